@@ -93,7 +93,7 @@ class BuildConfig:
         import_from: Take tokens that exist already, from files of this layout. It is --from of
             fineshards import.
         eot_side: Whether each document in the files begins or ends with its EOT. Default: begin
-            for llmc and nanogpt, which must; no default for others.
+            for llmc and nemo, which must; no default for others.
         source_dtype: Type of the tokens in files that do not say it: olmo, and raw, where uint16
             is the default.
         test_input: Files like those of --input whose documents are the test split; those of
@@ -174,7 +174,8 @@ class BuildConfig:
     decontaminate: str | None = _flag(None, _CURATION, "FILE", decides=True)
     keep_keys: bool = _flag(False, _CURATION, decides=True)
     import_from: (
-        Literal["megatron", "datatrove", "olmo", "raw", "llmc", "nanogpt", "parquet", "hf-arrow"]
+        Literal["megatron", "datatrove", "olmo", "raw", "llmc", "nemo", "parquet", "hf-arrow"]
+        | Literal["nanogpt"]
         | None
     ) = _flag(None, _IMPORT, decides=True)
     eot_side: Literal["begin", "end"] | None = _flag(None, _IMPORT, decides=True)

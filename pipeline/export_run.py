@@ -175,7 +175,10 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
             f"Redacted documents of the dataset, {redacted:,}, are kept as runs of EOTs: export "
             f"into another folder with --skip redacted{without} to leave them out."
         )
-    yield from format_of(export.to).advice(job.settings, job.parts)
+    kind = format_of(export.to)
+    if "train" in export.splits:
+        yield f"  read with: {kind.reading.replace('FOLDER', job.storage.root)}"
+    yield from kind.advice(job.settings, job.parts)
 
 
 def export_record(job: ExportJob, export: Export) -> dict[str, object]:

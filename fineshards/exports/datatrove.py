@@ -17,6 +17,7 @@ class Datatrove(Format):
     """Read by datatrove's DatatroveFolderDataset."""
 
     name = "datatrove"
+    reading = 'DatatroveFolderDataset("FOLDER/train", seq_len=2048)'
     by_eot = False
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
@@ -39,6 +40,7 @@ class Nanoset(Datatrove):
     """The same files, for nanotron's Nanosets."""
 
     name = "nanoset"
+    reading = "data_stages: [{data: {dataset: {dataset_folder: [FOLDER/train]}}}]"
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         return [

@@ -121,6 +121,7 @@ class Format(ABC):
     decide its bytes. revision: goes up when the same dataset gets other bytes. by_eot: whether
     readers find documents by their EOTs alone, so that redacted ones are left out by default.
     fixed_dtype: what tokens are stored as whatever `--dtype` says; empty where it decides.
+    reading: how a trainer is told to read the split train of `FOLDER`.
     """
 
     name: ClassVar[str]
@@ -135,6 +136,7 @@ class Format(ABC):
     revision: ClassVar[int] = 1
     by_eot: ClassVar[bool] = True
     fixed_dtype: ClassVar[str] = ""
+    reading: ClassVar[str]
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         """The parts of a stream."""

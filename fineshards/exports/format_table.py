@@ -16,7 +16,7 @@ _CLASSES = {
     "nanoset": ("datatrove", "Nanoset"),
     "olmo": ("olmo", "Olmo"),
     "llmc": ("token_bins", "Llmc"),
-    "nanogpt": ("token_bins", "NemoNanogpt"),
+    "nemo": ("token_bins", "Nemo"),
     "modded-nanogpt": ("token_bins", "ModdedNanogpt"),
     "raw": ("token_bins", "Raw"),
     "mds": ("mds", "Mds"),
@@ -25,10 +25,13 @@ _CLASSES = {
     "hf-arrow": ("hf_arrow", "HfArrow"),
 }
 NAMES = tuple(_CLASSES)
+# What exports of 0.1.0 call `nemo`.
+_EARLIER = {"nanogpt": "nemo"}
 
 
 def format_of(name: str) -> Format:
     """The format of a name; raises UsageError if there is none."""
+    name = _EARLIER.get(name, name)
     if name not in _CLASSES:
         raise UsageError(
             f"--to {name}: there is no such format.{did_you_mean(name, NAMES)} There are "
@@ -44,6 +47,11 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
 
     redacted: whether the dataset has redacted documents.
     """
+    if options.to in _EARLIER:
+        raise UsageError(
+            "--to nanogpt: which is meant? nanoGPT itself reads raw, NeMo Automodel's dataset of "
+            "that name nemo, and modded-nanogpt its own."
+        )
     kind, tokenizer = format_of(options.to), dataset.tokenizer
     wanted = options.dtype or (dataset.dtype if dataset.dtype in kind.dtypes else kind.dtypes[0])
     _check_flags(options, kind)

@@ -31,6 +31,7 @@ class HfArrow(InputIds):
     """Read by `datasets.load_from_disk`, which maps the files into memory."""
 
     name = "hf-arrow"
+    reading = 'load_from_disk("FOLDER")["train"]'
     revision = 2  # `Sequence`, `dataset_dict.json`
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:

@@ -49,6 +49,7 @@ class Parquet(InputIds):
     """Read by `datasets.load_dataset`, and by all that reads Parquet."""
 
     name = "parquet"
+    reading = 'load_dataset("FOLDER")["train"]'
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part

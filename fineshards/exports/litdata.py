@@ -34,6 +34,7 @@ class Litdata(Format):
     """Read by litdata's StreamingDataset, and so by LitGPT."""
 
     name = "litdata"
+    reading = 'StreamingDataset("FOLDER/train", item_loader=TokensLoader(block_size=2048 + 1))'
     sides = ("begin", "end")
     cuts = "tokens"
     tokens_per_file = "shard"

@@ -31,6 +31,7 @@ class Mds(Format):
     """Read by MosaicML's StreamingDataset, and so by llm-foundry."""
 
     name = "mds"
+    reading = 'StreamingDataset(local="FOLDER", split="train")'
     sides = ("begin", "end")
     cuts = "tokens"
     tokens_per_file = None

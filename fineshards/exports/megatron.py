@@ -31,6 +31,7 @@ class Megatron(Format):
     """Also read by NeMo, Megatron-Bridge, MaxText and Energon."""
 
     name = "megatron"
+    reading = "--data-path FOLDER/train_0000 --split 100,0,0"
     links = True
     most_ids = 1 << 31
     by_eot = False

@@ -25,6 +25,7 @@ class Olmo(Format):
     """Read by OLMo-core's NumpyFSLDataset and its kin."""
 
     name = "olmo"
+    reading = 'NumpyFSLDatasetConfig(paths=["FOLDER/train/*.npy"], expand_glob=True, ...)'
     revision = 2  # lines from 1
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:

@@ -30,6 +30,7 @@ class Raw(Format):
     """nanoGPT: tokens alone. One file per split, or numbered ones with `--tokens_per_file`."""
 
     name = "raw"
+    reading = "python train.py --dataset=FOLDER  # below data/"
     sides = ("begin", "end")
     cuts = "tokens"
     tokens_per_file = None
@@ -85,6 +86,7 @@ class Llmc(_TokenBins):
     """llm.c: GPT-2's uint16 tokens, or Llama 3's uint32."""
 
     name = "llmc"
+    reading = './train_gpt2cu -i "FOLDER/tokens_train_*.bin" -j "FOLDER/tokens_val_*.bin"'
 
     def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:
         kind = (20240520, 1) if settings.dtype == "uint16" else (20240801, 7)
@@ -96,10 +98,11 @@ class Llmc(_TokenBins):
         return ["Files of uint32 are read by train_llama3.py only, not by the loader in C."]
 
 
-class NemoNanogpt(_TokenBins):
+class Nemo(_TokenBins):
     """NeMo Automodel's nanoGPT datasets."""
 
-    name = "nanogpt"
+    name = "nemo"
+    reading = 'NanogptDataset(file_pattern="FOLDER/tokens_train_*.bin", seq_len=1024)'
 
     def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:
         return (278895051, 1, tokens, settings.token_dtype.itemsize)
@@ -109,6 +112,7 @@ class ModdedNanogpt(_TokenBins):
     """modded-nanogpt: uint16."""
 
     name = "modded-nanogpt"
+    reading = 'train_files = "FOLDER/tokens_train_*.bin"  # in train_gpt.py'
     dtypes = ("uint16",)
 
     def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:

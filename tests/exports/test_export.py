@@ -184,7 +184,7 @@ def test_token_bins_hold_the_stream_after_a_header(
     source, narrow = request.getfixturevalue(dataset), dataset == "narrow"
     headers = {
         "llmc": (20240520, 1, 0) if narrow else (20240801, 7, 0),
-        "nanogpt": (278895051, 1, 2 if narrow else 4),
+        "nemo": (278895051, 1, 2 if narrow else 4),
     }
     if narrow:
         headers["modded-nanogpt"] = (20240520, 1, 0)

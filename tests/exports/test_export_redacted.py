@@ -40,7 +40,7 @@ SHARD = 300
 BY_EOT: dict[str, dict[str, Any]] = {
     "olmo": {},
     "llmc": {},
-    "nanogpt": {},
+    "nemo": {},
     "raw": {},
     "mds": {"sequence_length": 7},
     "litdata": {},

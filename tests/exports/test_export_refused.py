@@ -19,6 +19,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.export_job import prepare
 from fineshards.exports.export_options import ExportOptions
+from fineshards.exports.format_table import NAMES, format_of
 from fineshards.storage.s3 import S3Storage
 
 Run = Callable[..., CompletedProcess[str]]
@@ -211,7 +212,7 @@ def test_the_endpoint_goes_where_the_job_goes(by_document: Path, tmp_path: Path)
     assert pickle.loads(pickle.dumps(job)).storage.endpoint == "http://127.0.0.1:1"
 
 
-@pytest.mark.parametrize("to", ["llmc", "nanogpt"])
+@pytest.mark.parametrize("to", ["llmc", "nemo"])
 def test_files_with_a_header_are_not_imported_as_raw(
     by_document: Path, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,7 +220,7 @@ def test_files_with_a_header_are_not_imported_as_raw(
     files = f"--input={tmp_path}/x/*_train_*.bin"
     flags = ["--from=raw", "--eot_side=begin", "--tokenizer=cl100k_base", "--source_dtype=uint32"]
     assert main(["import", files, *flags, f"--output={tmp_path}/again"]) == InputError.exit_code
-    assert "Import it with --from llmc or nanogpt" in capsys.readouterr().err
+    assert "Import it with --from llmc or nemo" in capsys.readouterr().err
 
 
 def test_texts_are_compared_also_where_the_import_is_finished(
@@ -231,3 +232,22 @@ def test_texts_are_compared_also_where_the_import_is_finished(
     assert main(given) == 0
     assert main([*given, f"--verify_text={folder}/rows.parquet"]) == InputError.exit_code
     assert "rows.parquet" in capsys.readouterr().err
+
+
+def test_nanogpt_asks_which_is_meant(by_document: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nanoGPT itself reads raw"):
+        fineshards.export(by_document, tmp_path / "x", "nanogpt")
+    assert not (tmp_path / "x").exists()
+    # An export of 0.1.0 is still verified.
+    assert format_of("nanogpt").name == "nemo"
+
+
+# cl100k_base has more ids than the others hold.
+@pytest.mark.parametrize("to", [name for name in NAMES if name != "modded-nanogpt"])
+def test_an_export_ends_with_the_line_that_reads_it(
+    by_document: Path, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["--sequence_length=64"] if to == "mds" else []
+    assert main(["export", str(by_document), f"--to={to}", f"--output={tmp_path}/x", *rows]) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "read with: " in each]
+    assert f"{tmp_path}/x" in line

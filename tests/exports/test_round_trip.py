@@ -20,12 +20,12 @@ FILES = {
     "olmo": "{split}/*.npy",
     "raw": "{word}*.bin",
     "llmc": "*_{word}_*.bin",
-    "nanogpt": "*_{word}_*.bin",
+    "nemo": "*_{word}_*.bin",
     "parquet": "{split}-*.parquet",
     "hf-arrow": "{split}/*.arrow",
 }
 # The EOT leads in these.
-BEGINNING = ("llmc", "nanogpt")
+BEGINNING = ("llmc", "nemo")
 NEEDS_TYPE = ("olmo", "raw")
 
 

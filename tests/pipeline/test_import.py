@@ -83,7 +83,7 @@ def layouts(folder: Path) -> dict[str, Callable[[Bodies], list[str]]]:
         "olmo uint32 begin": two_files(write_plain, folder, ".npy", "begin"),
         "raw uint32": two_files(write_plain, folder, ".bin", "end"),
         "llmc": llmc(folder, 20240801),
-        "nanogpt": llmc(folder, 278895051),
+        "nemo": llmc(folder, 278895051),
         "parquet": two_files(write_parquet, folder, ".parquet", "end"),
         "hf-arrow begin": two_files(write_arrow, folder, ".arrow", "begin"),
     }

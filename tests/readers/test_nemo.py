@@ -21,7 +21,7 @@ def test_nemo_reads_every_document_of_megatrons_files(
 
 
 def test_nemo_reads_the_tokens_of_its_own_format(dataset: Contents, exported: Exported) -> None:
-    folder = exported("nanogpt", "--tokens_per_file", "70k")
+    folder = exported("nemo", "--tokens_per_file", "70k")
     for split, name in (("test", "val"), ("train", "train")):
         paths = sorted(folder.glob(f"*_{name}_*.bin"))
         found = [load_bin_shard(path).numpy() for path in paths]
@@ -33,7 +33,7 @@ def test_nemo_reads_the_tokens_of_its_own_format(dataset: Contents, exported: Ex
 def test_nemo_trains_from_its_own_format(
     dataset: Contents, exported: Exported, aligned: bool
 ) -> None:
-    folder = exported("nanogpt")
+    folder = exported("nemo")
     length = 128
     loader = NanogptDataset(
         str(folder / "*_val_*.bin"), length, align_to_bos=aligned, bos_token=dataset.eot

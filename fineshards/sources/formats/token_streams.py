@@ -168,7 +168,7 @@ class _TokenStream:
         if self.offset == 0 and head in _HEADERS:
             raise InputError(
                 f"{self.file.path} begins with a header of llm.c or NeMo, which would be read as "
-                "tokens. Import it with --from llmc or nanogpt."
+                "tokens. Import it with --from llmc or nemo."
             )
         if head.startswith(_NPY):
             raise InputError(
