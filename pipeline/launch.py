@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.errors import FineshardsError, UsageError, quoted
+from fineshards.errors import FineshardsError, InputError, UsageError, quoted
 from fineshards.pipeline.imports import (
     FoundInput,
     continued,
@@ -78,6 +78,9 @@ def prepare(config: BuildConfig) -> Launch:
     job, vocabulary = describe_job(config)
     named = (config.dataset,) if config.dataset else config.patterns + config.test_patterns
     refuse_overlap(storage, job.files, named)
+    if not any(file.size for file in job.files):
+        which = f"{len(job.files):,} files have" if job.files[1:] else f"{job.files[0].path} has"
+        raise InputError(f"the input has no documents: {which} no bytes. Check --input.")
     refuse_foreign_files(storage)
     if config.verify_text:
         _verify_texts(config, job, vocabulary)

@@ -129,12 +129,18 @@ def wide_encoding(start: bytes) -> str | None:
     return _WIDE.get(tuple(byte == 0 for byte in start))
 
 
-def not_utf8(file: SourceFile, encoding: str) -> InputError:
-    """The error for a file in another encoding."""
-    return InputError(
-        f"{file.path}: is in {encoding}, expected UTF-8. Convert it, such as with "
-        f"iconv -f {encoding.split()[0]} -t UTF-8."
-    )
+def check_beginning(file: SourceFile, start: bytes) -> None:
+    """Raises InputError for a file of lines that begins as Parquet or in another encoding.
+
+    start: its first four bytes.
+    """
+    if start == b"PAR1":
+        raise InputError(f"{file.path}: is a Parquet file. Rename it, so that it ends in .parquet.")
+    if encoding := wide_encoding(start):
+        raise InputError(
+            f"{file.path}: is in {encoding}, expected UTF-8. Convert it, such as with "
+            f"iconv -f {encoding.split()[0]} -t UTF-8."
+        )
 
 
 def _decompress(compression: str, opened: BinaryIO) -> Any:

@@ -330,6 +330,14 @@ def test_another_encoding_is_named(tmp_path: Path, encoding: str, ending: str) -
         blocks_of(path)
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.csv"])
+def test_parquet_by_another_name_is_recognised(tmp_path: Path, name: str, sample: Path) -> None:
+    path, content = tmp_path / name, sample.read_bytes()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(InputError, match=rf"{name}: is a Parquet file\. Rename it"):
+        blocks_of(path)
+
+
 def test_a_line_longer_than_the_longest_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ import pyarrow.csv as pacsv
 from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
-from fineshards.sources.compression import explained, not_utf8, open_text, wide_encoding
+from fineshards.sources.compression import check_beginning, explained, open_text
 from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 
@@ -95,8 +95,7 @@ class _Position:
 def _header(file: SourceFile, opened: BinaryIO) -> pa.Schema:
     """The columns of a file, all of strings; raises InputError for one without a header."""
     with explained(file, lambda: "the beginning"):
-        if found := wide_encoding(open_text(file, opened).read(4)):
-            raise not_utf8(file, found)
+        check_beginning(file, open_text(file, opened).read(4))
     sizes, any_bytes = list(_READ_BYTES), False
     while sizes:
         opened.seek(0)

@@ -15,11 +15,10 @@ from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.compression import (
+    check_beginning,
     explained,
-    not_utf8,
     open_text,
     read_lines,
-    wide_encoding,
 )
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
 
@@ -238,8 +237,9 @@ def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     line_number = 0
     with explained(file, lambda: f"line {line_number}"):
         for line_number, line in enumerate(read_lines(file, open_text(file, opened)), start=1):
-            if line_number == 1 and (found := wide_encoding(line[:4])):
-                raise not_utf8(file, found)
-            content = line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line
+            content = line
+            if line_number == 1:
+                check_beginning(file, line[:4])
+                content = line.removeprefix(_BYTE_ORDER_MARK)
             if content.strip():
                 yield line_number, content
