@@ -16,10 +16,14 @@ import fineshards
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
+from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
+from fineshards.inspection.stats import Count, Stats
 from fineshards.job_status.status import Status
 from fineshards.job_status.workers import Writing
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument
+from fineshards.maintenance.redact import Redacted
+from fineshards.maintenance.repair import Repaired
 from fineshards.publishing.publish import Published
 from fineshards.reports.report import Report
 from fineshards.shards.counts import Counts
@@ -30,6 +34,9 @@ from fineshards.verification.verify import Verdict
 SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, BuildConfig, Manifest, Counts],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status, Writing],
+    "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],
+    "Counting": [fineshards.stats, Stats, Count],
+    "Mending": [fineshards.repair, Repaired, fineshards.redact, Redacted],
     "Reporting": [fineshards.report, Report],
     "Exporting": [fineshards.export, Export, FileRecord],
     "Publishing": [fineshards.publish, Published],

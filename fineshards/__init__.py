@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineshards.errors import FineshardsError
+    from fineshards.inspection.find import find
+    from fineshards.inspection.stats import stats
     from fineshards.job_status.status import status
     from fineshards.loader.batch_loader import BatchLoader
     from fineshards.loader.mixing.mixture import Mixture
     from fineshards.loader.packing import Packing
     from fineshards.loader.token_dataset import TokenDataset
+    from fineshards.maintenance.rebuild import repair
+    from fineshards.maintenance.redact import redact
     from fineshards.pipeline.export_run import export
     from fineshards.pipeline.run import append, build
     from fineshards.publishing.publish import publish
@@ -45,8 +49,12 @@ _HOME = {
     "append": "fineshards.pipeline.run",
     "build": "fineshards.pipeline.run",
     "export": "fineshards.pipeline.export_run",
+    "find": "fineshards.inspection.find",
     "publish": "fineshards.publishing.publish",
+    "redact": "fineshards.maintenance.redact",
+    "repair": "fineshards.maintenance.rebuild",
     "report": "fineshards.reports.report",
+    "stats": "fineshards.inspection.stats",
     "status": "fineshards.job_status.status",
     "verify": "fineshards.verification.verify",
 }
@@ -61,8 +69,12 @@ __all__ = [
     "append",
     "build",
     "export",
+    "find",
     "publish",
+    "redact",
+    "repair",
     "report",
+    "stats",
     "status",
     "verify",
 ]

@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.answer import Answer
-from fineshards.cli.command import Command, add_flag, add_folder_and_generation, opened
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation
 from fineshards.parser import Parser
 
 
@@ -21,15 +21,12 @@ def _add_flags(parser: Parser) -> None:
 
 
 def _find(args: Namespace) -> Answer:
-    from fineshards.inspection import find
+    from fineshards.inspection.find import Found, describe_found, describe_place, find
 
-    dataset = opened(args.folder, args.generation)
-    if args.id is not None:
-        found = find.find_id(dataset, args.id)
-        lines = find.describe_found(found)
-        return Answer(asdict(found), lines, 0 if found.matches else 1)
-    place = find.find_token(dataset, args.token)
-    return Answer(asdict(place), find.describe_place(place))
+    found = find(args.folder, id=args.id, token=args.token, generation=args.generation)
+    if isinstance(found, Found):
+        return Answer(asdict(found), describe_found(found), 0 if found.matches else 1)
+    return Answer(asdict(found), describe_place(found))
 
 
 FIND = Command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 
 from fineshards.errors import UsageError
 from fineshards.shards.dataset_files import Dataset
+from fineshards.storage.open import open_storage
 from fineshards.wording import counted
 
 
@@ -64,6 +66,45 @@ class TokenFound:
     offset: int
     token_id: int
     match: Match
+
+
+def find(
+    folder: str | os.PathLike[str],
+    *,
+    id: str | None = None,
+    token: int | None = None,
+    generation: int | None = None,
+) -> Found | TokenFound:
+    """Finds documents by their id, or the document that a token belongs to.
+
+    Args:
+        folder: The dataset's folder, local, `gs://` or `s3://`.
+        id: The id. Give this or `token`.
+        token: The number of a token, from 0, in all test shards and then all train shards.
+        generation: The dataset as it was then, from 1. Default: the latest.
+
+    Returns:
+        For an id a Found, whose `matches` may be empty; for a token a TokenFound.
+
+    Raises:
+        UsageError: If there is no such token, or if not one of both is given.
+        OutputError: If the dataset is not finished or is damaged.
+
+    Example:
+        >>> import fineshards
+        >>> place = fineshards.find(dataset_folder, token=250_000)
+        >>> place.shard, place.offset, place.match.row
+        ('train/train_0001.npy', 50000, 451)
+        >>> [match.row for match in fineshards.find(dataset_folder, id=place.match.id).matches]
+        [451]
+    """
+    if (id is None) == (token is None):
+        raise UsageError("give an id or a token, and not both.")
+    dataset = Dataset.open(open_storage(os.fspath(folder)), generation)
+    if id is not None:
+        return find_id(dataset, id)
+    assert token is not None
+    return find_token(dataset, token)
 
 
 def find_id(dataset: Dataset, id_: str) -> Found:

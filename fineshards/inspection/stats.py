@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -64,13 +65,31 @@ class Stats:
     counts: list[Count]
 
 
-def stats(folder: str, step: int | None = None, generation: int | None = None) -> Stats:
+def stats(
+    folder: str | os.PathLike[str], step: int | None = None, generation: int | None = None
+) -> Stats:
     """Reads the statistics of a finished dataset.
 
-    step: the only one to show, from 1. generation: the dataset as it was then. Raises OutputError
-    if it has none, and UsageError if there is no such step.
+    Args:
+        folder: The dataset's folder, local, `gs://` or `s3://`.
+        step: The only step of the recipe to show, from 1. Default: all.
+        generation: The dataset as it was then, from 1. Default: the latest.
+
+    Returns:
+        A Stats. `counts` has one Count for each thing that was counted.
+
+    Raises:
+        OutputError: If the dataset is not finished or has no statistics.
+        UsageError: If there is no such step.
+
+    Example:
+        >>> import fineshards
+        >>> _ = fineshards.build(input=more_documents, output=folder, statistics=True)
+        >>> found = fineshards.stats(folder)
+        >>> [count.documents for count in found.counts if count.measure == "total"]
+        [3]
     """
-    storage = open_storage(folder)
+    storage = open_storage(os.fspath(folder))
     manifest = readable_manifest(storage, generation)
     names = [file.name for file in manifest.metadata if is_statistics(file.name)]
     if not names:

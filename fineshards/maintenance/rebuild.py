@@ -8,6 +8,7 @@ written anywhere.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -66,13 +67,30 @@ from fineshards.worker.work import Work
 
 
 @naming_the_extra()
-def repair(folder: str, tokenizer: str | None = None) -> Repaired:
-    """Makes lost and damaged files of a dataset again; returns what was done.
+def repair(folder: str | os.PathLike[str], tokenizer: str | None = None) -> Repaired:
+    """Makes lost and damaged files of a dataset again, from its sources.
 
-    tokenizer: where the tokenizer is, if its file in the dataset is damaged; None for where its
-    name leads. Raises FineshardsError, and changes nothing, if a source is missing or has changed,
-    or if the manifest itself is damaged.
+    Args:
+        folder: The dataset's folder, local, `gs://` or `s3://`.
+        tokenizer: Where the tokenizer is, if its file in the dataset is damaged. Default: where its
+            name leads.
+
+    Returns:
+        What was done. `left` has a sentence for each thing that is still wrong.
+
+    Raises:
+        FineshardsError: If a source is missing or has changed, or if the manifest itself is
+            damaged. Nothing has changed.
+
+    Example:
+        >>> import fineshards, pathlib
+        >>> _ = fineshards.build(input=more_documents, output=folder)
+        >>> pathlib.Path(folder, "train/train_0000.npy").unlink()
+        >>> done = fineshards.repair(folder)
+        >>> done.repaired, done.left
+        (['train/train_0000.npy'], [])
     """
+    folder = os.fspath(folder)
     storage = open_storage(folder)
     manifest = load_whole_manifest(storage)
     # In the dataset, whose disk has room for it, and with which it goes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -52,15 +53,34 @@ class Redacted:
     shards: list[str]
 
 
-def redact(folder: str, ids: Iterable[str] = (), documents: Iterable[int] = ()) -> Redacted:
+def redact(
+    folder: str | os.PathLike[str], ids: Iterable[str] = (), documents: Iterable[int] = ()
+) -> Redacted:
     """Overwrites the tokens of documents by EOT, in a new generation of the dataset.
 
-    ids: all documents with these ids. documents: numbers in the latest generation. What was
-    interrupted is finished by the same call. Raises UsageError for documents that are not there,
-    and OutputError if the dataset is not finished, is damaged, or is being changed; then nothing
-    has changed.
+    It cannot be undone. What was interrupted is finished by the same call.
+
+    Args:
+        folder: The dataset's folder, local, `gs://` or `s3://`.
+        ids: All documents with these ids.
+        documents: Numbers of documents in the latest generation.
+
+    Returns:
+        What was overwritten; with no documents if they were redacted before.
+
+    Raises:
+        UsageError: For documents that are not there. Nothing has changed.
+        OutputError: If the dataset is not finished, is damaged, or is being changed. Nothing has
+            changed.
+
+    Example:
+        >>> import fineshards
+        >>> _ = fineshards.build(input=more_documents, output=folder)
+        >>> done = fineshards.redact(folder, documents=[1])
+        >>> done.generation, done.documents, done.tokens
+        (2, 1, 2)
     """
-    storage = open_storage(folder)
+    storage = open_storage(os.fspath(folder))
     manifest = Manifest.load_finished(storage)
     refuse_earlier_version(
         manifest.version,
