@@ -53,9 +53,10 @@ ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py
 # install everything again at every launch and on every worker.
 WORKDIR /template
 
-# The libraries do not contradict each other. Not `pip check`: Beam's image has packages that the job
-# does not use, whose demands ours need not meet. cl100k_base is there, as OpenAI published it.
-RUN python -c "import sys; from fineshards.extras import unmet; sys.exit('; '.join(unmet('dataflow', 'warc')) or 0)" \
+# The libraries do not contradict each other, or pip would look for others, and has no index. Not
+# `pip check`: Beam's image has packages that the job does not use, whose demands ours need not meet.
+# cl100k_base is there, as OpenAI published it.
+RUN pip install --no-index --dry-run --quiet 'fineshards[dataflow,warc]' \
     && python -c "from fineshards.encoders.vocabulary import resolve_vocabulary as r; r('cl100k_base')"
 
 # The entry point of the base image, repeated because the workers depend on it.

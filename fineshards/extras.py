@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
 from fineshards.errors import MissingLibraryError
@@ -78,33 +77,3 @@ def naming_the_extra() -> Iterator[None]:
         if explained is None:
             raise
         raise explained from error
-
-
-def unmet(*extras: str) -> list[str]:
-    """What is missing, or has another version, of all that fineshards with these extras needs.
-
-    Unlike `pip check` it ignores other packages. The template's image calls it.
-    """
-    from packaging.requirements import Requirement
-
-    found: list[str] = []
-    seen = set[tuple[str, str]]()
-    pending = [(f"fineshards[{','.join(extras)}]", "the image")]
-    while pending:
-        text, wanted_by = pending.pop()
-        wanted = Requirement(text)
-        try:
-            there = distribution(wanted.name)
-        except PackageNotFoundError:
-            found.append(f"{wanted_by} needs {text}, which is not installed")
-            continue
-        if not wanted.specifier.contains(there.version, prereleases=True):
-            found.append(f"{wanted_by} needs {text}, and {there.version} is installed")
-        for extra in {"", *wanted.extras}:
-            if (wanted.name, extra) not in seen:
-                seen.add((wanted.name, extra))
-                for line in there.requires or ():
-                    marker = Requirement(line).marker
-                    if marker is None or marker.evaluate({"extra": extra}):
-                        pending.append((line.partition(";")[0].strip(), wanted.name))
-    return sorted(set(found))
