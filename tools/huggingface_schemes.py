@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fineshards.encoders.byte_level import ALPHABET, to_characters
+from fineshards.encoders.byte_level import ALPHABET
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import DEFAULT_EOT
 
@@ -69,7 +69,7 @@ PIPELINES: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
 def revealing_tokenizer(name: str, pairs: list[bytes]) -> TokenizerJson:
     """A tokenizer with a pipeline's splitting, and the bytes and `pairs` as tokens, in order."""
     normalizer, pre_tokenizer = PIPELINES[name]
-    tokens = [*ALPHABET, *map(to_characters, pairs)]
+    tokens = [*ALPHABET, *("".join(ALPHABET[byte] for byte in pair) for pair in pairs)]
     specials = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     content = {
         "version": "1.0",

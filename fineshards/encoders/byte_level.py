@@ -19,11 +19,6 @@ ALPHABET = tuple(_alphabet())
 _BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
-def to_characters(token: bytes) -> str:
-    """Encodes a token's bytes as vocabulary characters."""
-    return "".join(ALPHABET[byte] for byte in token)
-
-
 def to_bytes(token: str) -> bytes | None:
     """Decodes a vocabulary token to its bytes; None if it contains other characters."""
     try:

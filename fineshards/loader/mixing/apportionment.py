@@ -33,7 +33,6 @@ WEIGHT_BITS = 50
 UNIT_BITS = 60
 WEIGHT_SUM = 1 << WEIGHT_BITS
 UNIT = 1 << UNIT_BITS
-TICKS_PER_DRAW = 1 << (UNIT_BITS - WEIGHT_BITS)
 # Up to this many draws no tick reaches 2^61, even when most of the weight is exhausted.
 MAX_DRAWS = 1 << 45
 # The cap of a source that never ends.

@@ -41,7 +41,6 @@ TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
 # Increment when the same input and options would give other bytes, blocks or checkpoints.
 # Records of all versions are read, and only jobs of this version are continued.
 FORMAT_VERSION = 3
-# A fraction in lowest terms, as BuildConfig makes it.
 
 
 @dataclass(frozen=True, slots=True)
