@@ -12,7 +12,6 @@ import hashlib
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 
 from fineshards.storage.checksums import checksum_to_base64, crc32c
@@ -137,12 +136,7 @@ class Upload:
         self._upload = self._place | {"UploadId": upload}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if not self._completed:
             with suppress(Exception):
                 retried(lambda: self._client().abort_multipart_upload(**self._upload), _CLEANUP)
