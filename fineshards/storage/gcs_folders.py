@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from fineshards.storage.gcs_objects import client, credentials, explained, retry, split_url
+from fineshards.storage.gcs_objects import client, credentials, explained, retry
+from fineshards.storage.names import split_url
 
 
 def has_folders(url: str) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.storage import retries
+from fineshards.storage.names import split_url
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import NotFound
@@ -139,12 +140,6 @@ def with_size(blob: Blob) -> Blob:
     if blob.size is None and blob.crc32c == _NO_BYTES:
         blob._properties["size"] = "0"
     return blob
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """Bucket and object name of `gs://bucket/name`."""
-    bucket, _, name = url.removeprefix(SCHEME).partition("/")
-    return bucket, name
 
 
 def bucket_of(url: str) -> Bucket:

@@ -45,3 +45,9 @@ def below(name: str, root: str) -> str:
 def shortened(name: str) -> str:
     """A name as messages show it: quoted, escaped, and not longer than a line."""
     return ascii(name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}...")
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Bucket and key of `scheme://bucket/key`."""
+    bucket, _, key = url.partition("://")[2].partition("/")
+    return bucket, key

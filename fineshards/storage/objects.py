@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 from fineshards.errors import OutputError, UsageError
 from fineshards.storage.base import Entry, Storage, always
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, file_checksum
-from fineshards.storage.names import below
+from fineshards.storage.names import below, split_url
 from fineshards.storage.temporary import temporary_room
 
 # A file being written is kept in memory up to this size, then on the worker's disk, so that its
@@ -71,9 +71,9 @@ class ObjectStorage(Storage, Generic[Found]):
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
-        scheme, _, place = root.partition("://")
-        self.bucket, _, prefix = place.rstrip("/").partition("/")
+        self.bucket, prefix = split_url(self.root)
         if not self.bucket:
+            scheme = root.partition("://")[0]
             raise UsageError(f"{root} has no bucket name. Give {scheme}://bucket/folder.")
         self._prefix = f"{prefix}/" if prefix else ""
 

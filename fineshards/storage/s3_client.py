@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.storage import retries
+from fineshards.storage.names import split_url
 
 SCHEME = "s3://"
 
@@ -96,12 +97,6 @@ def client(endpoint: str | None = None) -> Any:
         if endpoint not in _clients.by_endpoint:
             _clients.by_endpoint[endpoint] = _clients.make(endpoint)
         return _clients.by_endpoint[endpoint]
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """Bucket and key of `s3://bucket/key`."""
-    bucket, _, key = url.removeprefix(SCHEME).partition("/")
-    return bucket, key
 
 
 def retried(action: Callable[[], _Result], seconds: float | None = None) -> _Result:

@@ -25,9 +25,9 @@ from fineshards.storage.gcs_objects import (
     download_range,
     explained,
     retry,
-    split_url,
     with_size,
 )
+from fineshards.storage.names import split_url
 from fineshards.storage.ranges.range_reader import RangeReader
 
 _GENERATION = "generation:"

@@ -20,8 +20,9 @@ from fineshards.sources.patterns import (
     find_matches,
     split_root,
 )
+from fineshards.storage.names import split_url
 from fineshards.storage.ranges.range_reader import RangeReader
-from fineshards.storage.s3_client import explained, split_url
+from fineshards.storage.s3_client import explained
 from fineshards.storage.s3_objects import S3Object, download_range, find_object, list_objects
 
 _ETAG = "etag:"
