@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -53,24 +54,17 @@ def compose(
     return _GcsComposition(storage, join, name, over).run(header, parts)
 
 
+@dataclass
 class _GcsComposition:
     """One attempt. Its components have unique names (see Contracts in docs/design.md)."""
 
-    def __init__(
-        self,
-        storage: ObjectStorage[Blob],
-        join: Callable[[str, Sequence[Blob], str | None], Blob | None],
-        name: str,
-        over: str | None,
-    ) -> None:
-        self._storage = storage
-        self._join_objects = join
-        self._name = name
-        self._over = over
-        stem = name.rpartition("/")[2]
-        self._temporary = f"{TEMPORARY}/{stem}.{uuid.uuid4().hex}"
-        # By name; None until it is known that the component exists.
-        self._made: dict[str, Blob | None] = {}
+    _storage: ObjectStorage[Blob]
+    _join_objects: Callable[[str, Sequence[Blob], str | None], Blob | None]
+    _name: str
+    _over: str | None
+    _attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+    # By name; None until it is known that the component exists.
+    _made: dict[str, Blob | None] = field(default_factory=dict)
 
     def run(self, header: bytes, parts: Sequence[FileRange]) -> int:
         found = find_parts(self._storage, self._name, parts)
@@ -108,7 +102,8 @@ class _GcsComposition:
 
     def _component(self, make: Callable[[str, Any], Blob], content: Any) -> Blob:
         """Makes a component under a name of its own."""
-        name = f"{self._temporary}.{len(self._made)}"
+        stem = self._name.rpartition("/")[2]
+        name = f"{TEMPORARY}/{stem}.{self._attempt}.{len(self._made)}"
         self._made[name] = None
         component = self._made[name] = make(name, content)
         return component

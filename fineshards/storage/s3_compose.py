@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from fineshards.storage.base import FileRange
 from fineshards.storage.checksums import (
@@ -62,8 +62,7 @@ def compose(
         return write_parts(storage, header, found, content)
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
+class _Copy(NamedTuple):
     """The bytes of an object from `start` on, and what their checksum must be, in base64."""
 
     source: S3Object
@@ -71,22 +70,15 @@ class _Copy:
     checksum: str
 
 
+@dataclass(frozen=True, slots=True)
 class _S3Composition:
     """A file to be made of a header and parts that were found."""
 
-    def __init__(
-        self,
-        storage: ObjectStorage[S3Object],
-        name: str,
-        header: bytes,
-        found: Sequence[FoundPart[S3Object]],
-        over: str | None,
-    ) -> None:
-        self._storage = storage
-        self._name = name
-        self._header = header
-        self._found = found
-        self._over = over
+    storage: ObjectStorage[S3Object]
+    name: str
+    header: bytes
+    found: Sequence[FoundPart[S3Object]]
+    over: str | None
 
     def run(self, checked: bool) -> S3Object | None:
         """The file, made by copies that are proven; None if there is nothing to copy.
@@ -94,67 +86,64 @@ class _S3Composition:
         checked: whether the store is asked for checksums. Without them only a whole object is
         proven, by its MD5. Raises NotCheckedError if a copy is not proven.
         """
-        segments = [Segment(one.size, _is_copyable(one)) for one in self._found]
-        plan = plan_parts([Segment(len(self._header), False), *segments], cut=checked)
+        segments = [Segment(one.size, _is_copyable(one)) for one in self.found]
+        plan = plan_parts([Segment(len(self.header), False), *segments], cut=checked)
         if all(part.copied is None for part in plan):
             return None
         with temporary_room(), tempfile.SpooledTemporaryFile(READ_BYTES) as sent:
-            checksum = self._read(plan, sent)  # type: ignore[arg-type]
+            checksum, copies = self._read(plan, sent)  # type: ignore[arg-type]
             size = plan[-1].stop
             try:
-                made = self._upload(plan, sent, size, checksum, checked)  # type: ignore[arg-type]
+                upload = Upload(self.storage, self.name, size, checksum, self.over, checked)
+                made = self._send(upload, plan, sent, copies)  # type: ignore[arg-type]
             except Exception as error:
                 # A copy's source has changed; it may also be deleted because the job has ended.
                 if not condition_failed(error):
                     raise
                 made = None
         if made is None:
-            stored = [one.stored for one in self._found]
-            check = partial(check_unchanged, self._storage, self._name, stored, "ETag")
-            return self._storage.already_there(self._name, size, checksum, if_missing=check)
-        self._storage.check_same(made, size, checksum)
+            stored = [one.stored for one in self.found]
+            check = partial(check_unchanged, self.storage, self.name, stored, "ETag")
+            return self.storage.already_there(self.name, size, checksum, if_missing=check)
+        self.storage.check_same(made, size, checksum)
         return made
 
-    def _read(self, plan: list[PlannedPart], sent: BinaryIO) -> str:
-        """Writes what is to be sent to a file; returns the checksum of the file that is made.
+    def _read(self, plan: list[PlannedPart], sent: BinaryIO) -> tuple[str, dict[int, _Copy]]:
+        """Writes what is to be sent to a file.
 
-        Also finds what the checksum of each copied part must be.
+        Returns the checksum of the file that is made, and what is copied, by the plan's numbers.
         """
-        copies = {part.copied: part for part in plan if part.copied is not None}
-        sent.write(self._header)
-        checksum, position = crc32c(self._header), len(self._header)
-        self._copied: dict[int, _Copy] = {}
-        for number, one in enumerate(self._found, 1):
+        planned = {part.copied: part for part in plan if part.copied is not None}
+        sent.write(self.header)
+        checksum, position = crc32c(self.header), len(self.header)
+        copies: dict[int, _Copy] = {}
+        for number, one in enumerate(self.found, 1):
             size = one.size
-            copy = copies.get(number)
+            copy = planned.get(number)
             front = size if copy is None else copy.start - position
-            read = write_part(self._storage, one, front, sent) if front else 0
+            read = write_part(self.storage, one, front, sent) if front else 0
             if copy is not None:
                 whole = checksum_from_base64(one.stored.crc32c or "")
                 rest = crc32c_combine(read, 0, size - front) ^ whole
-                self._copied[number] = _Copy(one.stored, front, checksum_to_base64(rest))
+                copies[number] = _Copy(one.stored, front, checksum_to_base64(rest))
                 read = whole
             checksum = crc32c_combine(checksum, read, size)
             position += size
-        return checksum_to_base64(checksum)
+        return checksum_to_base64(checksum), copies
 
-    def _upload(
-        self, plan: list[PlannedPart], sent: BinaryIO, size: int, checksum: str, checked: bool
+    @staticmethod
+    def _send(
+        upload: Upload, plan: list[PlannedPart], sent: BinaryIO, copies: dict[int, _Copy]
     ) -> S3Object | None:
         sent.seek(0)
-        with (
-            Upload(self._storage, self._name, size, checksum, self._over, checked) as upload,
-            ThreadPoolExecutor(_THREADS) as pool,
-        ):
+        with upload, ThreadPoolExecutor(_THREADS) as pool:
             pending = []
             for number, part in enumerate(plan, 1):
                 if part.copied is None:
                     upload.send(number, sent.read(part.stop - part.start))
                 else:
-                    copy = self._copied[part.copied]
-                    pending.append(
-                        pool.submit(upload.copy, number, copy.source, copy.start, copy.checksum)
-                    )
+                    copy = copies[part.copied]
+                    pending.append(pool.submit(upload.copy, number, *copy))
             for copying in pending:
                 copying.result()
             return upload.complete()
