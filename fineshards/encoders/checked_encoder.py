@@ -16,17 +16,20 @@ from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer
 
 
-class ExactEncoder:
+class ExactEncoder(Encoder):
     """Encodes with gigatoken, except the few documents that only the reference gets right."""
 
     def __init__(self, fast: GigatokenTokenizer, reference: Encoder, scheme: Scheme) -> None:
         self._fast = fast
         self._scheme = scheme
-        self.reference = reference
+        self._reference = reference
         self.name = f"{fast.name}, checked against {reference.name}"
 
+    @property
+    def reference(self) -> Encoder:
+        return self._reference
+
     def encode(self, texts: pa.Array) -> TokenBatch:
-        """See `Encoder.encode`."""
         batch = self._fast.encode(texts)
         hard = self._scheme.documents(texts)
         if not hard.size:
@@ -34,7 +37,6 @@ class ExactEncoder:
         return _replaced(batch, hard, self.reference.encode(texts.take(pa.array(hard))))
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
-        """See `Encoder.decode`."""
         return self.reference.decode(tokens)
 
 

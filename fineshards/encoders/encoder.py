@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,27 +29,36 @@ class TokenBatch:
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
 
-class Encoder(Protocol):
+def reference_batch(
+    documents: Iterable[npt.NDArray[np.uint32]], eot: npt.NDArray[np.uint32]
+) -> TokenBatch:
+    """The tokens of documents that the reference has encoded one by one, each after the EOT."""
+    parts = [part for tokens in documents for part in (eot, tokens)]
+    offsets = np.cumsum([0, *(1 + len(tokens) for tokens in parts[1::2])], dtype=np.int64)
+    tokens = np.concatenate(parts) if parts else np.empty(0, np.uint32)
+    return TokenBatch(tokens, offsets, by_reference=len(parts) // 2)
+
+
+class Encoder(ABC):
     """Encodes each text as a document: `[EOT] + encode_ordinary(text)`.
 
     The output of the tokenizer's own library is the definition of correct. For tiktoken that is
     `encode_ordinary`: special tokens that occur literally in a text are ordinary text.
+
+    name: the libraries in use and their versions, for messages.
     """
 
-    @property
-    def name(self) -> str:
-        """The libraries in use and their versions, for messages."""
-        ...
+    name: str
 
     @property
     def reference(self) -> Encoder:
         """The encoder that defines what is correct; itself if there is no faster one."""
-        ...
+        return self
 
+    @abstractmethod
     def encode(self, texts: pa.Array) -> TokenBatch:
         """Encodes strings (large_string without nulls, shape (documents,)) as documents."""
-        ...
 
+    @abstractmethod
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         """Decodes tokens to text, without EOTs. Incomplete characters become U+FFFD."""
-        ...

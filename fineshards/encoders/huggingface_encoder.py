@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.encoders.encoder import TokenBatch
+from fineshards.encoders.encoder import Encoder, TokenBatch, reference_batch
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.errors import FineshardsError
 
@@ -17,7 +18,7 @@ from fineshards.errors import FineshardsError
 _TEXTS_PER_CALL = 64
 
 
-class HuggingFaceEncoder:
+class HuggingFaceEncoder(Encoder):
     """Encodes with tokenizers. Threads can share one: the library releases the interpreter lock."""
 
     def __init__(self, tokenizer: TokenizerJson) -> None:
@@ -25,31 +26,17 @@ class HuggingFaceEncoder:
         self._eot = np.array([tokenizer.eot], dtype=np.uint32)
         self.name = f"tokenizers {version('tokenizers')}"
 
-    @property
-    def reference(self) -> HuggingFaceEncoder:
-        """See `Encoder.reference`."""
-        return self
-
     def encode(self, texts: pa.Array) -> TokenBatch:
         """See `Encoder.encode`. Raises FineshardsError for a text that cannot be encoded.
 
         Examples are a character without a token if there is no unknown token, and text that is
         encoded as the EOT.
         """
-        parts = []
-        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        number = 0
-        for start in range(0, len(texts), _TEXTS_PER_CALL):
-            for ids in self._encode_texts(texts.slice(start, _TEXTS_PER_CALL).to_pylist()):
-                parts += [self._eot, ids]
-                number += 1
-                offsets[number] = 1 + len(ids)
-        np.cumsum(offsets, out=offsets)
-        tokens = np.concatenate(parts) if parts else np.empty(0, np.uint32)
-        return TokenBatch(tokens, offsets, by_reference=len(texts))
+        starts = range(0, len(texts), _TEXTS_PER_CALL)
+        calls = (texts.slice(start, _TEXTS_PER_CALL).to_pylist() for start in starts)
+        return reference_batch(chain.from_iterable(map(self._encode_texts, calls)), self._eot)
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
-        """See `Encoder.decode`."""
         ordinary = tokens[tokens != self._eot[0]]
         # Other special tokens occurred in the text, so they are kept.
         text: str = self._library.decode(ordinary.tolist(), skip_special_tokens=False)

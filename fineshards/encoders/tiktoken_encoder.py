@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import regex
 
-from fineshards.encoders.encoder import TokenBatch
+from fineshards.encoders.encoder import Encoder, TokenBatch, reference_batch
 from fineshards.encoders.vocabulary import Vocabulary
 
 # tiktoken 0.14 splits text with a regular expression engine that panics when its stack exceeds a
@@ -20,7 +20,7 @@ from fineshards.encoders.vocabulary import Vocabulary
 PIECEWISE_CHARACTERS = 400_000
 
 
-class TiktokenEncoder:
+class TiktokenEncoder(Encoder):
     """Encodes with tiktoken. Threads can share one: the library releases the interpreter lock."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -29,25 +29,10 @@ class TiktokenEncoder:
         self._eot = np.array([vocabulary.eot], dtype=np.uint32)
         self.name = f"tiktoken {version('tiktoken')}"
 
-    @property
-    def reference(self) -> TiktokenEncoder:
-        """See `Encoder.reference`."""
-        return self
-
     def encode(self, texts: pa.Array) -> TokenBatch:
-        """See `Encoder.encode`."""
-        parts = []
-        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        for number, text in enumerate(texts.to_pylist()):
-            tokens = self._encode_text(text)
-            parts += [self._eot, tokens]
-            offsets[number + 1] = 1 + len(tokens)
-        np.cumsum(offsets, out=offsets)
-        tokens = np.concatenate(parts) if parts else np.empty(0, np.uint32)
-        return TokenBatch(tokens, offsets, by_reference=len(texts))
+        return reference_batch(map(self._encode_text, texts.to_pylist()), self._eot)
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
-        """See `Encoder.decode`."""
         ordinary = tokens[tokens != self._eot[0]]
         return self._encoding.decode(ordinary.tolist())
 

@@ -24,21 +24,13 @@ def encoder_of(settings: Settings, storage: Storage, engine: str | None = None) 
     return load_encoder(settings.tokenizer, storage, engine)
 
 
-class TakenTokens:
+class TakenTokens(Encoder):
     """Takes the tokens of documents as `formats/token_rows.py` has them, and puts EOTs before."""
+
+    name = "the tokens of the source"
 
     def __init__(self, settings: Settings, storage: Storage) -> None:
         self._settings, self._storage = settings, storage
-
-    @property
-    def name(self) -> str:
-        """See Encoder."""
-        return "the tokens of the source"
-
-    @property
-    def reference(self) -> Encoder:
-        """See Encoder: what the source has is correct."""
-        return self
 
     def encode(self, texts: pa.Array) -> TokenBatch:
         """See Encoder; of large_binary, the bytes of a document's uint32 tokens without EOT."""
@@ -54,5 +46,4 @@ class TakenTokens:
         return TokenBatch(tokens, offsets, by_reference=0)
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
-        """See Encoder."""
         return load_reference(self._settings.tokenizer, self._storage).decode(tokens)
