@@ -19,7 +19,12 @@ from pyarrow import ipc
 from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
+from fineshards.sources.formats.record_batches import (
+    blocks_of,
+    check_columns,
+    columns_to_read,
+    rows_of,
+)
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
@@ -40,21 +45,9 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
             check_columns(file, ipc.open_stream(opened).schema, columns)
         _check_end_of_stream(file, opened)
         return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
-    runs: list[list[int]] = []  # first batch, stop batch, first row, bytes
-    row = 0
     with _damage_explained(file):
         check_columns(file, ipc.open_file(opened).schema, columns)
-        for batch, (rows, size) in enumerate(_batch_sizes(opened, file.size)):
-            if not runs or runs[-1][3] >= block_bytes:
-                runs.append([batch, batch, row, 0])
-            runs[-1][1] = batch + 1
-            runs[-1][3] += size
-            row += rows
-    runs = runs or [[0, 0, 0, 0]]
-    return [
-        Block(file.index, index, len(runs), first, stop, first_row, size)
-        for index, (first, stop, first_row, size) in enumerate(runs)
-    ]
+        return blocks_of(file, _batch_sizes(opened, file.size), block_bytes)
 
 
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:

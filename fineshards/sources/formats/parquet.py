@@ -25,7 +25,12 @@ from fineshards.sources.formats.footers import (
     open_source,
     place,
 )
-from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
+from fineshards.sources.formats.record_batches import (
+    blocks_of,
+    check_columns,
+    columns_to_read,
+    rows_of,
+)
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 from fineshards.storage.ranges.range_reader import RangeReader
 
@@ -44,26 +49,19 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     parquet = open_source(file, opened, _READ_BUFFER)
     check_columns(file, parquet.schema_arrow, columns)
     footer = parquet.metadata
-    runs: list[list[int]] = []  # first group, stop group, first row, bytes
-    row = 0
     for name in (*([columns.id] if columns.id_required else []), *columns.others):
         next(column_chunks(file, footer, name), None)
-    for group, chunk in enumerate(column_chunks(file, footer, columns.text)):
-        if not runs or runs[-1][3] >= block_bytes:
-            runs.append([group, group, row, 0])
-        runs[-1][1] = group + 1
-        runs[-1][3] += chunk.total_uncompressed_size if chunk else 0
-        row += footer.row_group(group).num_rows
-    if row != footer.num_rows:
+    sizes = [
+        (footer.row_group(group).num_rows, chunk.total_uncompressed_size if chunk else 0)
+        for group, chunk in enumerate(column_chunks(file, footer, columns.text))
+    ]
+    rows = sum(rows for rows, _ in sizes)
+    if rows != footer.num_rows:
         raise InputError(
-            f"{file.path}: its footer says {footer.num_rows} rows, but its row groups have {row}. "
+            f"{file.path}: its footer says {footer.num_rows} rows, but its row groups have {rows}. "
             "The file is damaged; download it again."
         )
-    runs = runs or [[0, 0, 0, 0]]
-    return [
-        Block(file.index, index, len(runs), first, stop, first_row, size)
-        for index, (first, stop, first_row, size) in enumerate(runs)
-    ]
+    return blocks_of(file, sizes, block_bytes)
 
 
 def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:

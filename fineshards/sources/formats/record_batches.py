@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,27 @@ import pyarrow.compute as pc
 
 from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
-from fineshards.shards.job.records import BadRow, SourceFile
+from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.formats.token_lists import check_lists, raw_lists
 from fineshards.sources.rows import LABEL_COLUMNS, Rows
+
+
+def blocks_of(file: SourceFile, parts: Iterable[tuple[int, int]], block_bytes: int) -> list[Block]:
+    """The blocks of a file. A block ends with the part that reaches `block_bytes`.
+
+    parts: rows and bytes of each row group or record batch. A file without any has an empty block.
+    """
+    runs: list[list[int]] = []  # first part, stop part, first row, bytes
+    row = 0
+    for part, (rows, size) in enumerate(parts):
+        if not runs or runs[-1][3] >= block_bytes:
+            runs.append([part, part, row, 0])
+        runs[-1][1] = part + 1
+        runs[-1][3] += size
+        row += rows
+    runs = runs or [[0, 0, 0, 0]]
+    return [Block(file.index, index, len(runs), *run) for index, run in enumerate(runs)]
 
 
 def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
