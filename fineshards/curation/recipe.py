@@ -179,14 +179,17 @@ def step_class(use: str) -> type[Step]:
 
 
 def _make(use: str, parameters: Mapping[str, Any]) -> Step:
-    if use.startswith("datatrove:"):
-        from fineshards.curation.steps.datatrove_block import DatatroveBlock
-
-        return DatatroveBlock.of(use.removeprefix("datatrove:"), parameters)
     if ":" in use:
+        # All other parameters are those of other people's code.
+        others = dict(parameters)
+        columns = others.pop("columns", ())
+        if use.startswith("datatrove:"):
+            from fineshards.curation.steps.datatrove_block import DatatroveBlock
+
+            return DatatroveBlock(use.removeprefix("datatrove:"), columns, others)
         from fineshards.curation.steps.user_function import UserFunction
 
-        return UserFunction.of(use, parameters)
+        return UserFunction(use, columns, others)
     kind = step_class(use)
     known = {each.name: each for each in parameters_of_class(kind)}
     types = get_type_hints(kind)

@@ -84,8 +84,7 @@ def batch(**columns: Any) -> Batch:
 
 
 def test_true_and_false_keep_and_drop(module: str) -> None:
-    step = UserFunction.of(f"{module}:judge", {"columns": ["score"], "least": 2})
-    assert step.columns == ("score",)
+    step = UserFunction(f"{module}:judge", ("score",), {"least": 2})
     outcome = step.apply(batch(score=[1, 2, None]))
     assert outcome == ([None, None, "judge"], None)
     seen = sys.modules[module].SEEN

@@ -44,8 +44,6 @@ _REFUSED = {
     "use url",
     "UnigramLogProbFilter": "downloads its frequencies; use unigram",
 }
-# Parameters of the step itself.
-_OWN = ("block", "columns")
 # Libraries that decide in some of its blocks.
 _DECIDING = ("datatrove", "spacy", "ftfy", "regex")
 
@@ -74,12 +72,6 @@ numbers in sequence; use sample.
     block: str
     columns: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    @classmethod
-    def of(cls, block: str, parameters: Mapping[str, Any]) -> DatatroveBlock:
-        """The step of a recipe: `columns` is for the step, all others are for the block."""
-        others = {name: value for name, value in parameters.items() if name not in _OWN}
-        return cls(block, parameters.get("columns", ()), others)
 
     def __post_init__(self) -> None:
         if reason := _REFUSED.get(self.block):

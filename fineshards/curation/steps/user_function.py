@@ -34,8 +34,6 @@ from fineshards.errors import InputError, UsageError
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 # Names that the dict has anyway.
 _GIVEN = ("text", "file", "row")
-# Parameters of the step itself.
-_OWN = ("use", "columns")
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,6 @@ class UserFunction(Judge):
     use: str
     columns: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    @classmethod
-    def of(cls, use: str, parameters: Mapping[str, Any]) -> UserFunction:
-        """The step of a recipe: `columns` is for the step, all others are for the function."""
-        others = {name: value for name, value in parameters.items() if name not in _OWN}
-        return cls(use, parameters.get("columns", ()), others)
 
     def __post_init__(self) -> None:
         fits = isinstance(self.use, str) and _NAME.fullmatch(self.use) is not None
