@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 from fineshards.config import BuildConfig
@@ -179,8 +178,3 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
     if "train" in export.splits:
         yield f"  read with: {kind.reading.replace('FOLDER', job.storage.root)}"
     yield from kind.advice(job.settings, job.parts)
-
-
-def export_record(job: ExportJob, export: Export) -> dict[str, object]:
-    """An export for `--json`."""
-    return {"output": job.storage.root, **asdict(export)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, every_ten_seconds
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation
@@ -66,7 +67,6 @@ def _export(args: Namespace) -> Answer:
     from fineshards.exports.export_options import ExportOptions
     from fineshards.pipeline.export_run import (
         describe_export,
-        export_record,
         new_pipeline_for,
         run_here,
         run_on,
@@ -88,7 +88,8 @@ def _export(args: Namespace) -> Answer:
         report = every_ten_seconds(lambda done: f"exported {done:,} of {parts:,} parts")
         done = run_here(job, args.workers, report)
     said = ["nothing to do: the export is finished"] if finished else []
-    return Answer(export_record(job, done), [*said, *describe_export(job, done)])
+    record = {"output": job.storage.root, **asdict(done)}
+    return Answer(record, [*said, *describe_export(job, done)])
 
 
 EXPORT = Command(

@@ -141,7 +141,7 @@ class Curator:
             # The keyed step that ended the stage before was reached there.
             if statistics is not None and (number > first or stage == 0):
                 statistics.reach(number, batch)
-            if number < first and not _rewrites(step):
+            if number < first and not rewrites(step):
                 continue
             outcome = self.decide(number, batch, earlier)
             if number >= first and isinstance(step, Judge):
@@ -181,7 +181,7 @@ class Curator:
         dropped. decisions: all those about the source file.
         """
         for number, each in enumerate(self.steps[:step]):
-            if _rewrites(each):
+            if rewrites(each):
                 batch = self._rewritten(number, batch, self.decide(number, batch, decisions))
         return batch
 
@@ -220,7 +220,7 @@ class Curator:
         if texts is None:
             return batch
         step = self.steps[number]
-        if not _rewrites(step):
+        if not rewrites(step):
             raise FineshardsError(
                 f"step {self.names[number]} gives other texts, but does not say that it rewrites: "
                 "it would not be done again where the texts are read again. Set REWRITES = True."
@@ -287,7 +287,7 @@ def _verdict(reason: str | None) -> str:
     return "kept" if reason is None else f"dropped ({reason})"
 
 
-def _rewrites(step: Step) -> bool:
+def rewrites(step: Step) -> bool:
     """Whether a step is done again whenever a text is read."""
     return isinstance(step, KeyedSpans) or (isinstance(step, Judge) and step.REWRITES)
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.curator import Curator
-from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys
+from fineshards.curation.curator import Curator, rewrites
+from fineshards.curation.step import Keyed, Keys
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts
 from fineshards.shards.dataset_files import Dataset
@@ -74,10 +74,7 @@ class DecisionReplay:
     @property
     def rewrites(self) -> bool:
         """Whether a kept document may have another text than its source."""
-        return any(
-            isinstance(step, KeyedSpans) or (isinstance(step, Judge) and step.REWRITES)
-            for step in self._curator.steps
-        )
+        return any(map(rewrites, self._curator.steps))
 
     def _choose(self, dataset: Dataset, percent: float) -> None:
         names = {file.name for file in dataset.manifest.metadata}

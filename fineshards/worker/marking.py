@@ -172,7 +172,7 @@ class Marking:
     def _marks(self, name: str, marks: Records) -> list[tuple[int, Range]]:
         """Stored marks, or firsts, by file; all links are those of file 0."""
         size = marks.dtype.itemsize
-        places = [(0, 0, len(marks))] if marks.dtype == EDGE else _by_file(marks)
+        places = [(0, 0, len(marks))] if marks.dtype == EDGE else _starts(marks)
         return [
             (file, self._range(name, start * size, stop * size, marks[start:stop]))
             for file, start, stop in places
@@ -200,12 +200,8 @@ def _bytes_of(found: Range, storage: Storage) -> bytes:
     return storage.read_range(name, start, stop) if content is None else content
 
 
-def _by_file(marks: Records) -> list[tuple[int, int, int]]:
-    """Where the marks of each file are in sorted marks."""
-    return list(_starts(marks))
-
-
 def _starts(marks: Records) -> Iterator[tuple[int, int, int]]:
+    """Where the marks of each file are in sorted marks."""
     start = 0
     for file, part in by_file(marks):
         yield file, start, start + len(part)

@@ -13,7 +13,7 @@ and the last shard of each stream, which a longer one with the same beginning re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -47,13 +47,8 @@ def borders(generations: Sequence[Generation]) -> tuple[int, ...]:
     return tuple(accumulate(generation.files for generation in generations))
 
 
-def generations_to_json(generations: Sequence[Generation]) -> list[dict[str, Any]]:
-    """Generations as job records and manifests have them."""
-    return [asdict(generation) for generation in generations]
-
-
 def generations_from_json(fields: list[dict[str, Any]], files: int) -> tuple[Generation, ...]:
-    """The inverse; raises one of JSON_ERRORS for other content. files: of all of them."""
+    """Generations of a record; raises one of JSON_ERRORS for other content. files: of all."""
     found = tuple(from_fields(Generation, generation) for generation in fields)
     if not found or borders(found)[-1] != files:
         raise ValueError("its generations do not add up to its files")

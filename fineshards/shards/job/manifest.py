@@ -20,7 +20,7 @@ from fineshards.shards import npy
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import manifest_checks, version_1
 from fineshards.shards.job.content import content_fingerprint
-from fineshards.shards.job.generations import Generation, generations_to_json, kept_name
+from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job, Settings, settings_to_json
 from fineshards.shards.job.manifest_fields import manifest_fields
 from fineshards.shards.job.records import (
@@ -289,7 +289,7 @@ class Manifest:
             "fingerprint": self.fingerprint,
             **({"content_fingerprint": self.recorded_content} if self.recorded_content else {}),
             "origin": dict(self.origin),
-            "generations": generations_to_json(self.generations),
+            "generations": [asdict(generation) for generation in self.generations],
             "settings": settings_to_json(self.settings, self.version),
             "layout": asdict(layout)
             | {

@@ -26,12 +26,6 @@ def http_error() -> type[Exception]:
     return found[-1]
 
 
-def quiet_http_client() -> None:
-    """Keeps the HTTP client from logging every request at level INFO."""
-    for name in ("httpx", "httpx2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-
-
 def quiet_hub() -> None:
     """Keeps huggingface_hub from printing: the terminal shows progress and errors of ours only."""
     from huggingface_hub.utils import logging as hub_logging
@@ -39,7 +33,8 @@ def quiet_hub() -> None:
 
     disable_progress_bars()
     hub_logging.set_verbosity(logging.ERROR)
-    quiet_http_client()
+    for name in ("httpx", "httpx2"):  # which log every request at level INFO
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @contextmanager
