@@ -56,7 +56,8 @@ WORKDIR /template
 # The libraries do not contradict each other, or pip would look for others, and has no index. Not
 # `pip check`: Beam's image has packages that the job does not use, whose demands ours need not meet.
 # cl100k_base is there, as OpenAI published it.
-RUN pip install --no-index --dry-run --quiet 'fineshards[dataflow,warc]' \
+# hadolint ignore=DL3013
+RUN pip install --no-cache-dir --no-index --dry-run --quiet 'fineshards[dataflow,warc]' \
     && python -c "from fineshards.encoders.vocabulary import resolve_vocabulary as r; r('cl100k_base')"
 
 # The entry point of the base image, repeated because the workers depend on it.

@@ -37,7 +37,7 @@ BEAM_PARAMETERS = {
 }
 
 # How the image checks its libraries.
-CHECK = ("pip", "install", "--no-index", "--dry-run", "--quiet")
+CHECK = ("pip", "install", "--no-cache-dir", "--no-index", "--dry-run", "--quiet")
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     parameter["name"]: parameter for parameter in json.loads(METADATA.read_text())["parameters"]
