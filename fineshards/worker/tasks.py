@@ -113,6 +113,7 @@ def _task(
             assert not keywords
             return Task(name, arguments)
 
+        task.__name__ = name
         return task
 
     return named

@@ -20,7 +20,11 @@ from support.fresh_interpreter import run_program
 from support.oracle import oracle, read_texts, shards_in
 from support.process_tree import alive, children, start, wait_until
 
+from fineshards.config import BuildConfig
 from fineshards.cores import _quotas
+from fineshards.pipeline.launch import prepare
+from fineshards.worker.pool import Pool
+from fineshards.worker.work import Work
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -50,6 +54,15 @@ def begun(output: Path) -> bool:
 @pytest.fixture(scope="module")
 def expected(long_input: Path) -> dict[str, bytes]:
     return oracle(read_texts(long_input), 3_000_000, test_shards=1)
+
+
+def test_workers_begin_before_anyone_asks_for_their_results(sample: Path, tmp_path: Path) -> None:
+    """They tokenize in the order of the input while the launching process imports Beam."""
+    config = BuildConfig(input=sample, output=tmp_path, shard_tokens=50_000, block_bytes=1)
+    launch = prepare(config)
+    work = Work.of(launch.checkpoints, launch.job, config)
+    with Pool(work, 1, launch.job.files):
+        wait_until(lambda: len(launch.checkpoints.finished_blocks()) == 5)
 
 
 @pytest.mark.long
