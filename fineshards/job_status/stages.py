@@ -79,7 +79,8 @@ def _stages(status: Status) -> Iterator[Stage]:
         yield Stage("shuffle", when, status.shuffled, status.tokens, detail)
     detail = _of(status.shards, status.shards_total, "shard")
     if status.shards_estimated:
-        detail = f"about {counted(status.shards_total or 0, 'shard')}"
+        done = f"{status.shards:,} of " if status.shards else ""
+        detail = f"{done}about {counted(status.shards_total or 0, 'shard')}"
     yield Stage("write", state("writing"), status.shards, status.shards_total, detail)
 
 

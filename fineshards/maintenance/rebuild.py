@@ -221,7 +221,7 @@ def _remake(dataset: Dataset, stretch: Damage, own: Storage, records: Storage) -
     for shard in stretch.shards:
         key = ShardKey(shard.split, shard.index)
         try:
-            record = write_shard(key, pieces[key], manifest.layout, checkpoints, paths)
+            record = write_shard(manifest.layout.shard(key), pieces[key], checkpoints, paths)
         except FineshardsError as error:
             raise _other(shard.name, [paths[index] for index in stretch.files]) from error
         for generation, redaction in redactions.items():

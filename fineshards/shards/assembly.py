@@ -16,7 +16,7 @@ from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration, ShardHead
 from fineshards.shards.job.records import Piece, ShardRecord
-from fineshards.shards.layout import Layout, ShardKey, table_name
+from fineshards.shards.layout import Shard, table_name
 from fineshards.shards.tables.documents import DocumentTable, cut_documents, join_documents
 from fineshards.storage.base import FileRange, Storage
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, crc32c_combine
@@ -26,9 +26,8 @@ _ATTEMPTS = 2
 
 
 def write_shard(
-    key: ShardKey,
+    shard: Shard,
     pieces: Iterable[Piece],
-    layout: Layout,
     checkpoints: Checkpoints,
     paths: Sequence[str],
     assembly: str = "auto",
@@ -41,21 +40,27 @@ def write_shard(
     shard of the same name, which this one begins with and replaces. Raises FineshardsError if the
     pieces do not cover the shard exactly, and OutputError if the shorter shard is damaged.
     """
-    name = layout.shard_name(key)
-    finished = checkpoints.read_shard_record(name)
-    if finished is not None and _is_whole(finished, checkpoints.storage):
+    name = shard.name
+    finished = finished_shard(name, checkpoints)
+    if finished is not None:
         return finished
     ordered = sorted(pieces, key=lambda piece: piece.at)
-    shorter = earlier.shorter(key)
+    shorter = earlier.shorter(shard.key)
     for _ in range(_ATTEMPTS if shorter else 0):
         found = _versions(name, checkpoints.storage)
         try:
-            return _write_shard(key, ordered, layout, checkpoints, paths, assembly, shorter)
+            return _write_shard(shard, ordered, checkpoints, paths, assembly, shorter)
         except OutputError:
             # Another attempt may have replaced the shorter shard while this one was reading it.
             if _versions(name, checkpoints.storage) == found:
                 raise
-    return _write_shard(key, ordered, layout, checkpoints, paths, assembly, shorter)
+    return _write_shard(shard, ordered, checkpoints, paths, assembly, shorter)
+
+
+def finished_shard(name: str, checkpoints: Checkpoints) -> ShardRecord | None:
+    """The record of a shard that an earlier run has finished, if it still is what that says."""
+    found = checkpoints.read_shard_record(name)
+    return found if found is not None and _is_whole(found, checkpoints.storage) else None
 
 
 def _is_whole(record: ShardRecord, storage: Storage) -> bool:
@@ -73,16 +78,14 @@ def _versions(name: str, storage: Storage) -> tuple[str | None, str | None]:
 
 
 def _write_shard(
-    key: ShardKey,
+    shard: Shard,
     ordered: list[Piece],
-    layout: Layout,
     checkpoints: Checkpoints,
     paths: Sequence[str],
     assembly: str,
     shorter: ShardRecord | None,
 ) -> ShardRecord:
-    name = layout.shard_name(key)
-    tokens = layout.shard_length(key)
+    name, tokens = shard.name, shard.tokens
     _check_cover(name, ordered, shorter.tokens if shorter else 0, tokens)
     storage = checkpoints.storage
     size = checkpoints.dtype.itemsize
@@ -110,8 +113,8 @@ def _write_shard(
             table, table_bytes, table_checksum = pending.result()
     record = ShardRecord(
         name=name,
-        split=key.split,
-        index=key.index,
+        split=shard.key.split,
+        index=shard.key.index,
         tokens=tokens,
         bytes=npy.file_bytes(tokens, checkpoints.dtype),
         crc32c=checksum_to_base64(checksum),

@@ -6,6 +6,7 @@
     same/00003-00012.json          a block of such a file that has the rows that it had
     blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
     blocks/00003-00012.parquet     the block's documents and summary; written after the tokens
+    blocks/00003-00012.written.json  of a block whose tokens are in shards: what is left of it
     blocks/00003-00012.json        instead of it, if documents are shuffled: see runs.py
     merged/00003-00000.json        sorted blocks made of several, where one is too small
     buckets/00003-00000.parquet    a token block of all documents with the same leading bits
@@ -29,7 +30,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -75,6 +76,8 @@ from fineshards.storage.checksums import file_checksum
 
 FOLDER = "checkpoints"
 _BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)
+# Ends the name of what is left of a block whose tokens are in finished shards.
+_WRITTEN = ".written.json"
 # Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
 # Source files, or shards, whose checkpoints are deleted together at the end of a large job.
@@ -116,6 +119,8 @@ class Checkpoints:
         self._marks = (f"{_suffix(self._mark_stream)}.parquet", ".json")
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
+        # Tokens of such blocks, which `status` asks for again and again.
+        self._counted: dict[TokenBlock, int] = {}
 
     @classmethod
     def of(cls, storage: Storage, job: Job) -> Checkpoints:
@@ -319,25 +324,69 @@ class Checkpoints:
 
         checked: the streams whose parts are looked at; all by default.
         """
+        written = self._read_written(name)
+        try:
+            mark: Any = written or self._read_mark(name)
+            summary = BlockSummary.from_record(mark["summary"])
+            checksums = dict(mark["crc32c"])
+        except JSON_ERRORS:
+            return None
+        for stream, sums in zip(self.rule.streams, summary.streams(), strict=True):
+            if stream not in checksums or not (checked is None or stream in checked):
+                continue
+            if written and checked is None and self.part_tokens(name, stream) is None:
+                continue
+            if not self._is_complete(name, stream, sums.tokens, checksums[stream]):
+                return None
+        return summary
+
+    def _read_mark(self, name: TokenBlock) -> dict[str, Any] | None:
+        """The summary of a finished block, and the checksums of its tokens by stream."""
         mark = self.documents_name(name, self._mark_stream)
         if self.storage.size(mark) is None:
             return None
         try:
             with self.storage.open(mark) as file:
                 metadata = pq.read_metadata(file).metadata
-        except (pa.ArrowException, OSError):
+            summary, checksums = metadata[SUMMARY_KEY], metadata[CHECKSUM_KEY]
+            return {"summary": json.loads(summary), "crc32c": json.loads(checksums)}
+        except (pa.ArrowException, OSError, *JSON_ERRORS):
             return None
-        try:
-            summary = BlockSummary.from_record(json.loads(metadata[SUMMARY_KEY]))
-            checksums = dict(json.loads(metadata[CHECKSUM_KEY]))
-        except JSON_ERRORS:
-            return None
-        for stream, sums in zip(self.rule.streams, summary.streams(), strict=True):
-            if stream not in checksums or not (checked is None or stream in checked):
-                continue
-            if not self._is_complete(name, stream, sums.tokens, checksums[stream]):
-                return None
-        return summary
+
+    # -- token blocks whose tokens are in finished shards
+
+    def drop_part(self, name: TokenBlock, stream: str) -> None:
+        """Deletes a block's part; what a restart needs of the block stays, in a small record.
+
+        For a part whose tokens are all in finished shards.
+        """
+        if self.storage.size(self._written_name(name)) is None:
+            try:
+                mark = self._read_mark(name)
+            except OutputError:
+                return  # another worker has dropped another part meanwhile, and its mark
+            if mark is None:
+                return
+            self.storage.write(self._written_name(name), json.dumps(mark).encode(), durable=False)
+        # The tokens first: without them the part is known to be dropped.
+        self.storage.delete(self.tokens_name(name, stream))
+        self.storage.delete(self.documents_name(name, stream))
+
+    def part_tokens(self, name: TokenBlock, stream: str) -> int | None:
+        """The number of tokens of a block's part; None if they are dropped."""
+        size = self.storage.size(self.tokens_name(name, stream))
+        return None if size is None else size // self.dtype.itemsize
+
+    def _tokens_written(self, name: TokenBlock) -> int:
+        """The number of tokens of a block whose record says that its parts are dropped."""
+        if name not in self._counted:
+            with suppress(OutputError):  # a job that ends deletes it meanwhile
+                record = self._read_written(name)
+                self._counted[name] = record["summary"]["tokens"] if record else 0
+        return self._counted.get(name, 0)
+
+    def _read_written(self, name: TokenBlock) -> dict[str, Any] | None:
+        return None if self.storage.composes else self._read_json(self._written_name(name))
 
     def _is_complete(self, name: TokenBlock, stream: str, tokens: int, checksum: int) -> bool:
         """Whether a part of a finished block is there and, on a disk, has its checksums."""
@@ -447,6 +496,9 @@ class Checkpoints:
     def _runs_name(self, name: TokenBlock) -> str:
         return f"{self._part_name(name)}.json"
 
+    def _written_name(self, name: TokenBlock) -> str:
+        return f"{self._part_name(name)}{_WRITTEN}"
+
     def _part_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         return f"{self.folder}/{name.folder}/{name.file:05d}-{name.index:05d}{_suffix(stream)}"
 
@@ -459,7 +511,8 @@ class Checkpoints:
         how many source files there are, to list the blocks of many side by side; 0 for not known.
         """
         sizes: dict[tuple[int, int], int] = defaultdict(int)
-        times = {}
+        times: dict[tuple[int, int], float] = {}
+        written: dict[tuple[int, int], int] = {}
         listed = self.storage.entries_by_beginning(f"{self.folder}/{folder}", beginnings(files))
         for entry in listed:
             key = block_of(entry.name)
@@ -468,8 +521,11 @@ class Checkpoints:
             if entry.name.endswith(".tokens"):
                 sizes[key] += entry.size
             elif entry.name.endswith(self._marks):
-                times[key] = entry.modified
-        return {key: (sizes[key] // self.dtype.itemsize, time) for key, time in times.items()}
+                times[key] = min(entry.modified, times.get(key, entry.modified))
+            if entry.name.endswith(_WRITTEN):
+                written[key] = self._tokens_written(TokenBlock(folder, *key))
+        tokens = {key: sizes[key] // self.dtype.itemsize for key in times} | written
+        return {key: (tokens[key], time) for key, time in times.items()}
 
     def finished_shards(self) -> list[float]:
         """The completion times of the finished shards, in any order."""

@@ -44,6 +44,15 @@ class ShardKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard: which it is, its path below the output folder, and its number of tokens."""
+
+    key: ShardKey
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class SplitRule:
     """Which documents, or which shards, form the test split.
 
@@ -233,7 +242,11 @@ class Layout:
 
     def shard_name(self, key: ShardKey) -> str:
         """A shard's path below the output folder, such as `train/train_0017.npy`."""
-        return f"{key.split}/{key.split}_{key.index:0{self.index_width}d}.npy"
+        return shard_name(key, self.index_width)
+
+    def shard(self, key: ShardKey) -> Shard:
+        """A shard with its name and length."""
+        return Shard(key, self.shard_name(key), self.shard_length(key))
 
     def slices(self, offset: int, count: int) -> Iterator[Slice]:
         """Cuts a run of `count` tokens at `offset` in global order at the borders of the shards."""
@@ -246,6 +259,11 @@ class Layout:
             stop = min(end, split_end, begin + (index + 1) * self.shard_tokens)
             yield Slice(ShardKey(split, index), position - offset, stop - offset, at)
             position = stop
+
+
+def shard_name(key: ShardKey, width: int) -> str:
+    """A shard's path below the output folder, with an index of `width` digits."""
+    return f"{key.split}/{key.split}_{key.index:0{width}d}.npy"
 
 
 def shard_stem(shard_name: str) -> str:

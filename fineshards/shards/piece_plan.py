@@ -102,20 +102,20 @@ def plan_pieces(
         offsets[:, file].tolist() for offsets in (plan.token_offsets, plan.document_offsets)
     )
     for summary in summaries:
+        block = TokenBlock(folder, summary.file, summary.index)
         for number, (stream, sums) in enumerate(
             zip(plan.rule.streams, summary.streams(), strict=True)
         ):
-            for cut in plan.layout.slices(tokens[number], sums.tokens):
-                yield (
-                    cut.key,
-                    Piece(
-                        TokenBlock(folder, summary.file, summary.index),
-                        stream,
-                        cut.start,
-                        cut.stop,
-                        cut.at,
-                        documents[number],
-                    ),
-                )
+            yield from pieces_of(
+                block, stream, sums.tokens, plan.layout, tokens[number], documents[number]
+            )
             tokens[number] += sums.tokens
             documents[number] += sums.documents
+
+
+def pieces_of(
+    block: TokenBlock, stream: str, tokens: int, layout: Layout, offset: int, first_document: int
+) -> Iterator[tuple[ShardKey, Piece]]:
+    """The pieces of one part of a token block, which begins at `offset` in global order."""
+    for cut in layout.slices(offset, tokens):
+        yield cut.key, Piece(block, stream, cut.start, cut.stop, cut.at, first_document)

@@ -6,12 +6,14 @@ import numpy as np
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.reference_check import encode_compared
-from fineshards.errors import OutputError
+from fineshards.errors import InputError, OutputError
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
 from fineshards.shards.damaged_stretch import Damage
-from fineshards.shards.job.records import Block, SourceFile, TokenBlock
+from fineshards.shards.job.records import Block, Piece, SourceFile, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
+from fineshards.shards.layout import Shard
+from fineshards.shards.shard_prefix import shards_of_part
 from fineshards.shards.tables.measures import Tally
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics_files import StatisticsFiles
@@ -62,12 +64,76 @@ def finish_block(
     ):
         check_rows(file, block, finished.read, work)
         return finished, True
+    return _make_block(file, block, encoder, work, judging, statistics), False
+
+
+def _make_block(
+    file: SourceFile,
+    block: Block,
+    encoder: Encoder,
+    work: Work,
+    judging: Judging | None,
+    statistics: StatisticsFiles | None,
+) -> BlockSummary:
     work.checkpoints.stop_if_replaced(file.index)
     found = RowHash()
     rows = found.through(read_block(file, work.settings.columns, block))
     if judging is not None:
         rows = judging.last_stage(rows, file, block)
-    return _encode_rows(rows, file, block, encoder, work, found, statistics), False
+    return _encode_rows(rows, file, block, encoder, work, found, statistics)
+
+
+def drop_written(shard: Shard, pieces: Iterable[Piece], work: Work) -> None:
+    """Deletes those parts of token blocks of which all tokens are in finished shards.
+
+    shard: is finished. pieces: of it.
+    """
+    checkpoints, settings = work.checkpoints, work.settings
+    if shard.tokens < settings.shard_tokens:
+        return  # the last of its split: all checkpoints are deleted soon
+    for piece in pieces:
+        tokens = checkpoints.part_tokens(piece.block, piece.stream)
+        if tokens is None:
+            continue
+        names = shards_of_part(shard, piece, tokens, settings.shard_tokens, settings.split)
+        # Two workers that finish neighbours at once both see both records, or one of them does.
+        if all(map(checkpoints.read_shard_record, names)):
+            checkpoints.drop_part(piece.block, piece.stream)
+
+
+def is_dropped(place: TokenBlock, stream: str, work: Work) -> bool:
+    """Whether a part of a block is not there any more, although a shard needs it again."""
+    checkpoints = work.checkpoints
+    if checkpoints.storage.composes or place.folder != "blocks":
+        return False
+    return checkpoints.part_tokens(place, stream) is None
+
+
+def make_again(
+    place: TokenBlock,
+    encoder: Encoder,
+    work: Work,
+    judging: Judging | None,
+    statistics: StatisticsFiles | None,
+) -> None:
+    """Makes a token block again, because a shard was damaged after its blocks were dropped.
+
+    Raises InputError if its rows are others by now.
+    """
+    before = work.checkpoints.read_summary(place)
+    file = next(each for each in work.checkpoints.files_to_read() if each.index == place.file)
+    block = discover_file(file, work)[place.index]
+    made = _make_block(file, block, encoder, work, judging, statistics)
+    if before is not None and _content(made) != _content(before):
+        raise InputError(
+            f"{file.path}, block {block.index + 1} of {block.blocks}: another content than when "
+            "the block was finished, and a shard that was made of it is damaged. Put the old file "
+            "back and run again, or start over with --overwrite."
+        )
+
+
+def _content(summary: BlockSummary) -> tuple[object, ...]:
+    return summary.streams(), summary.read and summary.read.hash
 
 
 def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSummary:

@@ -25,7 +25,16 @@ from typing import Any
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.worker.tasks import Done, Task, Worker, discover_file, first_task
+from fineshards.shards.shard_prefix import ShardPrefix
+from fineshards.worker.tasks import (
+    Done,
+    Task,
+    Worker,
+    discover_file,
+    finish_block,
+    first_task,
+    write_shard,
+)
 from fineshards.worker.work import Work
 
 # macOS's own libraries do not survive a fork.
@@ -74,6 +83,8 @@ class Pool:
         self._failure: BaseException | None = None
         self._files = files
         self._blocks: dict[SourceFile, list[Block]] = {}
+        # The shards that finished blocks complete; None where all blocks come first.
+        self._prefix: ShardPrefix | None = None
         self._closing = False
         # A byte wakes the dispatcher, because it waits for connections only.
         self._wake_up, self._waker = _CONTEXT.Pipe(duplex=False)
@@ -208,6 +219,14 @@ class Pool:
                     self._add(
                         first_task(f, b, self._work) for f in self._files for b in self._blocks[f]
                     )
+                    self._prefix = self._work.shard_prefix(
+                        [block for file in self._files for block in self._blocks[file]]
+                    )
+            elif task.name == finish_block.__name__ and self._prefix and self._failure is None:
+                for shard, pieces in self._prefix.add(result[0][0]):
+                    # Before what waits, while its tokens are still in memory.
+                    self._results[early := write_shard(shard, pieces)] = None
+                    self._waiting.appendleft(early)
             self._results[task] = result
             self._changed.notify_all()
 

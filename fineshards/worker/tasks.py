@@ -18,7 +18,7 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.damaged_stretch import Damage
 from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import Layout, ShardKey
+from fineshards.shards.layout import Shard
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
 from fineshards.shards.tables import repeats
 from fineshards.shards.tables.leaks import Comparison, KnownTexts, ShardTexts, parts_of
@@ -245,18 +245,24 @@ def write_bucket(worker: Worker, bucket: Bucket, fragments: tuple[Fragment, ...]
     return buckets.write_bucket(bucket, fragments, shuffle, worker.work.checkpoints)
 
 
-@_task(lambda key, _, layout: f"writing {layout.shard_name(key)}")
-def write_shard(
-    worker: Worker, key: ShardKey, pieces: tuple[Piece, ...], layout: Layout
-) -> ShardRecord:
-    """Writes a shard from its pieces."""
+@_task(lambda shard, _: f"writing {shard.name}")
+def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> ShardRecord:
+    """Writes a shard from its pieces, in order."""
     work = worker.work
-    if work.shared and work.checkpoints.read_shard_record(layout.shard_name(key)) is None:
+    record = assembly.finished_shard(shard.name, work.checkpoints)
+    if record is None:
         for place, stream in {(piece.block, piece.stream) for piece in pieces}:
-            blocks.finished_part(place, stream, work)
-    return assembly.write_shard(
-        key, pieces, layout, work.checkpoints, worker.paths, work.assembly, work.earlier
-    )
+            if work.shared:
+                blocks.finished_part(place, stream, work)
+            elif blocks.is_dropped(place, stream, work):
+                statistics = worker.statistics if work.settings.statistics else None
+                blocks.make_again(place, worker.encoder, work, worker.judging, statistics)
+        record = assembly.write_shard(
+            shard, pieces, work.checkpoints, worker.paths, work.assembly, work.earlier
+        )
+    if work.drops_blocks:
+        blocks.drop_written(shard, pieces, work)
+    return record
 
 
 @_task(lambda split, shard, _: f"comparing the texts of {shard}")

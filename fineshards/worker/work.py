@@ -1,11 +1,14 @@
 """Work: the one object that every step gets."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fineshards.config import BuildConfig
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
 from fineshards.shards.job.job import Job, Settings
+from fineshards.shards.job.records import Block
+from fineshards.shards.shard_prefix import ShardPrefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,20 @@ class Work:
             hf_token_secret=config.hf_token_secret,
             shared=config.share is not None,
         )
+
+    def shard_prefix(self, blocks: Sequence[Block]) -> ShardPrefix | None:
+        """What finds shards that are complete while the job's blocks are tokenized.
+
+        None on object storage, where copies cost money and room does not, and with a shuffle, which
+        puts documents in order only when all are tokenized.
+        """
+        settings = self.settings
+        if self.checkpoints.storage.composes or settings.shuffle is not None:
+            return None
+        return ShardPrefix(blocks, settings.shard_tokens, settings.split, self.earlier.sums)
+
+    @property
+    def drops_blocks(self) -> bool:
+        """Whether token blocks are deleted when all of their tokens are in finished shards."""
+        kept = self.keep_checkpoints or self.shared or self.inline
+        return not (kept or self.checkpoints.storage.composes or self.settings.shuffle)

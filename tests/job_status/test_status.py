@@ -116,7 +116,7 @@ def test_every_stage_of_a_job_is_reported(
         assert now["tokens"] == sum(summary.counts.tokens for summary in summaries)
         assert now["text_bytes"] == sum(block.bytes for block in blocks[:number])
         assert now["shards_estimated"]
-        assert "about" in text
+        assert "write     about" in text
     assert now["text_bytes"] == now["text_bytes_total"]
 
     report = report_file(summaries)
@@ -130,7 +130,7 @@ def test_every_stage_of_a_job_is_reported(
     records = []
     for number, key in enumerate(plan.layout.shard_keys(), start=1):
         mine = [piece for owner, piece in pieces if owner == key]
-        records.append(write_shard(key, mine, plan.layout, checkpoints, [file.path]))
+        records.append(write_shard(plan.layout.shard(key), mine, checkpoints, [file.path]))
         now, text = status(capsys, tmp_path)
         assert (now["stage"], now["shards"]) == ("writing", number)
         shards = f"{number} of " if number < plan.layout.windows else ""

@@ -156,7 +156,7 @@ def test_document_tables_locate_every_token_and_every_document(
     paths = [f"/in/{number}" for number in range(len(files))]
     for window, key in enumerate(plan.layout.shard_keys()):
         arrived = data.draw(st.permutations(pieces[key]))
-        record = write_shard(key, arrived, plan.layout, checkpoints, paths)
+        record = write_shard(plan.layout.shard(key), arrived, checkpoints, paths)
         place, stream = (key.index, key.split) if rule.by_document else (window, "all")
         own = streams[stream][place * shard_tokens : (place + 1) * shard_tokens]
         payload = np.array([in_input[t.file, t.row, t.start] for t in own], dtype="<u4")
@@ -171,7 +171,8 @@ def test_document_tables_locate_every_token_and_every_document(
         assert record.documents == sum(token.start == 0 for token in own)
         assert record.first_document == own[0].document
         assert record.tokens == len(own)
-        assert write_shard(key, [], plan.layout, checkpoints, paths) == record, "it is finished"
+        again = write_shard(plan.layout.shard(key), [], checkpoints, paths)
+        assert again == record, "it is finished"
 
 
 def file_of(token: Token) -> int:
@@ -227,7 +228,7 @@ def test_a_document_in_three_shards_has_a_row_in_each(
     plan = plan_stream([report_file(summaries)], 10, SplitRule(None, 0))
     rows = []
     for key, piece in plan_pieces(summaries, plan):
-        record = write_shard(key, [piece], plan.layout, checkpoints, ["/in/0"])
+        record = write_shard(plan.layout.shard(key), [piece], checkpoints, ["/in/0"])
         table = DocumentTable.read(
             checkpoints.storage.open(table_name(record.name)), table_schema(NO_TEST, 3)
         )
@@ -264,7 +265,7 @@ def test_pieces_that_do_not_cover_a_shard_are_an_error_and_no_shard_is_written(
     checkpoints, pieces, layout = one_shard(tmp_path_factory)
     (key,) = layout.shard_keys()
     with pytest.raises(FineshardsError, match=rf"train/train_0000\.npy: .*{message}"):
-        write_shard(key, change(pieces), layout, checkpoints, ["/in/0"])
+        write_shard(layout.shard(key), change(pieces), checkpoints, ["/in/0"])
     assert list(checkpoints.storage.entries("train")) == []
 
 
@@ -276,7 +277,7 @@ def test_a_token_block_cut_short_is_an_error_and_no_shard_is_written(
     name = checkpoints.tokens_name(TokenBlock("blocks", 0, 1))
     checkpoints.storage.write(name, checkpoints.storage.read(name)[:-4])
     with pytest.raises(FineshardsError, match=r"00000-00001\.tokens ended 4 bytes early"):
-        write_shard(key, pieces, layout, checkpoints, ["/in/0"])
+        write_shard(layout.shard(key), pieces, checkpoints, ["/in/0"])
     assert list(checkpoints.storage.entries("train")) == []
 
 
