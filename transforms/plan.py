@@ -85,6 +85,7 @@ def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
     check_reports(reports, work.max_bad_rows, not work.earlier, of_tokens)
     held = work.earlier.sums
     plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split, held)
+    work.checkpoints.discard_misnamed(plan.layout)
     work.checkpoints.write_layout(plan.layout)
     METRICS.count(tokens_in=plan.layout.tokens, shards_out=plan.layout.windows)
     _log.info(

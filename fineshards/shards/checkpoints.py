@@ -65,6 +65,7 @@ from fineshards.shards.layout import (
     Layout,
     Shuffle,
     SplitRule,
+    files_of,
     shard_stem,
     table_name,
 )
@@ -571,6 +572,21 @@ class Checkpoints:
             return None
         sizes = (self.storage.size(shard_name), self.storage.size(table_name(shard_name)))
         return record if sizes == (record.bytes, record.table_bytes) else None
+
+    def discard_misnamed(self, layout: Layout) -> None:
+        """Deletes shards whose names have not as many digits as those of a layout.
+
+        They were written before anyone knew how many there would be, and are made again.
+        """
+        if self.storage.composes:
+            return
+        for entry in list(self.storage.entries(f"{self.folder}/shards")):
+            stem = entry.name.rpartition("/")[2].removesuffix(".json")
+            split, _, index = stem.partition("_")
+            if len(index) != layout.index_width:
+                # The record last, by which a restart finds the rest.
+                for name in (*files_of(f"{split}/{stem}.npy"), entry.name):
+                    self.storage.delete(name)
 
     def _read_json(self, name: str) -> Any:
         """The content of a file; None if it is missing, or damaged by a power cut."""

@@ -18,6 +18,8 @@ from typing import Any
 
 from fineshards.cli.cli import main
 from fineshards.encoders.loading import describe_tokenizer
+from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.verification.verify import verify
 from fineshards.worker import own_process
 from support.crash_driver import child, count_encoded_documents, finished_work, split_folders
 from support.growing import content_of
@@ -64,6 +66,8 @@ def crash_and_resume(folder: Path, command: list[str], number: int) -> dict[str,
     records = [path.stem for path in folder.glob("checkpoints/*/shards/*.json")]
     dropped = [path.name for path in folder.glob("checkpoints/*/blocks/*.written.json")]
     visible = split_folders(folder)
+    is_dataset = (folder / MANIFEST_NAME).exists()
+    problems = verify(folder, generation=1).problems if is_dataset else []
     log = folder.parent / "encoded"
     log.unlink(missing_ok=True)
 
@@ -82,6 +86,7 @@ def crash_and_resume(folder: Path, command: list[str], number: int) -> dict[str,
         "shards_rewritten": [
             name for name, inode in shards.items() if os.stat(folder / name).st_ino != inode
         ],
+        "problems": problems,
         "shards_finished": len(records),
         "blocks_dropped": len(dropped),
     }

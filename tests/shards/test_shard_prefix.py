@@ -1,0 +1,124 @@
+"""Shards that are complete in a prefix of the blocks are those of the plan, with the same pieces."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.job.records import Block, Piece
+from fineshards.shards.job.source_counts import BlockSummary, report_file
+from fineshards.shards.layout import Layout, Shard, ShardKey, SplitRule
+from fineshards.shards.piece_plan import plan_pieces, plan_stream
+from fineshards.shards.shard_prefix import ShardPrefix, shards_of_part
+
+sums = st.one_of(
+    st.just(Sums(0, 0)),
+    st.integers(1, 4).flatmap(lambda n: st.builds(Sums, st.just(n), st.integers(n, 60))),
+)
+rules = st.one_of(
+    st.builds(SplitRule, st.none(), st.integers(0, 4)),
+    st.just(SplitRule("1/2", None, "text", 1)),
+)
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[list[BlockSummary], SplitRule, int, list[Sums]]:
+    """Block summaries in order, the rule, tokens per shard, and what was held before."""
+    rule = draw(rules)
+    summaries = []
+    for file in range(draw(st.integers(1, 4))):
+        parts = draw(st.lists(st.tuples(sums, sums), min_size=1, max_size=5))
+        for index, (test, train) in enumerate(parts):
+            documents, tokens = test.documents + train.documents, test.tokens + train.tokens
+            counts = Counts(rows=documents, documents=documents, tokens=tokens)
+            by_document = test if rule.by_document else None
+            summaries.append(BlockSummary(file, index, len(parts), counts, by_document))
+    held = draw(st.lists(sums, min_size=len(rule.streams), max_size=len(rule.streams)))
+    return summaries, rule, draw(st.integers(1, 50)), held
+
+
+def block_of(summary: BlockSummary, text_bytes: int = 0) -> Block:
+    return Block(summary.file, summary.index, summary.blocks, 0, 0, 0, text_bytes)
+
+
+def planned(
+    summaries: list[BlockSummary], rule: SplitRule, shard_tokens: int, held: list[Sums]
+) -> tuple[Layout, dict[ShardKey, tuple[Piece, ...]]]:
+    by_file = defaultdict(list)
+    for summary in summaries:
+        by_file[summary.file].append(summary)
+    plan = plan_stream([report_file(each) for each in by_file.values()], shard_tokens, rule, held)
+    pieces: dict[ShardKey, list[Piece]] = defaultdict(list)
+    for of_file in by_file.values():
+        for key, piece in plan_pieces(of_file, plan):
+            pieces[key].append(piece)
+    ordered = {key: sorted(found, key=lambda piece: piece.at) for key, found in pieces.items()}
+    return plan.layout, {key: tuple(found) for key, found in ordered.items()}
+
+
+@given(inputs(), st.randoms(use_true_random=False))
+def test_what_is_complete_is_what_the_plan_says(
+    given: tuple[list[BlockSummary], SplitRule, int, list[Sums]], draw: random.Random
+) -> None:
+    summaries, rule, shard_tokens, held = given
+    prefix = ShardPrefix(map(block_of, summaries), shard_tokens, rule, held)
+    arriving = draw.sample(summaries, len(summaries))
+    found: dict[Shard, tuple[Piece, ...]] = {}
+    for count, summary in enumerate(arriving, start=1):
+        for shard, pieces in prefix.add(summary):
+            assert shard not in found
+            found[shard] = pieces
+        arrived = {(each.file, each.index) for each in arriving[:count]}
+        known = next(
+            (i for i, each in enumerate(summaries) if (each.file, each.index) not in arrived),
+            len(summaries),
+        )
+        layout, pieces_of = planned(summaries[:known], rule, shard_tokens, held)
+        complete = {
+            layout.shard(key): pieces
+            for key, pieces in pieces_of.items()
+            if layout.shard_length(key) == shard_tokens
+        }
+        assert found == complete, "at once, and neither more nor less"
+
+
+@given(inputs())
+def test_the_shards_of_a_part_are_those_that_have_its_pieces(
+    given: tuple[list[BlockSummary], SplitRule, int, list[Sums]],
+) -> None:
+    layout, pieces_of = planned(*given)
+    summaries, rule, shard_tokens, _ = given
+    tokens = {
+        (each.file, each.index, stream): part.tokens
+        for each in summaries
+        for stream, part in zip(rule.streams, each.streams(), strict=True)
+    }
+    names = defaultdict(set)
+    for key, pieces in pieces_of.items():
+        for piece in pieces:
+            names[piece.block, piece.stream].add(layout.shard_name(key))
+    for key, pieces in pieces_of.items():
+        for piece in pieces:
+            part = tokens[piece.block.file, piece.block.index, piece.stream]
+            found = shards_of_part(layout.shard(key), piece, part, shard_tokens, rule)
+            assert set(found) == names[piece.block, piece.stream]
+
+
+def test_nothing_is_early_where_names_may_get_more_digits() -> None:
+    rule = SplitRule(None, 0)
+    summary = BlockSummary(0, 0, 1, Counts(rows=1, documents=1, tokens=30))
+    for text_bytes, shards in ((99_999, 3), (100_001, 0)):
+        prefix = ShardPrefix([block_of(summary, text_bytes)], 10, rule)
+        assert len(prefix.add(summary)) == shards
+
+
+def test_nothing_is_early_beyond_the_digits_of_names() -> None:
+    rule = SplitRule(None, 0)
+    summary = BlockSummary(0, 0, 1, Counts(rows=1, documents=1, tokens=9))
+    held = [Sums(1, 9_998)]
+    found = ShardPrefix([block_of(summary)], 1, rule, held).add(summary)
+    assert found == [], "its names would have five digits"
