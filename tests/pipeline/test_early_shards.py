@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from support.growing import append, build, made_up_rows, write_rows
+from support.damage import flip_bit
+from support.growing import append, build, content_of, made_up_rows, write_rows
 from support.killed_by_hand import crashes_of
+from support.process_tree import wait_until
+from support.watched_encoder import watched_encode
+
+import fineshards as package
+from fineshards.cli.cli import main
+from fineshards.config import BuildConfig
+from fineshards.encoders.checked_encoder import ExactEncoder
+from fineshards.errors import OutputError
+from fineshards.pipeline.launch import prepare as launch_of
+from fineshards.shards.job.records import ShardRecord
+from fineshards.storage.base import Storage
+from fineshards.transforms import commit
+from fineshards.worker.pool import Pool
+from fineshards.worker.tasks import Done, Task
+from fineshards.worker.work import Work
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 FLAGS = ["--shard_tokens=400", "--block_bytes=1", "--workers=2"]
 RECIPE = """
@@ -16,7 +38,7 @@ use = "length"
 min_chars = 2
 
 [[steps]]
-use = "exact_duplicates"
+use = "exact"
 """
 
 
@@ -26,7 +48,8 @@ def prepare(folder: Path, kind: str) -> tuple[list[str], int]:
     `after` is made without worker processes, so that its shards are written last.
     """
     parts = made_up_rows(5, 22), made_up_rows(6, 22)
-    files = [write_rows(folder / f"in/{number}.parquet", part) for number, part in enumerate(parts)]
+    ending = "jsonl" if kind == "jsonl" else "parquet"
+    files = [write_rows(folder / f"in/{n}.{ending}", part) for n, part in enumerate(parts)]
     flags = [*FLAGS, "--test_shards=2" if kind == "test_shards" else "--test_fraction=0.3"]
     if kind == "recipe":
         (folder / "recipe.toml").write_text(RECIPE)
@@ -62,3 +85,158 @@ def test_a_command_killed_with_its_workers_before_any_file_operation(
             finished = crash["documents_finished"]
             assert crash["documents_encoded"] == documents - finished, crash
         assert not crash["left"], crash
+
+
+def stop(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+    """A build that has dropped token blocks, but has no manifest; and how to go on with it."""
+    command, _ = prepare(folder, kind)
+    output = folder / "stopped"
+    command = [argument.replace("FOLDER", str(output)) for argument in command]
+
+    def refuse(storage: Storage, records: list[ShardRecord]) -> None:
+        raise OutputError("stopped")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(commit, "_refuse_late_shards", refuse)
+        assert main(command) == 1
+    return output, command
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+    """Three of its four blocks are dropped."""
+    folder, command = stop(tmp_path, "test_fraction", monkeypatch)
+    assert len(dropped(folder)) == 3
+    return folder, command
+
+
+def dropped(folder: Path) -> list[Path]:
+    return sorted(folder.glob("checkpoints/*/blocks/*.written.json"))
+
+
+def encoded_by(command: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Runs a command; returns how many documents it encoded."""
+    encoded: list[int] = []
+    monkeypatch.setattr(ExactEncoder, "encode", watched_encode(encoded.append))
+    assert main(command) == 0
+    return sum(encoded)
+
+
+def test_a_resumed_build_reads_nothing_again(
+    stopped: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, command = stopped
+    found = package.status(folder)
+    assert (found.stage, found.blocks, found.tokens) == ("writing", 4, found.tokens)
+    assert encoded_by(command, monkeypatch) == 0
+    assert content_of(folder) == content_of(folder.parent / "after")
+    assert package.status(folder).tokens == found.tokens
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "table", "record"])
+def test_a_shard_damaged_after_its_blocks_were_dropped_is_made_again(
+    stopped: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    folder, command = stopped
+    shard = folder / "train/train_0001.npy"
+    (record,) = folder.glob("checkpoints/*/shards/train_0001.json")
+    if damage == "cut":
+        os.truncate(shard, 500)
+    elif damage == "gone":
+        shard.unlink()
+    else:
+        table = folder / "metadata/documents/train_0001.parquet"
+        path = {"flipped": shard, "table": table, "record": record}[damage]
+        path.write_bytes(b"") if damage == "record" else flip_bit(path, path.stat().st_size // 2)
+    assert 0 < encoded_by(command, monkeypatch) < 40, "only its blocks"
+    assert content_of(folder) == content_of(folder.parent / "after")
+    assert package.verify(folder).ok
+
+
+def test_a_dropped_block_whose_record_is_damaged_is_made_again(
+    stopped: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, command = stopped
+    dropped(folder)[0].write_bytes(b"\0" * 100)
+    assert 0 < encoded_by(command, monkeypatch) < 40
+    assert content_of(folder) == content_of(folder.parent / "after")
+
+
+def test_the_rows_of_a_dropped_block_are_compared_with_those_of_a_touched_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command = stop(tmp_path, "jsonl", monkeypatch)
+    assert len(dropped(folder)) == 1
+    source = tmp_path / "in/0.jsonl"
+    content = source.read_bytes()
+    source.write_bytes(content.replace(b"beta", b"gamm", 1))
+    assert main(command) == 1
+    assert "rows 0 to 21: another content than when the block was" in capsys.readouterr().err
+    source.write_bytes(content)
+    os.utime(source, (1, 1))
+    assert encoded_by(command, monkeypatch) == 0
+    assert content_of(folder) == content_of(tmp_path / "after")
+
+
+def test_a_changed_source_is_noticed_when_a_dropped_block_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even if it has the time that it had."""
+    folder, command = stop(tmp_path, "jsonl", monkeypatch)
+    source = tmp_path / "in/0.jsonl"
+    content, state = source.read_bytes(), source.stat()
+    source.write_bytes(content.replace(b"beta", b"gamm", 1))
+    os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
+    (folder / "train/train_0000.npy").unlink()
+    assert main(command) == 1
+    assert "and a shard that was made of it is damaged" in capsys.readouterr().err
+    source.write_bytes(content)
+    os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert main(command) == 0
+    assert content_of(folder) == content_of(tmp_path / "after")
+
+
+def test_checkpoints_that_are_kept_are_not_dropped(fineshards: Run, tmp_path: Path) -> None:
+    command, _ = prepare(tmp_path, "test_fraction")
+    folder = tmp_path / "kept"
+    command = [argument.replace("FOLDER", str(folder)) for argument in command]
+    done = fineshards(*command, "--keep_checkpoints")
+    assert done.returncode == 0, done.stderr
+    assert dropped(folder) == []
+    assert len([*folder.glob("checkpoints/*/blocks/*.train.parquet")]) == 4
+    assert content_of(folder) == content_of(tmp_path / "after")
+
+
+class Watched(Pool):
+    """A pool of one worker that notes what is on the disk whenever it takes a result."""
+
+    def watch(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: list[tuple[str, int, int]] = []
+
+    def _take(self, task: Task, result: Done) -> None:
+        blocks = self.folder.glob("checkpoints/*/blocks/*.tokens")
+        shards = package.status(self.folder).shards
+        self.seen.append((task.name, sum(path.stat().st_size for path in blocks), shards))
+        super()._take(task, result)
+
+
+def test_token_blocks_take_the_room_of_a_few_shards(sample: Path, tmp_path: Path) -> None:
+    """And shards appear while blocks are tokenized."""
+    source, folder, size = tmp_path / "in.parquet", tmp_path / "out", 60_000
+    pq.write_table(pq.read_table(sample), source, row_group_size=40)
+    config = BuildConfig(
+        input=source, output=folder, shard_tokens=size, test_fraction="0.01", block_bytes=1
+    )
+    launch = launch_of(config)
+    pool = Watched(Work.of(launch.checkpoints, launch.job, config), 1, launch.job.files)
+    pool.watch(folder)
+    with pool:
+        wait_until(lambda: [name for name, *_ in pool.seen].count("write_shard") == 11)
+    blocks = [seen for seen in pool.seen if seen[0] == "finish_block"]
+    assert len(blocks) == 27
+    assert [shards for *_, shards in blocks][9:27:8] == [3, 6, 10]
+    largest = max(room for _, room, _ in pool.seen)
+    # A window that is not complete, one that is being written, a block, and all of the other split.
+    assert size * 4 < largest < (2.5 * size + 10_000) * 4
+    assert largest < 0.3 * 665_971 * 4

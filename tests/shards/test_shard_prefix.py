@@ -1,4 +1,4 @@
-"""Shards that are complete in a prefix of the blocks are those of the plan, with the same pieces."""
+"""Shards that are complete in a prefix of the blocks are those of the plan, piece by piece."""
 
 from __future__ import annotations
 
