@@ -215,6 +215,11 @@ def _conclude(
     tables = sum(size for path, size in in_blocks.items() if path.suffix == ".parquet")
     token_bytes, scale = job.settings.token_dtype.itemsize, tokens / counts.tokens
     growing = tokens * token_bytes + round(scale * tables)
+    # Shards are written early, but for the last one of each stream and one that is being written.
+    windows = len(job.settings.split.streams) + 1
+    in_windows = min(1.0, windows * job.settings.shard_tokens / max(1, tokens))
+    if job.settings.shuffle is not None:
+        in_windows = 1.0
     fixed = sum(on_disk.values()) - sum(in_blocks.values())
     memory = getrusage(RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Estimate(
@@ -227,7 +232,7 @@ def _conclude(
         cores=usable_cores(),
         memory_bytes=(usable_cores() + 1) * memory,
         output_bytes=fixed + growing,
-        peak_bytes=fixed + 2 * growing,
+        peak_bytes=fixed + growing + round(in_windows * growing),
         probe_share=1 / scale,
         dataflow=on_dataflow(
             tokens,

@@ -25,7 +25,7 @@ class Estimate:
     exact: whether the probe was the whole input. tokens_range: the lowest and the highest number
     that is likely; None if too little was read to tell. rejected: rows of the probe that cannot be
     encoded. seconds: of a build on this machine. memory_bytes: at most, at the peak. output_bytes:
-    of the finished dataset. peak_bytes: on the disk just before the end, with checkpoints.
+    of the finished dataset. peak_bytes: on the disk at most, with checkpoints.
     probe_share: the probe's share of the tokens, 0 to 1. repeats: documents whose text is in the
     dataset that would grow; None if there is none. hub: what the hub's limit means for it.
     """

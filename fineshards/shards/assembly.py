@@ -18,7 +18,7 @@ from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration, 
 from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import Shard, table_name
 from fineshards.shards.tables.documents import DocumentTable, cut_documents, join_documents
-from fineshards.storage.base import Storage
+from fineshards.storage.base import FileRange, Storage
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, crc32c_combine
 
 # How often a longer shard is begun again because the shorter one was replaced meanwhile.
@@ -92,7 +92,14 @@ def _write_shard(
     head = ShardHead.read(shorter, checkpoints, paths)
     parts = [
         *head.parts,
-        *(checkpoints.tokens_of(piece) for piece in ordered),
+        *(
+            FileRange(
+                checkpoints.tokens_name(piece.block, piece.stream),
+                piece.start * size,
+                piece.stop * size,
+            )
+            for piece in ordered
+        ),
     ]
     header = npy.header(tokens, checkpoints.dtype)
     if storage.composes and assembly != "stream":

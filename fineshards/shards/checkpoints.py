@@ -31,7 +31,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,6 @@ from fineshards.shards.job.job import Job, Settings, job_name
 from fineshards.shards.job.records import (
     JSON_ERRORS,
     Block,
-    Piece,
     ReadRows,
     ShardRecord,
     SourceFile,
@@ -73,7 +72,7 @@ from fineshards.shards.layout import (
 from fineshards.shards.parquet_file import open_parquet
 from fineshards.shards.runs import RunWriter, parse_cells
 from fineshards.shards.shuffle_order import Fragment
-from fineshards.storage.base import TEMPORARY, FileRange, Storage
+from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.checksums import file_checksum
 
 FOLDER = "checkpoints"
@@ -373,15 +372,6 @@ class Checkpoints:
         # The tokens first: without them the part is known to be dropped.
         self.storage.delete(self.tokens_name(name, stream))
         self.storage.delete(self.documents_name(name, stream))
-
-    def tokens_of(self, piece: Piece) -> FileRange:
-        """Where the tokens of a piece are; with their checksum, where it saves reading them."""
-        name, size = self.tokens_name(piece.block, piece.stream), self.dtype.itemsize
-        found = FileRange(name, piece.start * size, piece.stop * size)
-        if self.storage.composes or piece.start or self.storage.size(name) != found.stop:
-            return found
-        mark = self._read_written(piece.block) or self._read_mark(piece.block)
-        return found if mark is None else replace(found, crc32c=mark["crc32c"][piece.stream])
 
     def part_tokens(self, name: TokenBlock, stream: str) -> int | None:
         """The number of tokens of a block's part; None if they are dropped."""

@@ -34,12 +34,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes `[start, stop)` of a file; crc32c: their checksum, where it is known."""
+    """Bytes `[start, stop)` of a file."""
 
     name: str
     start: int
     stop: int
-    crc32c: int | None = None
 
 
 class Ranges(Protocol):
@@ -232,7 +231,7 @@ class Storage(ABC):
     ) -> int:
         """As `compose`, but copies all bytes through this process, in small chunks."""
         # Imported here because it needs google_crc32c, which a read-only install may lack.
-        from fineshards.storage.checksums import copy_with_checksum, crc32c, crc32c_combine
+        from fineshards.storage.checksums import copy_with_checksum, crc32c
 
         with self.create(name, over=over) as target:
             target.write(header)
@@ -242,23 +241,13 @@ class Storage(ABC):
                 with self.open(part.name, min(size, READ_AHEAD)) as source:
                     source.seek(part.start)
                     try:
-                        if part.crc32c is not None and self.copy_unread(source, size, target):
-                            checksum = crc32c_combine(checksum, part.crc32c, size)
-                        else:
-                            checksum = copy_with_checksum(source, size, target, checksum)
+                        checksum = copy_with_checksum(source, size, target, checksum)
                     except EOFError as error:
                         raise OutputError(
                             f"{self.path(part.name)} {error}, while {name} was copied from it. "
                             "Someone changed the checkpoints folder; start again with --overwrite."
                         ) from error
         return checksum
-
-    def copy_unread(self, source: BinaryIO, size: int, target: BinaryIO) -> bool:
-        """Copies bytes without reading them; returns False, and copies none, where it cannot.
-
-        source, target: opened by `open` and `create`. Raises EOFError as `copy_with_checksum` does.
-        """
-        return False
 
     def read(self, name: str) -> bytes:
         """The content of a small file; raises OutputError if there is none."""

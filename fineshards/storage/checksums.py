@@ -58,7 +58,9 @@ def copy_with_checksum(source: BinaryIO, size: int, target: BinaryIO, checksum: 
     """Copies `size` bytes; returns the checksum of the target's whole content.
 
     checksum: that of the target before the copy. Raises EOFError with the number of missing bytes
-    if the source ends early. Bytes go through one small buffer.
+    if the source ends early. Bytes go through one small buffer. `copy_file_range` would save
+    nothing: a shard's header makes the ranges unaligned, so no file system can share them, and the
+    checksum needs the bytes anyway.
     """
     buffer = np.empty(min(_COPY_BYTES, size), np.uint8)
     while size:

@@ -177,25 +177,6 @@ class LocalStorage(Storage):
             if durable:
                 _sync_folder(os.path.dirname(target))
 
-    def copy_unread(self, source: BinaryIO, size: int, target: BinaryIO) -> bool:
-        """See Storage. The system copies; at most 16 MiB wait to be written to the disk."""
-        raw = getattr(target, "raw", None)
-        if not isinstance(raw, _WriteBehind) or not hasattr(os, "copy_file_range"):
-            return False
-        target.flush()
-        start, left = source.tell(), size
-        while left:
-            try:
-                count = raw.copy_from(source.fileno(), start + size - left, left)
-            except OSError as error:
-                if left == size and error.errno in _NOT_SUPPORTED | {errno.EXDEV}:
-                    return False
-                raise
-            if not count:
-                raise EOFError(f"ended {left} bytes early")
-            left -= count
-        return True
-
     @contextmanager
     def _temporary(self, name: str) -> Iterator[str]:
         """A path to write a file at first. Makes the file's folder, and deletes what is left over.
@@ -333,14 +314,7 @@ class _WriteBehind(io.FileIO):
         self._submitted = self._written = 0
 
     def write(self, data: Any) -> int:
-        return self._wrote(super().write(data))
-
-    def copy_from(self, descriptor: int, start: int, most: int) -> int:
-        """Appends bytes of another file from `start` on; returns how many, 0 at its end."""
-        most = min(most, _WRITE_BEHIND_BYTES)
-        return self._wrote(os.copy_file_range(descriptor, self.fileno(), most, start))
-
-    def _wrote(self, count: int) -> int:
+        count = super().write(data)
         self._written += count
         waiting = self._written - self._submitted
         if waiting >= _WRITE_BEHIND_BYTES and hasattr(os, "posix_fadvise"):

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec
 from fineshards.cores import usable_cores
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.token_documents import encoder_of
+from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
 from fineshards.shards.counts import Counts
 from fineshards.shards.damaged_stretch import Damage
@@ -257,9 +258,15 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
             elif blocks.is_dropped(place, stream, work):
                 statistics = worker.statistics if work.settings.statistics else None
                 blocks.make_again(place, worker.encoder, work, worker.judging, statistics)
-        record = assembly.write_shard(
-            shard, pieces, work.checkpoints, worker.paths, work.assembly, work.earlier
-        )
+        try:
+            record = assembly.write_shard(
+                shard, pieces, work.checkpoints, worker.paths, work.assembly, work.earlier
+            )
+        except OutputError:
+            # Another launch of this job may have been faster, and have dropped the blocks.
+            record = assembly.finished_shard(shard.name, work.checkpoints)
+            if record is None:
+                raise
     if work.drops_blocks:
         blocks.drop_written(shard, pieces, work)
     return record

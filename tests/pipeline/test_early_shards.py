@@ -22,7 +22,7 @@ from fineshards.config import BuildConfig
 from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.launch import prepare as launch_of
-from fineshards.shards.job.records import ShardRecord
+from fineshards.shards import layout
 from fineshards.storage.base import Storage
 from fineshards.transforms import commit
 from fineshards.worker.pool import Pool
@@ -87,14 +87,15 @@ def test_a_command_killed_with_its_workers_before_any_file_operation(
         assert not crash["left"], crash
 
 
+def refuse(*_: object) -> None:
+    raise OutputError("stopped")
+
+
 def stop(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
     """A build that has dropped token blocks, but has no manifest; and how to go on with it."""
     command, _ = prepare(folder, kind)
     output = folder / "stopped"
     command = [argument.replace("FOLDER", str(output)) for argument in command]
-
-    def refuse(storage: Storage, records: list[ShardRecord]) -> None:
-        raise OutputError("stopped")
 
     with monkeypatch.context() as changed:
         changed.setattr(commit, "_refuse_late_shards", refuse)
@@ -153,6 +154,18 @@ def test_a_shard_damaged_after_its_blocks_were_dropped_is_made_again(
     assert package.verify(folder).ok
 
 
+def test_shards_whose_names_have_too_few_digits_are_made_again(
+    stopped: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if there were more than ten thousand by now, which no one could know."""
+    folder, command = stopped
+    monkeypatch.setattr(layout, "MIN_INDEX_WIDTH", 5)
+    assert main(command) == 0
+    expected = content_of(folder.parent / "after")
+    names = {name: name.replace("test_", "test_0").replace("train_", "train_0") for name in expected}
+    assert content_of(folder) == {names[name]: content for name, content in expected.items()}
+
+
 def test_a_dropped_block_whose_record_is_damaged_is_made_again(
     stopped: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +207,33 @@ def test_a_changed_source_is_noticed_when_a_dropped_block_is_made_again(
     os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert main(command) == 0
     assert content_of(folder) == content_of(tmp_path / "after")
+
+
+def test_a_second_launch_of_the_job_may_drop_the_blocks_of_a_shard_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, _ = prepare(tmp_path, "test_fraction")
+    folder = tmp_path / "twice"
+    command = [argument.replace("FOLDER", str(folder)) for argument in command]
+    monkeypatch.setattr(Storage, "assemble", after_another(Storage.assemble, command, monkeypatch))
+    assert main(command) == 0
+    assert content_of(folder) == content_of(tmp_path / "after")
+
+
+def after_another(
+    assemble: Callable[..., int], command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., int]:
+    """Before the first shard is written, another launch does all but the manifest."""
+
+    def first(storage: Storage, *arguments: object) -> int:
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setattr(Storage, "assemble", assemble)
+            changed.setattr(commit, "_refuse_late_shards", refuse)
+            assert main(command) == 1
+        monkeypatch.undo()
+        return assemble(storage, *arguments)
+
+    return first
 
 
 def test_checkpoints_that_are_kept_are_not_dropped(fineshards: Run, tmp_path: Path) -> None:

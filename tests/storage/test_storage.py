@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import pickle
@@ -14,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -310,32 +308,6 @@ def test_composed_and_assembled_files_have_the_same_bytes_and_checksum(
         assert getattr(storage, method)(name, header, some) == google_crc32c.value(expected)
         assert storage.read(name) == expected
     assert [name for name in names(storage) if not name.startswith(("blocks/", "train/"))] == []
-
-
-@on_a_disk
-@pytest.mark.parametrize("answer", [None, errno.EXDEV, errno.ENOSYS])
-def test_parts_with_known_checksums_are_copied_by_the_system_where_it_can(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, answer: int | None
-) -> None:
-    copied, copy = [], os.copy_file_range
-
-    def copying(source: int, target: int, most: int, start: int) -> int:
-        if answer is not None:
-            raise OSError(answer, os.strerror(answer))
-        copied.append(copy(source, target, min(most, 700), start))
-        return copied[-1]
-
-    monkeypatch.setattr(os, "copy_file_range", copying)
-    parts, joined = write_parts(storage)
-    whole = google_crc32c.value(storage.read("blocks/1"))
-    mixed = [parts[0], replace(parts[1], crc32c=whole), parts[2], replace(parts[1], crc32c=whole)]
-    expected = HEADER + joined + storage.read("blocks/1")
-    assert storage.assemble("train/a.npy", HEADER, mixed) == google_crc32c.value(expected)
-    assert storage.read("train/a.npy") == expected
-    assert copied == ([] if answer else [700, 301, 700, 301])
-    longer = [FileRange("blocks/1", 0, 1002, whole)]
-    with pytest.raises(OutputError, match="1 bytes early"):
-        storage.assemble("train/b.npy", HEADER, longer)
 
 
 @pytest.mark.parametrize("method", ["compose", "assemble"])
