@@ -77,6 +77,7 @@ from fineshards.storage.checksums import file_checksum
 
 FOLDER = "checkpoints"
 _BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)
+_SHARD_RECORD = re.compile(r"(test|train)_(\d{4,})\.json", re.ASCII)
 # Ends the name of what is left of a block whose tokens are in finished shards.
 _WRITTEN = ".written.json"
 # Bytes per request for a block's documents: enough for those of most blocks.
@@ -581,11 +582,10 @@ class Checkpoints:
         if self.storage.composes:
             return
         for entry in list(self.storage.entries(f"{self.folder}/shards")):
-            stem = entry.name.rpartition("/")[2].removesuffix(".json")
-            split, _, index = stem.partition("_")
-            if len(index) != layout.index_width:
+            found = _SHARD_RECORD.search(entry.name)
+            if found is not None and len(found[2]) != layout.index_width:
                 # The record last, by which a restart finds the rest.
-                for name in (*files_of(f"{split}/{stem}.npy"), entry.name):
+                for name in (*files_of(f"{found[1]}/{found[1]}_{found[2]}.npy"), entry.name):
                     self.storage.delete(name)
 
     def _read_json(self, name: str) -> Any:

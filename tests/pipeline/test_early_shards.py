@@ -154,6 +154,18 @@ def test_a_shard_damaged_after_its_blocks_were_dropped_is_made_again(
     assert package.verify(folder).ok
 
 
+def test_shares_go_on_with_dropped_blocks(
+    stopped: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command = stopped
+    (record,) = folder.glob("checkpoints/*/shards/train_0001.json")
+    record.unlink()
+    assert main([*command, "--share=1/1"]) == 1
+    assert "Run the command without --share, which makes it again" in capsys.readouterr().err
+    assert main(command) == 0
+    assert content_of(folder) == content_of(folder.parent / "after")
+
+
 def test_shards_whose_names_have_too_few_digits_are_made_again(
     stopped: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
