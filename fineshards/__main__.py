@@ -15,7 +15,9 @@ def main() -> int:
     except (ImportError, MemoryError, OSError) as error:
         print(f"fineshards: it cannot start: {error}. Install it again.", file=sys.stderr)
         return 1
-    return cli.main()
+    code = cli.main()
+    own_process.end(code)
+    return code
 
 
 if __name__ == "__main__":

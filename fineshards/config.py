@@ -175,7 +175,6 @@ class BuildConfig:
     keep_keys: bool = _flag(False, _CURATION, decides=True)
     import_from: (
         Literal["megatron", "datatrove", "olmo", "raw", "llmc", "nemo", "parquet", "hf-arrow"]
-        | Literal["nanogpt"]
         | None
     ) = _flag(None, _IMPORT, decides=True)
     eot_side: Literal["begin", "end"] | None = _flag(None, _IMPORT, decides=True)
@@ -253,6 +252,11 @@ class BuildConfig:
             self._check_split_key(self.split_key)
         if self.test_fraction is not None:
             self._settle("test_fraction", _simplest(self.test_fraction))
+
+    @property
+    def token_layout(self) -> str | None:
+        """The layout of an import's files as records name it: they call nemo nanogpt."""
+        return "nanogpt" if self.import_from == "nemo" else self.import_from
 
     @property
     def patterns(self) -> tuple[str, ...]:

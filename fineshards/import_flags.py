@@ -16,7 +16,7 @@ NEED_TEXT = (
     *("tokenizer_engine", "max_bad_rows"),
 )
 # Layouts whose documents begin with their EOT, and those that do not say the type of their tokens.
-_EOT_BEGINS = ("llmc", "nemo", "nanogpt")
+_EOT_BEGINS = ("llmc", "nemo")
 _HEADERLESS = ("olmo", "raw")
 _SPLIT_KEYS = ("text", "row")
 
@@ -48,10 +48,7 @@ def settled_import(values: Mapping[str, Any], given: Collection[str]) -> dict[st
         if name in given:
             raise UsageError(needs_text(name))
     _check_split(values)
-    # Records of imports have called it so since 0.1.0.
-    called = {"import_from": "nanogpt"} if kind == "nemo" else {}
-    side = {"eot_side": _eot_side(kind, values["eot_side"])}
-    return called | side | _dtype(kind, values["source_dtype"])
+    return {"eot_side": _eot_side(kind, values["eot_side"])} | _dtype(kind, values["source_dtype"])
 
 
 def _check_split(values: Mapping[str, Any]) -> None:

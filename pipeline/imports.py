@@ -21,11 +21,11 @@ from fineshards.worker.fresh_interpreter import call_apart
 
 def describe_import(config: BuildConfig, tokenizer: Tokenizer) -> Imported | None:
     """How the token files of a configuration are read; None if it has texts."""
-    if config.import_from is None:
+    if config.token_layout is None:
         return None
     assert config.eot_side is not None
     return Imported(
-        kind=config.import_from,
+        kind=config.token_layout,
         eot_side=config.eot_side,
         eot=tokenizer.eot,
         vocabulary=tokenizer.size,

@@ -135,7 +135,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
 
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
-    files, origin, test_files = find_input(config, config.import_from)
+    files, origin, test_files = find_input(config, config.token_layout)
     others, recipe = _curation(config)
     tokenizer, vocabulary = describe_tokenizer(
         _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token

@@ -14,6 +14,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 _SENTENCES = {
@@ -74,6 +75,19 @@ def raise_instead(*numbers: signal.Signals) -> None:
     for number in numbers or _SENTENCES:
         if signal.getsignal(number) is _end:
             signal.signal(number, signal.default_int_handler)
+
+
+def end(code: int) -> None:
+    """Ends this process with an exit code, unless something must be unwound before.
+
+    Python would first take apart all that was imported, which is 0.4 s with Beam.
+    """
+    # What Beam starts for another runner ends with the interpreter only.
+    if any(signal.getsignal(number) is _end for number in _SENTENCES):
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -289,5 +289,5 @@ def test_an_import_without_documents_asks_for_no_column(
     status = main([*given, "--tokenizer=cl100k_base", f"--output={tmp_path}/out"])
     assert status == InputError.exit_code
     said = capsys.readouterr().err
-    assert "the input has no documents: 3 rows, none with tokens. Check --input." in said
+    assert f"the input has no documents: {tmp_path}/a.bin has no bytes. Check --input." in said
     assert "--text_column" not in said
