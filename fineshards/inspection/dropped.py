@@ -57,7 +57,8 @@ class Decision:
 
     step: its number, from 1, and name. reason: why. spans: the numbers of the spans that were cut
     out of the text as the step found it; empty if the document was dropped. cut: these spans; None
-    where they are not found out. witness: the earlier document with the same key.
+    where they are not found out. witness: the earlier document with the same key. witness_dropped:
+    the step that dropped the witness itself, if one did: nothing may be left of what both say.
     """
 
     document: SourceText
@@ -66,6 +67,7 @@ class Decision:
     spans: list[int]
     cut: list[str] | None
     witness: SourceText | None
+    witness_dropped: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,7 @@ def _with_texts(
 ) -> list[Decision]:
     witnesses = [(each.step, *each.witness) for each in chosen if each.witness is not None]
     texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses])
+    dropping = _dropping(dataset, {each.witness for each in chosen if each.witness is not None})
     rows = [(each, texts[each.place][1]) for each in chosen]
     cuts = _cuts(dataset, recipe, rows) if with_cuts else {}
     return [
@@ -235,9 +238,30 @@ def _with_texts(
             spans=list(each.spans),
             cut=cuts.get(each),
             witness=None if each.witness is None else texts[each.step, *each.witness][0],
+            witness_dropped=(
+                recipe.step_name(dropping[each.witness]) if each.witness in dropping else None
+            ),
         )
         for each in chosen
     ]
+
+
+def _dropping(
+    dataset: Dataset, documents: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int] | None, int]:
+    """The steps that dropped documents, those that were dropped. Entries of an index are not."""
+    files: dict[int, set[int]] = defaultdict(set)
+    for file, row in documents:
+        if file >= 0:
+            files[file].add(row)
+    return {
+        (file, row): decision["step"]
+        for file, rows in files.items()
+        for decisions in [read_decisions(dataset.storage, file)]
+        for row in rows
+        for decision in decisions.of_row(row)
+        if decision["span"] is None
+    }
 
 
 def _read(
@@ -338,8 +362,10 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
             lines += [f"  cut      {shortened(part, _SHOWN)}" for part in each.cut]
         if each.witness is not None:
             witness = each.witness
+            dropped = each.witness_dropped
+            also = "" if dropped is None else f", and was itself dropped by {dropped}"
             lines += [
-                f"  earlier  {witness.file}, row {witness.row:,}, has the same key",
+                f"  earlier  {witness.file}, row {witness.row:,}, has the same key{also}",
                 *_text_lines("text", witness),
             ]
         lines.append("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,32 @@ def test_dropped_documents_are_shown_beside_their_witnesses(built: Path, capsys)
     assert (one["step"], one["document"]["text"]) == ("1 length", "short")
     kept = run(capsys, "inspect", f"{built}/out", "--dropped", "--document=0:0")
     assert kept["shown"] == []
+
+
+def test_a_witness_that_was_dropped_itself_is_told(tmp_path: Path, capsys) -> None:
+    words = ["".join(letters) for letters in product("abcdefghij", repeat=3)]  # no number counts
+    texts = [" ".join(words[start : start + 300]) for start in range(0, 600, 40)]
+    texts += ["two words", "two words"]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (tmp_path / "recipe.toml").write_text(
+        '[[steps]]\nuse = "minhash"\n[[steps]]\nuse = "length"\nmin_chars = 20\n'
+    )
+    out = f"{tmp_path}/out"
+    given = [f"--input={tmp_path}/a.jsonl", f"--output={out}"]
+    assert main(["build", *given, f"--recipe={tmp_path}/recipe.toml"]) == 0
+    shown = run(capsys, "inspect", out, "--dropped", "--count=100")["shown"]
+    by = {each["document"]["row"]: each["step"] for each in shown}
+    near = [each for each in shown if each["step"] == "1 minhash"]
+    assert [each["witness_dropped"] for each in near] == [
+        by.get(each["witness"]["row"]) for each in near
+    ]
+    assert {each["witness_dropped"] for each in near} == {None, "1 minhash", "2 length"}
+    assert main(["inspect", out, "--dropped", f"--document=0:{len(texts) - 1}"]) == 0
+    expected = f"row {len(texts) - 2}, has the same key, and was itself dropped by 2 length"
+    assert expected in capsys.readouterr().out
+    assert main(["report", out, f"--output={tmp_path}/report.html"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "The earlier document with the same key, dropped by 1 minhash<" in page
 
 
 def test_a_decision_is_shown_without_its_source(built: Path, capsys) -> None:
