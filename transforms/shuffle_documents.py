@@ -5,6 +5,7 @@ Modules in this folder do without `from __future__ import annotations`: see plan
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple
 from typing import Any
 
 import apache_beam as beam
@@ -26,6 +27,9 @@ from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, merge_runs, write_bucket
 from fineshards.worker.work import Work
+
+# A Group as it crosses a shuffle.
+PlainGroup = tuple[int, int, int, int, int]
 
 METRICS = StepMetrics("shuffle")
 _log = logging.getLogger("fineshards.worker")
@@ -94,10 +98,10 @@ def _direct(
 
 def _groups(
     summaries: list[BlockSummary], plan: ShufflePlan
-) -> Iterator[tuple[tuple[int, int, int], PlainFragment]]:
+) -> Iterator[tuple[PlainGroup, PlainFragment]]:
     if plan.group:
         for group, fragment in groups_of(summaries, plan):
-            yield (group.number, group.tokens, group.bits), fragment.plain()
+            yield astuple(group), fragment.plain()
 
 
 def _merged(summary: BlockSummary, plan: ShufflePlan) -> Iterator[tuple[int, PlainFragment]]:
@@ -118,11 +122,11 @@ def _listed(key: Any, fragments: Iterable[PlainFragment]) -> tuple[Any, list[Fra
 
 
 class _Merge(RunTasks):
-    def task(self, group: tuple[tuple[int, int, int], list[Fragment]]) -> Task:
+    def task(self, group: tuple[PlainGroup, list[Fragment]]) -> Task:
         return merge_runs(Group(*group[0]), tuple(group[1]))
 
     def counts(
-        self, group: tuple[tuple[int, int, int], list[Fragment]], summary: BlockSummary
+        self, group: tuple[PlainGroup, list[Fragment]], summary: BlockSummary
     ) -> dict[str, int]:
         return {"runs_in": len(group[1]), "tokens_merged": summary.counts.tokens}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.shards.block_writer import Documents
@@ -24,12 +25,12 @@ _REQUESTS = 16
 def merge_runs(
     group: Group, fragments: Iterable[Fragment], shuffle: Shuffle, checkpoints: Checkpoints
 ) -> BlockSummary:
-    """Makes one sorted token block of several runs, unless it is there."""
+    """Makes one sorted token block of a group, unless it is there."""
     name = group.place
     finished = checkpoints.read_runs(name)
     if finished is not None:
         return finished
-    gathered = _gather(fragments, checkpoints)
+    gathered = _gather(fragments, group.range_bits, group.prefix, shuffle, checkpoints)
     with checkpoints.create_runs(name, shuffle, gathered.bytes + 1, group.bits) as writer:
         for documents in gathered.batches:
             writer.append(documents)
@@ -52,13 +53,9 @@ def write_bucket(
     finished = checkpoints.read_summary(name)
     if finished is not None:
         return finished
-    gathered = _gather(fragments, checkpoints)
+    gathered = _gather(fragments, bucket.bits, bucket.prefix, shuffle, checkpoints)
     table = gathered.table()
-    keys = shuffle_keys(shuffle.seed, table["file"].to_numpy(), table["row"].to_numpy())
-    order = key_order(keys)
-    if bucket.bits:
-        # A fragment may have documents of neighbouring buckets.
-        order = order[keys[order, 0] >> np.uint64(64 - bucket.bits) == bucket.prefix]
+    order = key_order(_keys(table, shuffle))
     lengths = table["length"].to_numpy()
     documents = table.drop_columns(["length"])
     with checkpoints.create_block(name) as writer:
@@ -70,16 +67,49 @@ def write_bucket(
         return writer.finish(0, 1, counts)
 
 
-def _gather(fragments: Iterable[Fragment], checkpoints: Checkpoints) -> Gathered:
-    """The documents of all fragments, in the order of their token blocks."""
+def _keys(sources: pa.Table | pa.RecordBatch, shuffle: Shuffle) -> npt.NDArray[np.uint64]:
+    return shuffle_keys(shuffle.seed, sources["file"].to_numpy(), sources["row"].to_numpy())
+
+
+def _gather(
+    fragments: Iterable[Fragment],
+    bits: int,
+    prefix: int,
+    shuffle: Shuffle,
+    checkpoints: Checkpoints,
+) -> Gathered:
+    """The fragments' documents whose keys begin with the bits, in the order of token blocks."""
     gathered = Gathered(checkpoints.dtype)
     # So that documents with equal keys are in the order of file and row.
     ordered = sorted(fragments, key=lambda one: (one.block, one.start))
+
+    def read(fragment: Fragment) -> Documents:
+        documents = checkpoints.read_fragment(fragment)
+        return _with_prefix(documents, bits, prefix, shuffle) if bits else documents
+
     if checkpoints.storage.supports_mmap:
         for fragment in ordered:
-            gathered.append(checkpoints.read_fragment(fragment))
+            gathered.append(read(fragment))
         return gathered
     with ThreadPoolExecutor(_REQUESTS) as pool:
-        for found in pool.map(checkpoints.read_fragment, ordered):
+        for found in pool.map(read, ordered):
             gathered.append(found)
     return gathered
+
+
+def _with_prefix(documents: Documents, bits: int, prefix: int, shuffle: Shuffle) -> Documents:
+    """Those of a fragment's documents whose keys begin with `bits` bits that are a number.
+
+    A fragment has others, too, where a cell is larger. Then they are a copy, to free the fragment.
+    """
+    tokens, offsets, sources = documents
+    shift = np.uint64(64 - bits)
+    # The documents of a fragment are in the order of their keys.
+    ends = sources.take(pa.array([0, len(sources) - 1]))
+    if np.all(_keys(ends, shuffle)[:, 0] >> shift == prefix):
+        return documents
+    prefixes = _keys(sources, shuffle)[:, 0] >> shift
+    first, stop = np.searchsorted(prefixes, np.array([prefix, prefix + 1], np.uint64)).tolist()
+    start, end = offsets[first], offsets[stop]
+    own = sources.take(pa.array(range(first, stop), pa.int64()))
+    return Documents(tokens[start:end].copy(), offsets[first : stop + 1] - start, own)

@@ -39,6 +39,8 @@ _BUCKET_BYTES = 256 << 20
 MOST_BUCKET_BYTES = 3 << 29
 # So that lists with an entry per bucket stay small: 60 TB are buckets of 57 MB.
 _MAX_BITS = 20
+# Of the range of keys that a merged run has. `Group.place` has room for these.
+_MAX_RANGE_BITS = 7
 
 
 def shuffle_keys(
@@ -149,14 +151,16 @@ class ShufflePlan:
     """How documents are sorted. Decides no byte.
 
     streams: their names. bits: for each stream, the leading bits of keys that make a bucket: there
-    are 2**bits. group: tokens of runs that are merged before buckets are made of them; 0 if runs
-    are large enough as they are. token_offsets: of each file's part of each stream, int64, shape
-    (streams, files).
+    are 2**bits. group: tokens that are merged into one run before buckets are made; 0 if runs are
+    large enough as they are. range_bits: for each stream, the leading bits of keys that such a run
+    has in common: it has 1 / 2**range_bits of the documents of so many times as many tokens.
+    token_offsets: of each file's part of each stream, int64, shape (streams, files).
     """
 
     streams: tuple[str, ...]
     bits: tuple[int, ...]
     group: int
+    range_bits: tuple[int, ...]
     token_offsets: npt.NDArray[np.int64]
 
     @classmethod
@@ -192,13 +196,28 @@ class ShufflePlan:
         # Where runs are as large as buckets, there is nothing to merge.
         merges = merges and largest < bucket_bytes * runs
         group = -(-bucket_bytes // token_bytes) if merges else 0
+        range_bits = tuple(
+            _range_bits(size, runs, -(-size // bucket_bytes) << own) if merges else 0
+            for size, own in zip(sizes, bits, strict=True)
+        )
         offsets = np.cumsum(tokens, axis=1) - tokens
-        return cls(rule.streams, bits, group, offsets)
+        return cls(rule.streams, bits, group, range_bits, offsets)
 
     @property
     def buckets(self) -> int:
         """The number of buckets of all streams."""
         return sum(1 << bits for bits in self.bits)
+
+
+def _range_bits(size: int, runs: int, fragments: int) -> int:
+    """The bits with the fewest fragments: 2**bits of each run, and `fragments` / 2**bits later.
+
+    size: bytes of tokens in all runs. fragments: of the merged runs, if each has all keys. A range
+    has a cell of the average run at least, because a part of a cell cannot be read.
+    """
+    fewest = isqrt(2 * fragments // runs)
+    cells = size // (runs * FRAGMENT_BYTES)
+    return min(max(min(fewest, cells), 1).bit_length() - 1, _MAX_RANGE_BITS)
 
 
 # A Fragment as it crosses a shuffle.
@@ -229,19 +248,26 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Neighbouring runs of a stream that are merged into one.
+    """Documents of neighbouring runs of a stream that are merged into one run.
 
-    number: of all groups of this size. tokens: the size. bits: of the cells that it is to have.
+    They are those whose keys begin with `range_bits` bits that are the number `prefix`. number: of
+    the runs, among all of this size. tokens: the size. bits: of the cells that it is to have.
     """
 
     number: int
     tokens: int
     bits: int
+    range_bits: int
+    prefix: int
 
     @property
     def place(self) -> TokenBlock:
-        """The merged token block. It is another for groups of another size (`--bucket_bytes`)."""
-        return TokenBlock("merged", self.number, self.tokens)
+        """The merged token block. It is another for groups of other sizes or ranges.
+
+        So a restart with another `--bucket_bytes` does not take one for another.
+        """
+        of_range = (1 << self.range_bits) + self.prefix
+        return TokenBlock("merged", self.number, (self.tokens << _MAX_RANGE_BITS + 1) + of_range)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +299,6 @@ class Bucket:
         return cls(stream, streams, bits, place - (1 << bits))
 
 
-def fragment_of(block: TokenBlock, run: SortedRun, first: int, stop: int) -> Fragment:
-    """Cells `[first, stop)` of a run."""
-    return Fragment(
-        block, run.tokens[first], run.tokens[stop], run.documents[first], run.documents[stop]
-    )
-
-
 def fragments_of_run(
     block: TokenBlock, run: SortedRun, bits: int
 ) -> Iterator[tuple[int, Fragment]]:
@@ -287,15 +306,17 @@ def fragments_of_run(
 
     Where cells are larger than buckets, a fragment has documents of other buckets, too.
     """
-    finer = (len(run.tokens) - 1).bit_length() - 1 - bits
+    tokens, documents = run.tokens, run.documents
+    finer = (len(tokens) - 1).bit_length() - 1 - bits
     for prefix in range(1 << bits):
         if finer >= 0:
             first, stop = prefix << finer, (prefix + 1) << finer
         else:
             first = prefix >> -finer
             stop = first + 1
-        if run.documents[first] < run.documents[stop]:
-            yield prefix, fragment_of(block, run, first, stop)
+        if documents[first] < documents[stop]:
+            places = tokens[first], tokens[stop], documents[first], documents[stop]
+            yield prefix, Fragment(block, *places)
 
 
 def buckets_of(
@@ -313,7 +334,10 @@ def buckets_of(
 def groups_of(
     summaries: Iterable[BlockSummary], plan: ShufflePlan
 ) -> Iterator[tuple[Group, Fragment]]:
-    """The groups of neighbouring runs to merge that the runs of a file's blocks belong to."""
+    """The groups to merge that the runs of a file's blocks have documents for, and which.
+
+    Where cells are larger than ranges, a fragment has documents of other groups, too.
+    """
     offsets: list[int] | None = None
     for summary in summaries:
         if offsets is None:
@@ -321,7 +345,9 @@ def groups_of(
         block = TokenBlock("blocks", summary.file, summary.index)
         for run in summary.runs:
             stream = plan.streams.index(run.stream)
-            number = offsets[stream] // plan.group * len(plan.streams) + stream
-            group = Group(number, plan.group, plan.bits[stream])
-            yield group, fragment_of(block, run, 0, len(run.tokens) - 1)
+            bits, range_bits = plan.bits[stream], plan.range_bits[stream]
+            tokens = plan.group << range_bits
+            number = offsets[stream] // tokens * len(plan.streams) + stream
+            for prefix, fragment in fragments_of_run(block, run, range_bits):
+                yield Group(number, tokens, bits, range_bits, prefix), fragment
             offsets[stream] += run.tokens[-1] - run.tokens[0]

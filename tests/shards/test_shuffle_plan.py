@@ -26,6 +26,7 @@ from fineshards.shards.shuffle_order import (
     Bucket,
     DocumentOrder,
     Fragment,
+    Group,
     ShufflePlan,
     buckets_of,
     cell_borders,
@@ -310,43 +311,80 @@ def blocks_in_files(draw: st.DrawFn) -> list[list[BlockSummary]]:
     return files
 
 
-def plan_with(files: list[list[BlockSummary]], bits: tuple[int, int], group: int) -> ShufflePlan:
+def plan_with(
+    files: list[list[BlockSummary]],
+    bits: tuple[int, int],
+    group: int,
+    range_bits: tuple[int, int] = (0, 0),
+) -> ShufflePlan:
     reports = [report_file(blocks) for blocks in files]
     made = ShufflePlan.of(reports, TWO, MIB, 4, None)
-    return ShufflePlan(made.streams, bits, group, made.token_offsets)
+    return ShufflePlan(made.streams, bits, group, range_bits, made.token_offsets)
 
 
-@settings(max_examples=25)
-@given(blocks_in_files(), st.integers(1, 200))
-def test_every_run_is_in_one_group_whole_and_groups_are_about_their_size(
-    files: list[list[BlockSummary]], size: int
+@settings(max_examples=50)
+@given(blocks_in_files(), st.integers(1, 200), st.integers(0, 3), st.integers(0, 3))
+def test_every_range_of_a_run_is_in_one_group_and_groups_are_about_their_size(
+    files: list[list[BlockSummary]], size: int, test_bits: int, train_bits: int
 ) -> None:
-    plan = plan_with(files, (1, 3), size)
-    found = [pair for blocks in files for pair in groups_of(blocks, plan)]
-    runs = [
-        (TokenBlock("blocks", summary.file, summary.index), run)
-        for blocks in files
-        for summary in blocks
-        for run in summary.runs
-    ]
-    assert [(one.block, one.start, one.stop) for _, one in found] == [
-        (place, run.tokens[0], run.tokens[-1]) for place, run in runs
-    ]
+    plan = plan_with(files, (1, 3), size, (test_bits, train_bits))
+    found = iter([pair for blocks in files for pair in groups_of(blocks, plan)])
     tokens: Counter[int] = Counter()
-    longest: Counter[int] = Counter()
-    streams, numbers = defaultdict(set), defaultdict(list)
-    for (group, one), (_, run) in zip(found, runs, strict=True):
-        assert group.bits == plan.bits[plan.streams.index(run.stream)]
-        assert group.place == TokenBlock("merged", group.number, size)
-        tokens[group.number] += one.stop - one.start
-        longest[group.number] = one.stop - one.start  # the last of a group may reach beyond it
-        streams[group.number].add(run.stream)
-        numbers[run.stream].append(group.number)
-    assert all(len(own) == 1 for own in streams.values())
-    assert all(tokens[number] - longest[number] < size for number in tokens)
+    longest, streams, numbers = {}, defaultdict(set), defaultdict(list)
+    for summary in (summary for blocks in files for summary in blocks):
+        place = TokenBlock("blocks", summary.file, summary.index)
+        for run in summary.runs:
+            stream = plan.streams.index(run.stream)
+            bits = plan.range_bits[stream]
+            expected = list(fragments_of_run(place, run, bits))
+            own = [next(found) for _ in expected]
+            assert [(group.prefix, one) for group, one in own] == expected
+            (number,) = {group.number for group, _ in own}
+            for group, _ in own:
+                sizes = (plan.bits[stream], bits, size << bits)
+                assert (group.bits, group.range_bits, group.tokens) == sizes
+            longest[number] = run.tokens[-1] - run.tokens[0]  # the last may reach beyond the group
+            tokens[number] += longest[number]
+            streams[number].add(stream)
+            numbers[stream].append(number)
+    assert next(found, None) is None
+    for number, own_streams in streams.items():
+        (stream,) = own_streams
+        assert tokens[number] - longest[number] < size << plan.range_bits[stream]
     # In the order of the stream, so that documents with equal keys stay in order.
-    for own in numbers.values():
-        assert all(first <= second for first, second in pairwise(own))
+    for own_numbers in numbers.values():
+        assert own_numbers == sorted(own_numbers)
+
+
+some_groups = st.integers(0, 7).flatmap(
+    lambda bits: st.builds(
+        Group,
+        st.integers(0, 9),
+        st.integers(1, 9).map(lambda tokens: tokens << bits),
+        st.just(3),
+        st.just(bits),
+        st.integers(0, (1 << bits) - 1),
+    )
+)
+
+
+@given(st.sets(some_groups, max_size=40))
+def test_groups_of_other_sizes_and_ranges_have_other_places(groups: set[Group]) -> None:
+    assert len({group.place for group in groups}) == len(groups)
+
+
+def test_large_streams_have_few_fragments_and_small_ones_no_ranges() -> None:
+    """The arithmetic of docs/performance.md: 15 trillion tokens, in blocks of 64 MiB of text."""
+    for tokens, blocks, range_bits, most in (
+        (15_000 * 10**9, 1_000_000, (0, 6), 105_000_000),
+        (10**9, 70, (0, 0), 0),
+    ):
+        counted = report_of(0, blocks, tokens // 100, tokens - tokens // 100)
+        plan = ShufflePlan.of([counted], TWO, 64 * MIB, 4, None, MOST_BUCKET_BYTES)
+        assert plan.range_bits == range_bits
+        merged = 4 * tokens // MOST_BUCKET_BYTES if plan.group else 0
+        fragments = (blocks << plan.range_bits[1]) + (merged << plan.bits[1] - plan.range_bits[1])
+        assert fragments <= most or not plan.group
 
 
 @settings(max_examples=25)
