@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from apache_beam.coders import registry
@@ -17,18 +17,20 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from rich.table import Table
 
 from benchmarks.made_up import DOCUMENT_TOKENS, Size, file_summaries
-from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, SortedRun, complete_file, report_file
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,
+    MOST_BUCKET_BYTES,
     Bucket,
     Fragment,
+    Group,
     PlainFragment,
     ShufflePlan,
     fragments_of_run,
     groups_of,
 )
+from fineshards.transforms.shuffle_documents import PlainGroup
 
 TOKEN_BYTES = 4
 # A fragment is a range of the tokens and one of the documents.
@@ -48,13 +50,15 @@ _SAMPLE = 20
 class ShuffleReport:
     """The cost of a shuffle. Bytes of runs, buckets and fragments are those of tokens.
 
-    dollars, hours: of the reads alone, the latter at 5,000 per second.
+    parts: fragments of runs that are read to merge them. dollars, hours: of the reads alone, the
+    latter at 5,000 per second.
     """
 
     buckets: int
     bucket_bytes: int
     runs: int
     run_bytes: int
+    parts: int
     merged: int
     merged_bytes: int
     fragments: int
@@ -70,22 +74,25 @@ class ShuffleReport:
 
 
 def simulate_shuffle(size: Size, rule: SplitRule) -> ShuffleReport:
-    """Plans the shuffle of a synthetic dataset in which every block is sorted at once."""
+    """Plans the shuffle of a synthetic dataset in which every block is sorted at once.
+
+    Buckets are those that runners on other machines make by default.
+    """
     began = time.perf_counter()
     reports = [
         report_file(complete_file(summaries))
         for summaries in (file_summaries(size, file) for file in range(size.files))
         if summaries
     ]
-    plan = ShufflePlan.of(reports, rule, _BLOCK_BYTES, TOKEN_BYTES, None)
+    plan = ShufflePlan.of(reports, rule, _BLOCK_BYTES, TOKEN_BYTES, None, MOST_BUCKET_BYTES)
     totals = [sum(report.streams()[n].tokens for report in reports) for n in (0, 1)]
     summary_coder, group_coder = _coder(tuple[int, BlockSummary]), _coder(_GROUP)
-    runs = summaries_bytes = groups_bytes = 0
-    merged: Counter[int] = Counter()
+    runs = parts = summaries_bytes = groups_bytes = 0
+    merged: Counter[Group] = Counter()
     for file in range(size.files):
         # Blocks of about the same size have summaries of about the same size.
         encode = file % 100 == 0
-        summaries = [_sorted(each, encode) for each in reversed(file_summaries(size, file))]
+        summaries = [_sorted(each, plan, encode) for each in reversed(file_summaries(size, file))]
         if encode:
             encoded = sum(len(summary_coder.encode((file, each))) for each in summaries)
             summaries_bytes += encoded * 100
@@ -93,25 +100,27 @@ def simulate_shuffle(size: Size, rule: SplitRule) -> ShuffleReport:
         if not plan.group:
             continue
         for group, fragment in groups_of(summaries, plan):
-            merged[group.number] += fragment.stop - fragment.start
+            parts += 1
+            merged[group] += fragment.stop - fragment.start
             if encode:
-                key = (group.number, group.tokens, group.bits)
-                groups_bytes += 100 * len(group_coder.encode((key, fragment.plain())))
-    # Runs of gigabytes have documents for every bucket.
-    fragments = sum(1 << plan.bits[number % len(plan.bits)] for number in merged)
+                plain = astuple(group), fragment.plain()
+                groups_bytes += 100 * len(group_coder.encode(plain))
+    # Runs of gigabytes have documents for every bucket of their range.
+    fragments = sum(1 << group.bits - group.range_bits for group in merged)
     fragment_coder, encoded_sizes = _coder(tuple[int, PlainFragment]), []
-    for number in sorted(merged)[:: max(len(merged) // _SAMPLE, 1)]:
-        for bucket, fragment in _fragments(number, merged[number], plan):
+    for group in list(merged)[:: max(len(merged) // _SAMPLE, 1)]:
+        for bucket, fragment in _fragments(group, merged[group], plan):
             encoded_sizes.append(len(fragment_coder.encode((bucket, fragment.plain()))))
     buckets = [1 << bits for bits in plan.bits]
     whole_runs = runs // len(plan.streams)
-    # Each block and each merged run is read once.
-    reads = READS * (fragments + runs)
+    # Each block and each merged run is read once, in parts.
+    reads = READS * (parts + fragments)
     return ShuffleReport(
         buckets=plan.buckets,
         bucket_bytes=totals[1] * TOKEN_BYTES // buckets[1],
         runs=runs,
         run_bytes=totals[1] * TOKEN_BYTES // whole_runs,
+        parts=parts,
         merged=len(merged),
         merged_bytes=sum(totals) * TOKEN_BYTES // max(len(merged), 1),
         fragments=fragments,
@@ -127,21 +136,22 @@ def simulate_shuffle(size: Size, rule: SplitRule) -> ShuffleReport:
     )
 
 
-_GROUP = tuple[tuple[int, int, int], PlainFragment]
+_GROUP = tuple[PlainGroup, PlainFragment]
 
 
 def _coder(kind: Any) -> Any:
     return registry.get_coder(convert_to_beam_type(kind))
 
 
-def _sorted(summary: BlockSummary, cells: bool) -> BlockSummary:
+def _sorted(summary: BlockSummary, plan: ShufflePlan, cells: bool) -> BlockSummary:
     """A summary with a run per stream, of cells of about 256 KiB, as RunWriter makes them.
 
-    cells: False for one cell per run, which is faster and gives the same groups.
+    cells: False for a cell per range of the plan, which is faster and gives the same groups.
     """
     runs, tokens, documents = [], 0, 0
-    for stream, sums in zip(("test", "train"), summary.streams(), strict=True):
-        bits = max(sums.tokens * TOKEN_BYTES // FRAGMENT_BYTES, 1).bit_length() - 1 if cells else 0
+    for stream, bits, sums in zip(plan.streams, plan.range_bits, summary.streams(), strict=True):
+        if cells:
+            bits = max(sums.tokens * TOKEN_BYTES // FRAGMENT_BYTES, 1).bit_length() - 1
         run = _run(stream, sums.tokens, bits, tokens, documents)
         runs.append(run)
         tokens, documents = run.tokens[-1], run.documents[-1]
@@ -159,13 +169,14 @@ def _run(stream: str, tokens: int, bits: int, start: int, first_byte: int) -> So
     )
 
 
-def _fragments(number: int, tokens: int, plan: ShufflePlan) -> Iterator[tuple[int, Fragment]]:
+def _fragments(group: Group, tokens: int, plan: ShufflePlan) -> Iterator[tuple[int, Fragment]]:
     """The fragments of a merged run, by the number of the bucket."""
-    stream, streams = number % len(plan.streams), len(plan.streams)
-    bits = plan.bits[stream]
+    streams = len(plan.streams)
+    stream, bits = group.number % streams, group.bits - group.range_bits
     run = _run(plan.streams[stream], tokens, bits, 0, 0)
-    for prefix, fragment in fragments_of_run(TokenBlock("merged", number, plan.group), run, bits):
-        yield Bucket(stream, streams, bits, prefix).number, fragment
+    for prefix, fragment in fragments_of_run(group.place, run, bits):
+        own = (group.prefix << bits) + prefix
+        yield Bucket(stream, streams, group.bits, own).number, fragment
 
 
 def shuffle_table(report: ShuffleReport) -> Table:
@@ -179,7 +190,8 @@ def shuffle_table(report: ShuffleReport) -> Table:
     for name, number, each, crossing in (
         ("runs: blocks, by stream", report.runs, f"{report.run_bytes / mb:,.0f} MB", None),
         ("block summaries with cells", report.runs // 2, None, report.summaries_bytes),
-        ("merged runs", report.merged, f"{report.merged_bytes / gb:,.2f} GB", report.groups_bytes),
+        ("parts of runs to merge", report.parts, None, report.groups_bytes),
+        ("merged runs", report.merged, f"{report.merged_bytes / gb:,.2f} GB", None),
         ("buckets", report.buckets, f"{report.bucket_bytes / gb:,.2f} GB", None),
         (
             "fragments of merged runs",

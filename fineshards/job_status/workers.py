@@ -83,7 +83,7 @@ def _name(
         return None
     number, index = found
     if stage == "shuffling":
-        # A bucket's file is its only one; that of merged runs has their size in its name.
+        # A bucket's file is its only one; that of merged runs has size and range in its name.
         return f"merged runs {number}" if index else f"bucket {number}"
     of_file = blocks.get(number, ())
     if index >= len(of_file):

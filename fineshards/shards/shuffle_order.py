@@ -299,6 +299,13 @@ class Bucket:
         return cls(stream, streams, bits, place - (1 << bits))
 
 
+def fragment_of(block: TokenBlock, run: SortedRun, first: int, stop: int) -> Fragment:
+    """Cells `[first, stop)` of a run."""
+    return Fragment(
+        block, run.tokens[first], run.tokens[stop], run.documents[first], run.documents[stop]
+    )
+
+
 def fragments_of_run(
     block: TokenBlock, run: SortedRun, bits: int
 ) -> Iterator[tuple[int, Fragment]]:
@@ -306,17 +313,15 @@ def fragments_of_run(
 
     Where cells are larger than buckets, a fragment has documents of other buckets, too.
     """
-    tokens, documents = run.tokens, run.documents
-    finer = (len(tokens) - 1).bit_length() - 1 - bits
+    finer = (len(run.tokens) - 1).bit_length() - 1 - bits
     for prefix in range(1 << bits):
         if finer >= 0:
             first, stop = prefix << finer, (prefix + 1) << finer
         else:
             first = prefix >> -finer
             stop = first + 1
-        if documents[first] < documents[stop]:
-            places = tokens[first], tokens[stop], documents[first], documents[stop]
-            yield prefix, Fragment(block, *places)
+        if run.documents[first] < run.documents[stop]:
+            yield prefix, fragment_of(block, run, first, stop)
 
 
 def buckets_of(

@@ -9,15 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.checkout import ROOT
-from support.killed_by_hand import crashes_of
-from support.oracle import oracle_shuffled, read_texts, shards_in
+from support.killed_by_hand import crashes_of, kill_before
+from support.oracle import EOT, oracle_shuffled, read_texts, shards_in, tokens_of
 
 from fineshards.cli.cli import main
+from fineshards.shards.shuffle_order import Group
 
 pytestmark = pytest.mark.growing
 
@@ -201,3 +204,41 @@ def test_a_build_killed_in_each_step_resumes(
     job.wait()
     assert build(source, output, *MERGED) == 0
     assert shards_in(output) == expected
+
+
+def test_merged_ranges_are_found_again_after_a_kill_and_by_the_same_plan_alone(
+    sample: Path, tmp_path: Path
+) -> None:
+    """15 MB of train in ten blocks: three groups, each cut into four ranges of its keys."""
+    source, output = tmp_path / "in.parquet", tmp_path / "out"
+    pq.write_table(pa.concat_tables([pq.read_table(sample)] * 6), source, row_group_size=700)
+    encode = cache(lambda text: [EOT, *tokens_of(text)])
+    expected = oracle_shuffled([read_texts(source)], 5, 10**6, "0.05", encode=encode)
+    flags = ["--shard_tokens=1M", "--test_fraction=0.05", "--shuffle_seed=5", "--keep_checkpoints"]
+    flags = [f"--input={source}", *flags, "--block_bytes=1M", "--workers=1"]
+    ranges = ["build", *flags, "--bucket_bytes=1700k"]
+
+    def merged(folder: Path) -> dict[str, int]:
+        paths = folder.glob("checkpoints/*/merged/*.json")
+        return {path.name: path.stat().st_ino for path in paths}
+
+    # The second range of the second group of train, which has 2 * 850_000 tokens below, too.
+    place = Group(number=3, tokens=4 * 425_000, bits=4, range_bits=2, prefix=1).place
+    name = f"{place.file:05d}-{place.index}.json"
+    kill_before(name, *ranges, f"--output={output}")
+    before = merged(output)
+    assert before
+    assert name not in before
+    assert main([*ranges, f"--output={output}"]) == 0
+    assert shards_in(output) == expected
+    after = merged(output)
+    assert before.items() < after.items()
+    assert len(after) == 1 + 3 * 4  # those of test have all keys
+
+    # The same runs in each group, in two ranges.
+    again, _ = unfinished(output, tmp_path / "again")
+    copied = merged(again)
+    assert main(["build", *flags, "--bucket_bytes=3400k", f"--output={again}"]) == 0
+    assert shards_in(again) == expected
+    assert copied.items() < merged(again).items()
+    assert len(merged(again)) == len(after) + 1 + 3 * 2

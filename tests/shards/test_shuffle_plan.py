@@ -217,6 +217,10 @@ def test_buckets_are_at_most_as_large_as_asked_for_and_not_far_smaller(
             assert total >> bits <= limit
         assert bits == 0 or total >> (bits - 1) > limit - 1
     runs = sum(max(report.blocks, report.counts.text_bytes // (64 * MIB)) for report in reports)
+    for total, bits, of_range in zip(totals, plan.bits, plan.range_bits, strict=True):
+        assert of_range <= bits
+        # The average run has a cell for each range.
+        assert of_range == 0 or (plan.group and total >= runs * FRAGMENT_BYTES << of_range)
     if plan.group:
         # A group is as large as a bucket, and so larger than the runs that it is made of.
         assert (plan.group - 1) * token_bytes < limit <= plan.group * token_bytes
@@ -373,18 +377,21 @@ def test_groups_of_other_sizes_and_ranges_have_other_places(groups: set[Group]) 
     assert len({group.place for group in groups}) == len(groups)
 
 
-def test_large_streams_have_few_fragments_and_small_ones_no_ranges() -> None:
-    """The arithmetic of docs/performance.md: 15 trillion tokens, in blocks of 64 MiB of text."""
-    for tokens, blocks, range_bits, most in (
-        (15_000 * 10**9, 1_000_000, (0, 6), 105_000_000),
-        (10**9, 70, (0, 0), 0),
-    ):
+def test_15_trillion_tokens_have_few_fragments_and_small_datasets_no_ranges() -> None:
+    """The arithmetic of docs/performance.md, for blocks of 64 MiB of text."""
+
+    def plan_of(tokens: int, blocks: int) -> ShufflePlan:
         counted = report_of(0, blocks, tokens // 100, tokens - tokens // 100)
-        plan = ShufflePlan.of([counted], TWO, 64 * MIB, 4, None, MOST_BUCKET_BYTES)
-        assert plan.range_bits == range_bits
-        merged = 4 * tokens // MOST_BUCKET_BYTES if plan.group else 0
-        fragments = (blocks << plan.range_bits[1]) + (merged << plan.bits[1] - plan.range_bits[1])
-        assert fragments <= most or not plan.group
+        return ShufflePlan.of([counted], TWO, 64 * MIB, 4, None, MOST_BUCKET_BYTES)
+
+    large, blocks = plan_of(15_000 * 10**9, 1_000_000), 1_000_000
+    assert large.range_bits == (0, 6)
+    merged = 15_000 * 10**9 // large.group
+    fragments = [(blocks << bits) + (merged << large.bits[1] - bits) for bits in range(10)]
+    assert fragments[6] == min(fragments) < 105_000_000
+    small = plan_of(10**9, 70)
+    assert small.group == 0
+    assert small.range_bits == (0, 0)
 
 
 @settings(max_examples=25)
