@@ -270,9 +270,10 @@ bench-curation: .curation-venv/installed ## compare steps of recipes with datatr
 	    $(wildcard ../shared/corpus/crawl-*.parquet) $(SAMPLE)))
 	.curation-venv/bin/python -m benchmarks.curation_scale
 
-bench-scale: .venv/installed ## plan 15 trillion tokens, with made-up counts
+bench-scale: .venv/installed ## plan and resume 15 trillion tokens, with made-up counts
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
 	$(BIN)/python -m benchmarks.curation_scale --plan
+	$(BIN)/python -m benchmarks.far_resuming
 
 # INPUT is a folder of Parquet files with text and id.
 bench-far: .venv/installed ## build from a hub 30 ms away, with its limits, and from the local disk

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,9 @@ _REFUSED = b'{"error": {"code": 412, "message": "a precondition does not hold"}}
 _MISSING = b'{"error": {"code": 404, "message": "no such object"}}'
 
 
-class _Counts:
+class Counts:
+    """Requests by object, and how many were open at once at most."""
+
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.open = self.most_open = 0
@@ -64,24 +66,26 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
 
-class _StorageConnection(Connection):
-    def __init__(self, folder: Path, delay: float, counts: _Counts) -> None:
+class StorageConnection(Connection):
+    """Answers requests for objects, which are files of a folder."""
+
+    def __init__(self, folder: Path, delay: float, counts: Counts) -> None:
         super().__init__(delay)
-        self._folder, self._counts = folder, counts
+        self._folder, self.counts = folder, counts
 
     def request(self, target: str, headers: bytes) -> None:
         if target == "/counts":
-            found = {**self._counts.requests, "": self._counts.most_open}
-            self._transport.write(_response(200, json.dumps(found).encode()))
-            self._counts.requests.clear()
-            self._counts.most_open = 0
+            found = {**self.counts.requests, "": self.counts.most_open}
+            self._transport.write(response_of(200, json.dumps(found).encode()))
+            self.counts.requests.clear()
+            self.counts.most_open = 0
             return
-        self._counts.open += 1
-        self._counts.most_open = max(self._counts.most_open, self._counts.open)
+        self.counts.open += 1
+        self.counts.most_open = max(self.counts.most_open, self.counts.open)
         super().request(target, headers)
 
     def answer(self, target: str, headers: bytes) -> None:
-        self._counts.open -= 1
+        self.counts.open -= 1
         super().answer(target, headers)
 
     def response(self, target: str, headers: bytes) -> bytes:
@@ -91,23 +95,23 @@ class _StorageConnection(Connection):
         try:
             file = os.open(path, os.O_RDONLY)
         except OSError:
-            return _response(404, _MISSING)
+            return response_of(404, _MISSING)
         try:
             state = os.fstat(file)
             generation = str(state.st_mtime_ns)
             query = parse_qs(url.query)
             about = "" if query.get("alt") == ["media"] else "about "
-            self._counts.requests[f"{about}{bucket}/{unquote(name)}"] += 1
+            self.counts.requests[f"{about}{bucket}/{unquote(name)}"] += 1
             if query.get("ifGenerationMatch", [generation]) != [generation]:
-                return _response(412, _REFUSED)
+                return response_of(412, _REFUSED)
             if about:
                 found = {"bucket": bucket, "name": unquote(name), "generation": generation}
                 found |= {"size": str(state.st_size), "crc32c": "AAAAAA=="}
-                return _response(200, json.dumps(found).encode())
+                return response_of(200, json.dumps(found).encode())
             begin, stop = _range(headers, state.st_size)
             content = os.pread(file, stop - begin, begin)
             found_range = f"bytes {begin}-{stop - 1}/{state.st_size}"
-            return _response(206, content, found_range, generation)
+            return response_of(206, content, found_range, generation)
         finally:
             os.close(file)
 
@@ -121,10 +125,12 @@ def _range(headers: bytes, size: int) -> tuple[int, int]:
     return 0, size
 
 
-def _response(status: int, content: bytes, content_range: str = "", generation: str = "") -> bytes:
+def response_of(
+    status: int, content: bytes, content_range: str = "", generation: str = "0"
+) -> bytes:
+    """An answer of HTTP, with about as many headers as the service's."""
     kind = "application/json" if not content_range else "application/octet-stream"
     more = f"Content-Range: {content_range}\r\n" if content_range else ""
-    # The headers are about as many as the service's.
     head = (
         f"HTTP/1.1 {status} OK\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n{more}"
         f"X-Goog-Generation: {generation}\r\nX-Goog-Metageneration: 1\r\n"
@@ -167,16 +173,20 @@ def far_server(
             server.kill()
 
 
-async def _serve(folder: Path, delay: float) -> None:
-    counted = _Counts()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: _StorageConnection(folder, delay, counted), "127.0.0.1", 0, backlog=256
-    )
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+def serve(connection: Callable[[], Connection]) -> None:
+    """Answers requests until the process is killed. connection: makes one."""
+
+    async def run() -> None:
+        server = await asyncio.get_running_loop().create_server(
+            connection, "127.0.0.1", 0, backlog=256
+        )
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await server.serve_forever()
+
+    # The usual selector rounds waits up to whole milliseconds.
+    asyncio.SelectorEventLoop(selectors.SelectSelector()).run_until_complete(run())
 
 
 if __name__ == "__main__":
-    # The usual selector rounds waits up to whole milliseconds.
-    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
-    loop.run_until_complete(_serve(Path(sys.argv[1]), float(sys.argv[2])))
+    counted = Counts()
+    serve(lambda: StorageConnection(Path(sys.argv[1]), float(sys.argv[2]), counted))

@@ -59,7 +59,7 @@ def build(config: BuildConfig) -> Answer:
         return answer
     if launch.replaces:
         note(f"replaces a job in {root} that had finished nothing: {launch.replaces}")
-    resumed = _left_by_an_earlier_run(launch)
+    resumed = left_by_an_earlier_run(launch)
     if resumed:
         note(f"resuming: {resumed}")
     if launch.touched:
@@ -106,7 +106,7 @@ def _touched(launch: Launch) -> str:
     return f"{launch.touched[0].path}{others} another place, time or version"
 
 
-def _left_by_an_earlier_run(launch: Launch) -> str:
+def left_by_an_earlier_run(launch: Launch) -> str:
     """What an earlier run has left for this one, in words; "" if there is nothing."""
     checkpoints = launch.checkpoints
     blocks = len(checkpoints.finished_blocks(files=len(launch.job.files)))
