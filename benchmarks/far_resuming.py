@@ -79,7 +79,7 @@ class MadeUpConnection(StorageConnection):
         url = urlsplit(target)
         if url.path.endswith("/o"):
             self.counts.requests["listing"] += 1
-            return response_of(200, json.dumps(self._page(**dict(parse_qsl(url.query)))).encode())
+            return response_of(200, json.dumps(self._page(dict(parse_qsl(url.query)))).encode())
         folder, _, name = unquote(url.path).rpartition("/")
         if folder.endswith("/files"):
             self.counts.requests["blocks"] += 1
@@ -87,13 +87,12 @@ class MadeUpConnection(StorageConnection):
             return response_of(200, json.dumps(stored).encode())
         return super().response(target, headers)
 
-    def _page(
-        self, prefix: str, delimiter: str = "", fields: str = "", pageToken: str = "", **_: str
-    ) -> dict[str, object]:
+    def _page(self, query: dict[str, str]) -> dict[str, object]:
         """A thousand objects or folders. Objects have the fields that are asked for, or all."""
-        at = bisect_left(self._listed, pageToken or prefix)
+        prefix, delimiter = query["prefix"], query.get("delimiter")
+        at = bisect_left(self._listed, query.get("pageToken", prefix))
         stop = bisect_left(self._listed, prefix + "\uffff", at)
-        wanted = fields.partition("(")[2].partition(")")[0].split(",")
+        wanted = query.get("fields", "").partition("(")[2].partition(")")[0].split(",")
         items: list[dict[str, str]] = []
         folders: list[str] = []
         while at < stop and len(items) + len(folders) < 1000:

@@ -109,13 +109,14 @@ def _touched(launch: Launch) -> str:
 def left_by_an_earlier_run(launch: Launch) -> str:
     """What an earlier run has left for this one, in words; "" if there is nothing."""
     checkpoints = launch.checkpoints
+    # Without counting the blocks then, which are thousands of listings where there are a million.
+    layout = checkpoints.read_layout()
+    if layout is not None and checkpoints.has_finished_blocks():
+        shards = len(checkpoints.finished_shards())
+        return f"all blocks and {shards:,} of {layout.windows:,} shards are finished"
     blocks = len(checkpoints.finished_blocks(files=len(launch.job.files)))
-    shards = len(checkpoints.finished_shards())
     if not blocks:
         return ""
-    layout = checkpoints.read_layout()
-    if layout is not None:
-        return f"all {blocks:,} blocks and {shards:,} of {layout.windows:,} shards are finished"
     # The number of all blocks is in one small file per input file, which takes long to read from
     # remote storage.
     total = ""

@@ -153,6 +153,8 @@ class StatusReader:
         self._checkpoints = Checkpoints.of(storage, job)
         self._blocks: dict[int, list[Block]] = {}
         self._layout: Layout | None = None
+        # Finished blocks, once these are all.
+        self._done: dict[tuple[int, int], tuple[int, float]] | None = None
         # Stages of the recipe that are over: their documents have been compared.
         self._compared = 0
         # When stages ended that are over.
@@ -186,13 +188,22 @@ class StatusReader:
         run = RemoteRun.load(self._storage, self._checkpoints.folder)
         judged = self._judged() if len(self._blocks) == len(self._job.new_files) else None
         found = self._status(
-            self._checkpoints.finished_blocks(files=len(self._job.files)),
+            self._finished_blocks(),
             self._checkpoints.finished_shards(),
             judged,
             # Not those in the scratch folder of a repair.
             [each for each in self._storage.entries(TEMPORARY) if each.name.count("/") == 2],
         )
         return found if run is None else replace(found, job_id=run.job_id, console=run.console)
+
+    def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
+        """As those of Checkpoints, which are listed no more once there is a layout of all."""
+        if self._done is None:
+            done = self._checkpoints.finished_blocks(files=len(self._job.files))
+            if self._layout is None or len(done) < sum(map(len, self._blocks.values())):
+                return done
+            self._done = done
+        return self._done
 
     def _check_record(self) -> None:
         """Raises OutputError if the job is gone. A record that was only copied or touched is it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -17,6 +18,7 @@ from fineshards.storage.gcs_folders import has_folders, make_folder, remove_fold
 from fineshards.storage.gcs_objects import (
     bucket_is_missing,
     bucket_of,
+    client,
     download_range,
     explained,
     retry,
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
 # The fields requested of a listing. All fields would be several times as much.
-_FIELDS = "items(name,size,updated,crc32c,generation),nextPageToken"
+_FIELDS = "items(name,size,crc32c,generation),nextPageToken"
+_ENTRY_FIELDS = "items(name,size,updated),nextPageToken"
 
 
 class GcsStorage(ObjectStorage["Blob"]):
@@ -218,9 +221,20 @@ class GcsStorage(ObjectStorage["Blob"]):
             prefix=self._prefix + prefix, fields=_FIELDS, retry=retry()
         )
 
-    def _entry(self, found: Blob) -> Entry:
-        blob = with_size(found)
-        return Entry(self.name_of(blob), blob.size, blob.updated.timestamp())
+    def _list_entries(self, prefix: str) -> Iterator[Entry]:
+        # The library's own listing takes five times the processor time, to make a Blob of each.
+        cut = len(self._prefix)
+        listing: Iterator[Entry] = client()._list_resource(
+            f"/b/{self.bucket}/o",
+            lambda _, item: Entry(
+                item["name"][cut:],
+                int(item.get("size", 0)),
+                datetime.fromisoformat(item["updated"]).timestamp(),
+            ),
+            extra_params={"prefix": self._prefix + prefix, "fields": _ENTRY_FIELDS},
+            retry=retry(),
+        )
+        yield from listing
 
     def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
         return explained(what, url)

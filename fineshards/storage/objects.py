@@ -110,9 +110,9 @@ class ObjectStorage(Storage, Generic[Found]):
 
     def _entries(self, folder: str, beginning: str) -> Iterator[Entry]:
         with self._explained("listed", self.path(folder)):
-            for found in self._list((f"{folder}/" if folder else "") + beginning):
-                if not found.name.endswith("/"):
-                    yield self._entry(found)
+            for entry in self._list_entries((f"{folder}/" if folder else "") + beginning):
+                if not entry.name.endswith("/"):
+                    yield entry
 
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
         return self.reader(self.existing(name), read_ahead)
@@ -256,8 +256,8 @@ class ObjectStorage(Storage, Generic[Found]):
         """All objects whose names, relative to the output folder, start with a prefix."""
 
     @abstractmethod
-    def _entry(self, found: Found) -> Entry:
-        """A listed object as an entry."""
+    def _list_entries(self, prefix: str) -> Iterator[Entry]:
+        """As `_list`, but as entries."""
 
     @abstractmethod
     def _explained(self, what: str, url: str) -> AbstractContextManager[None]:

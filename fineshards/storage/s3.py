@@ -156,8 +156,9 @@ class S3Storage(ObjectStorage[S3Object]):
             assert isinstance(found, S3Object)
             yield found
 
-    def _entry(self, found: S3Object) -> Entry:
-        return Entry(self.name_of(found), found.size, found.modified)
+    def _list_entries(self, prefix: str) -> Iterator[Entry]:
+        for found in self._list(prefix):
+            yield Entry(self.name_of(found), found.size, found.modified)
 
     def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
         return explained(what, url)
