@@ -36,7 +36,7 @@ SECTIONS: dict[str, list[Any]] = {
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status, Writing],
     "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],
     "Counting": [fineshards.stats, Stats, Count],
-    "Mending": [fineshards.repair, Repaired, fineshards.redact, Redacted],
+    "Repairing and redacting": [fineshards.repair, Repaired, fineshards.redact, Redacted],
     "Reporting": [fineshards.report, Report],
     "Exporting": [fineshards.export, Export, FileRecord],
     "Publishing": [fineshards.publish, Published],

@@ -239,7 +239,7 @@ def test_the_installed_wheel_builds_verifies_reports_and_reads_a_dataset(
     assert fineshards("--version") == f"fineshards {PROJECT['version']}\n"
     sample = ROOT / "samples/debian_text.parquet"
     built = fineshards("build", "--input", sample, "--output", "out", "--shard_tokens", "100k")
-    verified = fineshards("verify", "out", "--sample", "100")
+    verified = fineshards("verify", "out", "--sample", "100%")
     assert verified.startswith("verified: ")
     (tokens,) = re.findall(r"documents, ([0-9,]+) tokens", built)
     assert f" {tokens} tokens" in verified

@@ -49,8 +49,8 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
     """
     if options.to in _EARLIER:
         raise UsageError(
-            "--to nanogpt: which is meant? nanoGPT itself reads raw, NeMo Automodel's dataset of "
-            "that name nemo, and modded-nanogpt its own."
+            "--to nanogpt is ambiguous: use raw for nanoGPT, nemo for NeMo Automodel's dataset of "
+            "that name, or modded-nanogpt."
         )
     kind, tokenizer = format_of(options.to), dataset.tokenizer
     wanted = options.dtype or (dataset.dtype if dataset.dtype in kind.dtypes else kind.dtypes[0])

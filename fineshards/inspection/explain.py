@@ -194,7 +194,7 @@ def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None)
     if step is None:
         step = loader.step - 1
         if step < 0:
-            raise UsageError("no step has been taken before the loader's place; give --step.")
+            raise UsageError("the state was saved before step 1, so no step is shown; give --step.")
     storage = open_storage(folder)
     dataset = Dataset.open(storage)  # of any generation: the tokenizer is the same
     encoder = load_reference(dataset.manifest.settings.tokenizer, storage)

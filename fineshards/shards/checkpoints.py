@@ -167,6 +167,11 @@ class Checkpoints:
         """
         if self.storage.size(self._blocks_name(file)) is None:
             self.job()
+            # The record goes last of all that a replacing launch deletes.
+            raise OutputError(
+                f"{self.storage.path(self.folder)} is being deleted by another launch, or this job "
+                "is finished. Run the same command again."
+            )
 
     def clear(self, keep: bool = False) -> None:
         """Deletes the files that only an unfinished job needs.
@@ -362,7 +367,7 @@ class Checkpoints:
 
         For a part whose tokens are all in finished shards.
         """
-        if self.storage.size(self._written_name(name)) is None:
+        if self._read_written(name) is None:
             try:
                 mark = self._read_mark(name)
             except OutputError:
@@ -386,6 +391,14 @@ class Checkpoints:
                 record = self._read_written(name)
                 self._counted[name] = record["summary"]["tokens"] if record else 0
         return self._counted.get(name, 0)
+
+    def dropped_summary(self, name: TokenBlock) -> BlockSummary | None:
+        """The summary of a block of which parts were dropped; None of any other."""
+        written = self._read_written(name)
+        try:
+            return BlockSummary.from_record(written["summary"]) if written else None
+        except JSON_ERRORS:
+            return None
 
     def _read_written(self, name: TokenBlock) -> dict[str, Any] | None:
         return None if self.storage.composes else self._read_json(self._written_name(name))

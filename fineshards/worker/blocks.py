@@ -102,9 +102,9 @@ def drop_written(shard: Shard, pieces: Iterable[Piece], work: Work) -> None:
 
 
 def is_dropped(place: TokenBlock, stream: str, work: Work) -> bool:
-    """Whether a part of a block is not there any more, although a shard needs it again."""
+    """Whether a part of a block was deleted because its tokens were in finished shards."""
     checkpoints = work.checkpoints
-    if checkpoints.storage.composes or place.folder != "blocks":
+    if place.folder != "blocks" or checkpoints.dropped_summary(place) is None:
         return False
     return checkpoints.part_tokens(place, stream) is None
 
@@ -116,24 +116,24 @@ def make_again(
     judging: Judging | None,
     statistics: StatisticsFiles | None,
 ) -> None:
-    """Makes a token block again, because a shard was damaged after its blocks were dropped.
-
-    Raises InputError if its rows are others by now.
-    """
-    before = work.checkpoints.read_summary(place)
+    """Makes a token block again, because a shard was damaged after its blocks were dropped."""
     file = next(each for each in work.checkpoints.files_to_read() if each.index == place.file)
-    block = discover_file(file, work)[place.index]
-    made = _make_block(file, block, encoder, work, judging, statistics)
-    if before is not None and _content(made) != _content(before):
+    work.checkpoints.stop_if_replaced(file.index)
+    # Not found anew: where another launch has deleted them, nothing may be written again.
+    blocks = work.checkpoints.read_blocks(file.index) or []
+    for block in blocks[place.index : place.index + 1]:
+        _make_block(file, block, encoder, work, judging, statistics)
+
+
+def _refuse_other_rows(file: SourceFile, block: Block, hashed: RowHash, work: Work) -> None:
+    """Raises InputError for a block, parts of which are in shards, that has other rows by now."""
+    before = work.checkpoints.dropped_summary(block.place)
+    if before and before.read and before.read.hash != hashed.read(file).hash:
         raise InputError(
-            f"{file.path}, block {block.index + 1} of {block.blocks}: another content than when "
+            f"{file.path}, block {block.index + 1} of {block.blocks}: has other content than when "
             "the block was finished, and a shard that was made of it is damaged. Put the old file "
             "back and run again, or start over with --overwrite."
         )
-
-
-def _content(summary: BlockSummary) -> tuple[object, ...]:
-    return summary.streams(), summary.read and summary.read.hash
 
 
 def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSummary:
@@ -248,6 +248,7 @@ def _encode_rows(
             counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
+        _refuse_other_rows(file, block, hashed, work)
         rejected.save(checkpoints.storage, block)
         if statistics is not None and tally is not None:
             # Before the token block is finished: then it has them.

@@ -252,13 +252,15 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
     work = worker.work
     record = assembly.finished_shard(shard.name, work.checkpoints)
     if record is None:
-        for place, stream in {(piece.block, piece.stream) for piece in pieces}:
-            if work.shared:
-                blocks.finished_part(place, stream, work)
-            elif blocks.is_dropped(place, stream, work):
-                statistics = worker.statistics if work.settings.statistics else None
-                blocks.make_again(place, worker.encoder, work, worker.judging, statistics)
         try:
+            for place, stream in {(piece.block, piece.stream) for piece in pieces}:
+                if place.folder == "blocks":
+                    work.checkpoints.stop_if_replaced(place.file)
+                if work.shared:
+                    blocks.finished_part(place, stream, work)
+                elif blocks.is_dropped(place, stream, work):
+                    statistics = worker.statistics if work.settings.statistics else None
+                    blocks.make_again(place, worker.encoder, work, worker.judging, statistics)
             record = assembly.write_shard(
                 shard, pieces, work.checkpoints, worker.paths, work.assembly, work.earlier
             )

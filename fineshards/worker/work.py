@@ -65,8 +65,8 @@ class Work:
     def shard_prefix(self, blocks: Sequence[Block]) -> ShardPrefix | None:
         """What finds shards that are complete while the job's blocks are tokenized.
 
-        None on object storage, where copies cost money and room does not, and with a shuffle, which
-        puts documents in order only when all are tokenized.
+        None on object storage, where copies cost money and space is not short, and with a shuffle,
+        which puts documents in order only when all are tokenized.
         """
         settings = self.settings
         if self.checkpoints.storage.composes or settings.shuffle is not None:

@@ -321,7 +321,7 @@ def test_input_that_changed_while_the_job_was_interrupted_is_refused(
     good.write_bytes(JSONL + LINES[0])
     assert f"{good} changed: it had {len(JSONL)} bytes" in fails(capfd, 2, *given)
     assert run(capfd, *given, "--overwrite", "--max_bad_rows=1")[0] == 0
-    assert run(capfd, "verify", output, "--sample=100")[0] == 0
+    assert run(capfd, "verify", output, "--sample=100%")[0] == 0
 
 
 def test_allowed_bad_rows_are_skipped_and_counted(
@@ -353,7 +353,7 @@ def test_allowed_bad_rows_are_skipped_and_counted(
     manifest = json.loads((output / MANIFEST).read_text())
     counts = [(f["rows"], f["documents"], f["nulls"], f["rejected"]) for f in manifest["files"]]
     assert counts == [(300, 298, 0, 2), (300, 297, 0, 3)]
-    assert run(capfd, "verify", output, "--sample=100")[0] == 0
+    assert run(capfd, "verify", output, "--sample=100%")[0] == 0
 
     rejected[0].unlink()
     assert main(["verify", str(output)]) == 1
@@ -375,7 +375,7 @@ def test_columns_that_were_not_asked_for_may_have_any_type(
     given = [f"--input={tmp_path / '*.parquet'}", f"--output={tmp_path / 'out'}"]
     assert run(capfd, "build", *given, "--test_shards=0")[0] == 0
     assert shards_in(tmp_path / "out") == oracle(TEXTS * 3, 10**8, test_shards=0)
-    assert run(capfd, "verify", tmp_path / "out", "--sample=100")[0] == 0
+    assert run(capfd, "verify", tmp_path / "out", "--sample=100%")[0] == 0
 
 
 def test_a_page_with_a_checksum_is_checked(

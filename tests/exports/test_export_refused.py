@@ -235,7 +235,7 @@ def test_texts_are_compared_also_where_the_import_is_finished(
 
 
 def test_nanogpt_asks_which_is_meant(by_document: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nanoGPT itself reads raw"):
+    with pytest.raises(UsageError, match="use raw for nanoGPT, nemo for"):
         fineshards.export(by_document, tmp_path / "x", "nanogpt")
     assert not (tmp_path / "x").exists()
     # An export of 0.1.0 is still verified.

@@ -346,7 +346,10 @@ def test_the_steps_of_a_document_draw_it(
         ("--state {tmp}/empty.json", "it lacks sequence_length, fingerprint, seed"),
         ("--state {tmp}/other.json", "--state is not of {folder}: its fingerprint is other."),
         ("--state {tmp}/old.json", "give --batch_size."),
-        ("--state {tmp}/start.json", "no step has been taken before the loader's place; give --st"),
+        (
+            "--state {tmp}/start.json",
+            "the state was saved before step 1, so no step is",
+        ),
         (
             "--step 3 --seed 1",
             "a step needs --state, or --seed, --batch_size and --sequence_length",

@@ -213,7 +213,7 @@ def test_any_input_gives_the_bytes_of_the_oracle(
         assert main(["build", *arguments]) == 0
         stream = [text for texts in files for text in texts]
         assert shards_in(folder / "out") == oracle(stream, shard_tokens, test_shards)
-        assert main(["verify", f"{folder}/out", "--sample=100"]) == 0
+        assert main(["verify", f"{folder}/out", "--sample=100%"]) == 0
 
 
 def test_a_million_spaces(build: Build, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
 
     pipeline.visit(Visitor())
     assert keys["Report/GroupFiles"] is int
-    assert keys["Shuffle/GroupRuns"] == typehints.Tuple[int, int, int]
+    assert keys["Shuffle/GroupRuns"] == typehints.Tuple[int, int, int, int, int]
     assert keys["Shuffle/GroupBuckets"] is keys["ReportBuckets/GroupFiles"] is int
     assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
 

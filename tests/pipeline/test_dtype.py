@@ -65,7 +65,7 @@ def test_shards_are_what_numpy_saves(dataset: Path, tokenizer: Path, sample: Pat
 
 
 def test_every_command_reads_16_bit_shards(dataset: Path, in_process: Run) -> None:
-    done = in_process("verify", dataset, "--sample", "10")
+    done = in_process("verify", dataset, "--sample", "10%")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", uint16, mine.json with " in in_process("inspect", dataset).stdout
     shown = in_process("inspect", dataset, "--shard", "train/1", "--token", "5")

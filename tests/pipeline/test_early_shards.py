@@ -26,7 +26,14 @@ from fineshards.shards import layout
 from fineshards.storage.base import Storage
 from fineshards.transforms import commit
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import Done, Task
+from fineshards.worker.tasks import (
+    Done,
+    Task,
+    Worker,
+    discover_file,
+    finish_block,
+    write_shard,
+)
 from fineshards.worker.work import Work
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -213,12 +220,42 @@ def test_a_changed_source_is_noticed_when_a_dropped_block_is_made_again(
     source.write_bytes(content.replace(b"beta", b"gamm", 1))
     os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
     (folder / "train/train_0000.npy").unlink()
-    assert main(command) == 1
-    assert "and a shard that was made of it is damaged" in capsys.readouterr().err
+    for _ in range(2):  # the second run must not take what the first one refused
+        assert main(command) == 1
+        assert "and a shard that was made of it is damaged" in capsys.readouterr().err
     source.write_bytes(content)
     os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert main(command) == 0
     assert content_of(folder) == content_of(tmp_path / "after")
+
+
+@pytest.mark.parametrize("folder_of_checkpoints", ["checkpoints", "checkpoints/*/[bf]*"])
+def test_a_replaced_job_writes_no_shard(tmp_path: Path, folder_of_checkpoints: str) -> None:
+    """Another launch deletes the checkpoints first, and the job's record last."""
+    rows = [row for row in made_up_rows(5, 100) if row["text"]]
+    output, source = tmp_path / "out", write_rows(tmp_path / "in.parquet", rows)
+    config = BuildConfig(
+        input=source, output=output, shard_tokens=400, test_shards=0, block_bytes=1
+    )
+    launch = launch_of(config)
+    worker = Worker(Work.of(launch.checkpoints, launch.job, config))
+    (file,) = launch.job.files
+    found = discover_file(file).run(worker)[1]
+    prefix = worker.work.shard_prefix(found)
+    assert prefix is not None
+    done = [finish_block(file, block).run(worker)[0] for block in found]
+    first, second, *_ = [shard for summary in done for shard in prefix.add(summary)]
+    write_shard(*first).run(worker)
+    for path in output.glob(folder_of_checkpoints):
+        shutil.rmtree(path)
+    for shard in (first, second):
+        (output / "train/train_0000.npy").unlink(missing_ok=True)
+        with pytest.raises(OutputError, match="is being deleted by another launch"):
+            write_shard(*shard).run(worker)
+    with pytest.raises(OutputError, match="is being deleted by another launch"):
+        finish_block(file, found[-1]).run(worker)
+    assert not list(output.glob("train/*.npy"))
+    assert not list(output.glob("checkpoints/*/files/*"))
 
 
 def test_a_second_launch_of_the_job_may_drop_the_blocks_of_a_shard_that_is_being_written(

@@ -66,7 +66,7 @@ def test_a_build_equals_the_oracle(dataset: Path, tokenizer: Path, sample: Path)
 def test_verify_and_inspect_need_only_the_dataset(
     dataset: Path, sample: Path, in_process: Run
 ) -> None:
-    for arguments in (["verify"], ["verify", "--sample", "20"]):
+    for arguments in (["verify"], ["verify", "--sample", "20%"]):
         done = in_process(*arguments, dataset)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.startswith("verified: ")
@@ -160,7 +160,7 @@ def test_a_model_of_another_type_is_encoded_by_its_library(
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("words.json is encoded with tokenizers only, which is slow") == 1
     assert shards_in(output) == expected(sample, path, "[SEP]")
-    assert in_process("verify", output, "--sample", "5").returncode == 0
+    assert in_process("verify", output, "--sample", "5%").returncode == 0
 
 
 @pytest.mark.parametrize(

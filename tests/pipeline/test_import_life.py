@@ -94,13 +94,13 @@ def test_a_companion_that_was_touched_is_the_same_and_one_that_changed_stops_an_
     assert take(source, tmp_path / "out", *flags) == 0
     os.utime(source.with_suffix(".idx"), (1, 1))
     assert take(source, tmp_path / "out", *flags) == 0
-    assert main(["verify", str(tmp_path / "out"), "--sample=5"]) == 0
+    assert main(["verify", str(tmp_path / "out"), "--sample=5%"]) == 0
     index = source.with_suffix(".idx")
     index.write_bytes(index.read_bytes() + bytes(8))
     capsys.readouterr()
     assert take(source, tmp_path / "out", *flags) in (1, 2)
     assert "a.idx" in capsys.readouterr().err
-    assert main(["verify", str(tmp_path / "out"), "--sample=5"]) == 1
+    assert main(["verify", str(tmp_path / "out"), "--sample=5%"]) == 1
     assert "a.idx has changed since the dataset was built" in capsys.readouterr().out
 
 

@@ -54,7 +54,7 @@ def test_the_first_documents_are_built(tmp_path: Path, kind: str, limit: int) ->
         given = [f"--input={tmp_path}/*.{kind}", f"--output={output}", *flags]
         assert main(["build", *given, f"--block_bytes={block_bytes}"]) == 0
         assert shards_in(output) == oracle(documents, 50, test_shards=1)
-        assert main(["verify", str(output), "--sample=100"]) == 0
+        assert main(["verify", str(output), "--sample=100%"]) == 0
         manifest = Manifest.load(open_storage(str(output)))
         assert manifest is not None
         assert manifest.totals()["documents"] == len(documents)
@@ -96,7 +96,7 @@ def test_an_append_may_be_limited_too(tmp_path: Path) -> None:
     parts = [TEXTS[:40], TEXTS[40:]]
     first, second = ([text for text in part if text is not None] for part in parts)
     assert shards_in(output) == oracle(first[:5] + second[:20], 50, test_shards=0)
-    assert main(["verify", str(output), "--sample=100"]) == 0
+    assert main(["verify", str(output), "--sample=100%"]) == 0
 
 
 def test_a_limit_below_one_is_refused(tmp_path: Path) -> None:

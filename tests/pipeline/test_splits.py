@@ -236,7 +236,7 @@ def test_an_empty_split_is_said(
     assert "2 documents (100.00 %), " in printed
     assert f"\nthe {empty} split is empty: {why}" in printed
     assert {name.partition("/")[0] for name in shards_in(output)} == {"test", "train"} - {empty}
-    assert main(["verify", str(output), "--sample=100"]) == 0
+    assert main(["verify", str(output), "--sample=100%"]) == 0
     with pytest.raises(UsageError, match=f"the {empty} split is empty, because {why}"):
         TokenDataset(output, empty, sequence_length=2)
 

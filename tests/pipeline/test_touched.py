@@ -115,7 +115,7 @@ def test_a_build_goes_on_by_content_and_the_dataset_is_finished(
     said = capsys.readouterr().out
     assert said.startswith("already finished, nothing to do: ")
     assert f"{note} and the same size: fineshards verify --sample compares it" in said
-    assert main(["verify", str(tmp_path / "out"), "--sample=100"]) == 0
+    assert main(["verify", str(tmp_path / "out"), "--sample=100%"]) == 0
     assert main(["append", str(tmp_path / "out"), f"--input={tmp_path}/in/*"]) == 0
     assert "nothing new, nothing to do" in capsys.readouterr().out
     more = write_rows(tmp_path / "more.parquet", made_up_rows(5, 9))
@@ -165,7 +165,7 @@ def test_other_content_of_the_same_size_is_refused_by_name(
     assert files_in(checkpoints) == before
     replace_text(source, "document I5OO", "document 1500")
     assert main([*command, *FLAGS]) == 0
-    assert main(["verify", str(tmp_path / "out"), "--sample=100"]) == 0
+    assert main(["verify", str(tmp_path / "out"), "--sample=100%"]) == 0
 
 
 @pytest.mark.long
@@ -204,7 +204,7 @@ def test_a_job_of_a_version_without_hashes_resumes_but_not_with_other_times(
     assert files_in(tmp_path / "out", names) == files_in(tmp_path / "whole", names)
     manifest = json.loads((tmp_path / "out/metadata/manifest.json").read_text())
     assert ["rows_hash" in file for file in manifest["files"]] == [False, True]
-    assert main(["verify", str(tmp_path / "out"), "--sample=100"]) == 0
+    assert main(["verify", str(tmp_path / "out"), "--sample=100%"]) == 0
 
 
 @pytest.mark.long
@@ -220,10 +220,10 @@ def test_verify_and_repair_name_a_source_that_has_changed(
         sources.append(write_rows(tmp_path / f"in/{name}.jsonl", rows))
     build(tmp_path / "out", *sources, *FLAGS, *flags)
     set_times(tmp_path / "in", 2)
-    assert main(["verify", str(tmp_path / "out"), "--sample=100"]) == 0
+    assert main(["verify", str(tmp_path / "out"), "--sample=100%"]) == 0
     replace_text(sources[1], "id20", "iD20")
     capsys.readouterr()
-    assert main(["verify", str(tmp_path / "out"), "--sample=1"]) == 1
+    assert main(["verify", str(tmp_path / "out"), "--sample=1%"]) == 1
     changed = f"{sources[1]} has changed since the dataset was built: the hash of its rows is "
     said = capsys.readouterr().out
     assert changed in said
@@ -259,7 +259,7 @@ def test_an_object_that_was_written_again_has_the_same_content(
     assert files_in(tmp_path / "out") == files_in(tmp_path / "whole")
     put()
     assert main(command) == 0
-    assert main(["verify", str(tmp_path / "out"), "--sample=100"]) == 0
+    assert main(["verify", str(tmp_path / "out"), "--sample=100%"]) == 0
     shutil.rmtree(tmp_path / "out")
     kill(11, *command)
     replace_text(lines, "alpha", "Alpha")
@@ -291,7 +291,7 @@ def test_a_build_in_a_store_goes_on_however_often_its_input_is_touched(
     bad.write_text('{"text": "the last"}\n')
     set_times(tmp_path / "in", 5)
     assert main(command) == 0
-    assert main(["verify", output, "--sample=100"]) == 0
+    assert main(["verify", output, "--sample=100%"]) == 0
 
 
 def elsewhere(half: list[str], tmp_path: Path) -> tuple[Path, list[str]]:

@@ -150,7 +150,7 @@ def test_a_build_through_fsspec_has_the_bytes_of_one_without(
     assert done.returncode == 0, done.stderr
     assert shards_in(tmp_path / "far") == shards_in(tmp_path / "near")
     (tmp_path / "a.parquet").touch()
-    done = in_process("verify", tmp_path / "far", "--sample=5")
+    done = in_process("verify", tmp_path / "far", "--sample=5%")
     assert done.returncode == 0, done.stdout
 
 

@@ -287,7 +287,7 @@ def test_a_build_from_a_bucket_equals_the_oracle(
     output = tmp_path / "out" if to == "local" else f"{stored.url}/out"
     assert build(source, output, "--block_bytes=100000") == 0
     assert (shards_in(tmp_path / "out") if to == "local" else stored.shards("out")) == expected
-    assert main(["verify", str(output), "--sample=100"]) == 0
+    assert main(["verify", str(output), "--sample=100%"]) == 0
 
 
 def test_the_command_line_reads_from_a_bucket(
@@ -389,7 +389,7 @@ def test_verify_names_changed_sources(
     stored.bucket.delete_blob("in/3.jsonl")
     assert main(["verify", str(output)]) == 0
     capsys.readouterr()
-    assert main(["verify", str(output), "--sample=100", "--json"]) == 1
+    assert main(["verify", str(output), "--sample=100%", "--json"]) == 1
     changed, deleted = json.loads(capsys.readouterr().out)["problems"]
     assert re.match(
         r"gs://\S+/in/1\.parquet has changed since .*: it has 7 bytes, expected [\d,]+\.", changed

@@ -432,7 +432,7 @@ def test_a_job_reads_the_hub_by_its_pinned_commit(
     newer = Path(shutil.copytree(folder, tmp_path / "newer"))
     pq.write_table(documents.slice(500, 5), newer / FULL[0])
     hub.push("acme/text", newer)
-    done = fineshards(hub.url, tmp_path, "verify", str(output), "--sample=100")
+    done = fineshards(hub.url, tmp_path, "verify", str(output), "--sample=100%")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "; 30 of 30 documents (100 %) compared with their sources" in done.stdout
     done = fineshards(hub.url, tmp_path, *command)

@@ -384,7 +384,7 @@ def test_pages_that_cannot_be_extracted_are_counted_and_do_not_end_a_job(
         (listed,) = (out / "metadata" / "rejected").iterdir()
         rows = [json.loads(line) for line in listed.read_text().splitlines()]
         assert [row["row"] for row in rows] == [25, 26, 27]
-        assert main(["verify", str(out), "--sample=100"]) == 0
+        assert main(["verify", str(out), "--sample=100%"]) == 0
         assert main(["inspect", str(out)]) == 0
         assert "of 3 pages, whose text cannot be extracted (2 bad_" in capfd.readouterr().out
         listed.write_text("")

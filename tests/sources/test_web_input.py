@@ -369,7 +369,7 @@ def test_a_build_from_urls_has_the_bytes_of_one_from_paths(
     assert done.returncode == 0, done.stderr
     assert shards_in(far) == shards_in(out)
     assert web.requests[0].path == "/a.jsonl?signed=yes"
-    verified = in_process("verify", far, "--sample=5")
+    verified = in_process("verify", far, "--sample=5%")
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
     appended = web.put("b.jsonl", OTHER_LINES)
@@ -379,7 +379,7 @@ def test_a_build_from_urls_has_the_bytes_of_one_from_paths(
     again = in_process("append", far, f"--input={web.put('a.jsonl', OTHER_LINES)}?signed=yes")
     assert again.stdout.startswith("nothing new")
     assert "a.jsonl?signed=yes has another place, time or version and the same size" in again.stdout
-    verified = in_process("verify", far, "--sample=5")
+    verified = in_process("verify", far, "--sample=5%")
     assert "a.jsonl?signed=yes has changed since the dataset was built" in verified.stdout
     longer = in_process("append", far, f"--input={web.put('a.jsonl', LINES + LINES)}?signed=yes")
     assert "is in the dataset already, and has changed since" in longer.stderr

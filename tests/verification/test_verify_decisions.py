@@ -123,11 +123,11 @@ def test_the_recipe_of_these_tests_decides_in_every_way(dataset: Path) -> None:
 
 def test_a_dataset_with_a_recipe_is_verified_and_judged_again(dataset: Path, capsys) -> None:
     assert check(capsys, dataset)["ok"]
-    verdict = check(capsys, dataset, "--sample=100")
+    verdict = check(capsys, dataset, "--sample=100%")
     assert (verdict["ok"], verdict["problems"]) == (True, [])
     # Dropped: 1 of the first file, 4 of the second; cut and kept: 1.
     assert (verdict["sampled"], verdict["judged"]) == (verdict["documents"], 6)
-    assert check(capsys, dataset, "--sample=0.001")["judged"] == 1
+    assert check(capsys, dataset, "--sample=0.001%")["judged"] == 1
 
 
 def rows_beyond(decisions: Decisions) -> None:
@@ -264,7 +264,7 @@ def test_other_decisions_than_the_sources_give_are_found_with_a_sample(
 ) -> None:
     edit_decisions(dataset, 1, damage)
     assert check(capsys, dataset)["ok"]
-    problems = check(capsys, dataset, "--sample=100")["problems"]
+    problems = check(capsys, dataset, "--sample=100%")["problems"]
     assert any(sentence in problem for problem in problems), problems
 
 
@@ -302,7 +302,7 @@ def test_a_witness_of_a_component_must_have_been_kept_by_the_step(dataset: Path,
     edit_manifest(dataset, as_many)
     count_another(dataset, EXACT, "exact_text", (MINHASH, "minhash"))
     assert check(capsys, dataset)["ok"]
-    problems = check(capsys, dataset, "--sample=100")["problems"]
+    problems = check(capsys, dataset, "--sample=100%")["problems"]
     assert any("was dropped by this step itself" in problem for problem in problems), problems
 
 
@@ -314,7 +314,7 @@ def test_a_wrong_reason_is_found_with_a_sample(dataset: Path, capsys) -> None:
     edit_manifest(dataset, renamed)
     count_another(dataset, 0, "min_chars", (0, "max_chars"))
     assert check(capsys, dataset)["ok"]
-    problems = check(capsys, dataset, "--sample=100")["problems"]
+    problems = check(capsys, dataset, "--sample=100%")["problems"]
     expected = (
         "row 3 was dropped by step 1 length (max_chars); judged again, it is dropped by step 1 "
         "length (min_chars)"
@@ -327,7 +327,7 @@ def test_other_counts_of_dropped_text_are_found_with_a_sample(dataset: Path, cap
         manifest["files"][1]["dropped"][0]["text_bytes"] += 1
 
     edit_manifest(dataset, more)
-    (problem,) = check(capsys, dataset, "--sample=1")["problems"]
+    (problem,) = check(capsys, dataset, "--sample=1%")["problems"]
     assert problem.endswith(
         "dropped is 1 document of 5 bytes by step 1 (min_chars); the manifest says 1 document of "
         "6 bytes by step 1 (min_chars)"
@@ -338,7 +338,7 @@ def test_other_tokens_after_a_rewrite_are_found(dataset: Path, capsys) -> None:
     tokens = load(dataset, "train/train_0000.npy")
     tokens[1:3] = tokens[2:0:-1]
     save_consistently(dataset, "train/train_0000.npy", tokens)
-    (problem,) = check(capsys, dataset, "--sample=100")["problems"]
+    (problem,) = check(capsys, dataset, "--sample=100%")["problems"]
     assert ": its tokens differ from those of" in problem
     assert problem.endswith("a.jsonl, row 0")
 
@@ -348,7 +348,7 @@ def test_a_changed_source_is_a_sentence_for_judging_too(built: Path, dataset: Pa
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'{"', b'{ "', 1))
     try:
-        problems = check(capsys, dataset, "--sample=100")["problems"]
+        problems = check(capsys, dataset, "--sample=100%")["problems"]
     finally:
         path.write_bytes(whole)
     assert len(problems) == 1

@@ -124,7 +124,7 @@ def test_a_damaged_record_is_named(
 def test_sampling_compares_every_document_and_agrees(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check(capsys, dataset, "--sample=100") == (len(TEXTS), [])
+    assert check(capsys, dataset, "--sample=100%") == (len(TEXTS), [])
 
 
 def test_a_sample_is_about_as_large_as_asked_and_repeatable(
@@ -132,13 +132,13 @@ def test_a_sample_is_about_as_large_as_asked_and_repeatable(
 ) -> None:
     """Every text is changed, so the problems name the source and exactly the sampled documents."""
     source.write_bytes(source.read_bytes().replace(b"The", b"Teh"))
-    first, second = (check(capsys, dataset, "--sample=30") for _ in range(2))
+    first, second = (check(capsys, dataset, "--sample=30%") for _ in range(2))
     assert first == second
     sampled, problems = first
     assert sampled == len(set(problems)) - 1
     # Seven standard deviations: only a wrong rate fails.
     assert abs(sampled - 120) < 7 * (400 * 0.3 * 0.7) ** 0.5
-    more = set(check(capsys, dataset, "--sample=60")[1])
+    more = set(check(capsys, dataset, "--sample=60%")[1])
     assert more > set(problems)
 
 
@@ -161,7 +161,7 @@ def test_other_valid_tokens_are_found_only_by_sampling(
     tokens[begin + 1 : end] = tokens[begin + 1 : end][::-1]
     save_consistently(dataset, SHARD, tokens)
     assert check(capsys, dataset) == (0, [])
-    (problem,) = check(capsys, dataset, "--sample=100")[1]
+    (problem,) = check(capsys, dataset, "--sample=100%")[1]
     assert problem.startswith(SHARD)
     assert "its tokens differ from those of" in problem
 
@@ -170,7 +170,7 @@ def test_another_id_in_the_document_table_is_found_by_sampling(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit_table(dataset, SHARD, lambda columns: columns["id"].__setitem__(5, "other"))
-    (problem,) = check(capsys, dataset, "--sample=100")[1]
+    (problem,) = check(capsys, dataset, "--sample=100%")[1]
     assert "with id other" in problem
 
 
@@ -183,7 +183,7 @@ def test_wrong_counts_that_balance_are_found_by_sampling(
 
     edit_manifest(dataset, change)
     assert check(capsys, dataset) == (0, [])
-    problems = check(capsys, dataset, "--sample=1")[1]
+    problems = check(capsys, dataset, "--sample=1%")[1]
     assert ["nulls" in problem or "text_bytes" in problem for problem in problems] == [True, True]
 
 
@@ -203,19 +203,19 @@ def test_a_changed_source_is_named_by_sampling_and_not_read_otherwise(
     expected: str,
 ) -> None:
     change(source)
-    (problem,) = check(capsys, dataset, "--sample=1")[1]
+    (problem,) = check(capsys, dataset, "--sample=1%")[1]
     assert str(source) in problem
     assert expected in problem
-    assert check(capsys, dataset, "--sample=0") == (0, [])
+    assert check(capsys, dataset, "--sample=0%") == (0, [])
 
 
 def test_one_edited_document_of_a_source_is_named_with_its_row(
     dataset: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.utime(source, ns=(1, 1))
-    assert check(capsys, dataset, "--sample=100") == (len(TEXTS), [])
+    assert check(capsys, dataset, "--sample=100%") == (len(TEXTS), [])
     source.write_bytes(source.read_bytes().replace(b"The 250th", b"The 205th"))
-    document, rows = check(capsys, dataset, "--sample=100")[1]
+    document, rows = check(capsys, dataset, "--sample=100%")[1]
     assert document.endswith(f"its tokens differ from those of {source}, row 250")
     assert rows.startswith(f"{source} has changed since the dataset was built: the hash of its")
 

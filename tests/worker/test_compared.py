@@ -90,7 +90,7 @@ def test_a_wrong_document_outside_the_sample_is_found_by_verify(
     assert build.returncode == 0, build.stderr
     assert shards_in(tmp_path / "out") != oracle(texts, SHARD_TOKENS, test_shards=1)
     assert in_process("verify", tmp_path / "out").returncode == 0
-    sampled = in_process("verify", tmp_path / "out", "--sample=100")
+    sampled = in_process("verify", tmp_path / "out", "--sample=100%")
     assert sampled.returncode == 1
     assert f"row {row}" in sampled.stdout + sampled.stderr
 

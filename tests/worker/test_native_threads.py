@@ -23,7 +23,7 @@ before = threads()
 for command in (
     ["build", "--input", sample, "--output", output, "--keep_checkpoints"],
     ["status", output],
-    ["verify", output, "--sample", "5"],
+    ["verify", output, "--sample", "5%"],
     ["inspect", output, "--shard", "train/0", "--token", "0"],
 ):
     assert main(command) == 0

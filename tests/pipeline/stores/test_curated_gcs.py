@@ -56,7 +56,7 @@ def test_a_recipe_on_gs_gives_the_bytes_of_a_local_one_by_both_assemblies(
     assert {"judged", "marks", "marked"} <= kinds
     assert main([*command, "--overwrite", "--assembly=compose"]) == 0
     check(cloud, expected)
-    assert main(["verify", OUTPUT, "--sample=100"]) == 0
+    assert main(["verify", OUTPUT, "--sample=100%"]) == 0
 
 
 def test_a_recipe_over_a_failing_network_gives_the_same_bytes(

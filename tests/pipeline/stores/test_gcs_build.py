@@ -157,7 +157,7 @@ def test_a_build_over_a_failing_network_gives_the_same_bytes(
     assert sum(rule.hits for rule in cloud.rules) >= 6
     cloud.rules.clear()
     check(cloud, expected)
-    assert main(["verify", OUTPUT, "--sample=100"]) == 0
+    assert main(["verify", OUTPUT, "--sample=100%"]) == 0
 
 
 def test_a_replayed_build_gives_the_same_bytes(

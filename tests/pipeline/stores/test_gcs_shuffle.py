@@ -46,7 +46,7 @@ def test_a_shuffled_build_on_gs_gives_the_bytes_of_a_local_one_and_no_leftovers(
     assert {"blocks", "merged", "buckets"} <= kinds
     assert main([*command, "--overwrite", f"--assembly={assembly}"]) == 0
     check(cloud, expected)
-    assert main(["verify", OUTPUT, "--sample=100"]) == 0
+    assert main(["verify", OUTPUT, "--sample=100%"]) == 0
 
 
 def test_a_shuffled_build_over_a_failing_network_gives_the_same_bytes(

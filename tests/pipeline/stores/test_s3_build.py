@@ -63,7 +63,7 @@ def test_a_build_gives_the_bytes_of_a_local_one_and_no_leftovers(
     assert main(command(small, *flags)) == 0
     assert dataset_in(s3) == locally(tmp_path_factory, small, *flags)
     assert s3.uploads("data") == []
-    assert main(["verify", OUTPUT, "--sample=100"]) == 0
+    assert main(["verify", OUTPUT, "--sample=100%"]) == 0
 
 
 def test_shards_are_made_by_copies_of_token_blocks(
