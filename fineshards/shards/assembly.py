@@ -33,7 +33,7 @@ def write_shard(
     assembly: str = "auto",
     earlier: EarlierGeneration = NO_EARLIER,
 ) -> ShardRecord:
-    """Writes a shard and its document table, unless both are finished; returns the shard's record.
+    """Writes a shard and its document table, finished or not; returns the shard's record.
 
     pieces: in any order. paths: of the source files, by index. assembly: `compose`, `stream`, or
     `auto`, which is compose on gs:// and s3://, and stream elsewhere. earlier: may have a shorter
@@ -41,9 +41,6 @@ def write_shard(
     pieces do not cover the shard exactly, and OutputError if the shorter shard is damaged.
     """
     name = shard.name
-    finished = finished_shard(name, checkpoints)
-    if finished is not None:
-        return finished
     ordered = sorted(pieces, key=lambda piece: piece.at)
     shorter = earlier.shorter(shard.key)
     for _ in range(_ATTEMPTS if shorter else 0):

@@ -253,9 +253,9 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
     record = assembly.finished_shard(shard.name, work.checkpoints)
     if record is None:
         try:
+            for file in {piece.block.file for piece in pieces if piece.block.folder == "blocks"}:
+                work.checkpoints.stop_if_replaced(file)
             for place, stream in {(piece.block, piece.stream) for piece in pieces}:
-                if place.folder == "blocks":
-                    work.checkpoints.stop_if_replaced(place.file)
                 if work.shared:
                     blocks.finished_part(place, stream, work)
                 elif blocks.is_dropped(place, stream, work):

@@ -17,9 +17,9 @@ OF_A_BLOCK = 4
 # In Write, where a block goes into a shard: its tokens are found and, unless the store joins them,
 # read; its documents are found, then footer and rows are read.
 OF_A_PIECE = 5
-# In Write: is it finished, its header, its upload or composition, its table, its record, and the
-# component that is made of a block's part, uploaded and deleted.
-OF_A_SHARD = 6
+# In Write: is it finished, is the job still there, its header, its upload or composition, its table,
+# its record, and the component that is made of a block's part, uploaded and deleted.
+OF_A_SHARD = 7
 
 
 def requests(store: Proxy, source: Path, assembly: str, shard_tokens: int, blocks: int) -> int:
