@@ -379,8 +379,9 @@ def test_the_range_of_a_worked_example() -> None:
     ("tokens", "workers", "machine_hours", "minutes", "dollars", "month"),
     [
         # The table of docs/cloud.md: vCPU hours, minutes without the start, dollars together.
-        (350e9, 50, (13.8 + 20) / 4, 4, 2.4 + 0.6, 26),
-        (15_000e9, 250, (593 + 100) / 4, 36, 49 + 28 + 1, 1120),
+        (10e9 / 4.04, 2, (0.0975 + 0.8) / 4, 1, 0.0637 + 0.0046, 0.184),
+        (10e12 / 4.04, 50, (97.5 + 20) / 4, 29, 8.33 + 4.63 + 0.25, 184),
+        (15_000e9, 250, (591 + 100) / 4, 35, 49 + 28 + 1, 1118),
     ],
 )
 def test_the_cost_is_that_of_the_documented_example(
