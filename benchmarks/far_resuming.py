@@ -1,6 +1,7 @@
 """The launch of a resume, and `status`, of a job of FineWeb's size on a store 30 ms away.
 
-The store is a server that lists made-up names: all blocks and half of the shards are finished.
+The store is a server that lists made-up names: all blocks and half of the shards are finished, and
+then once more before there is a plan of the shards.
 With a folder and a delay, this module is that server.
 """
 
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,6 +22,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.measure import measure
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import describe_job
+from fineshards.shards.checkpoints import FILES_TOGETHER
 from fineshards.shards.job.records import Block
 from fineshards.shards.layout import Layout, shard_stem
 
@@ -39,6 +41,8 @@ PROGRAMS = {
     f"print(left_by_an_earlier_run(prepare(BuildConfig(**{CONFIG}))))",
     "status": "import fineshards; print(fineshards.status('gs://data/out'))",
 }
+NOT_PLANNED = ", no plan yet"
+ALL_PROGRAMS = [(what + when, PROGRAMS[what]) for when in ("", NOT_PLANNED) for what in PROGRAMS]
 SIZES = {
     "json": 400,
     "npy": 4 * SHARD_TOKENS + 128,
@@ -54,6 +58,8 @@ def names(job: str) -> Iterator[str]:
         return
     for file in range(FILES):
         yield f"{job}/files/{file:05d}.json"
+        if file % FILES_TOGETHER == 0:
+            yield f"{job}/files/{_together(file)}.json"
         for index in range(BLOCKS_PER_FILE):
             for suffix in ("test.parquet", "test.tokens", "train.parquet", "train.tokens"):
                 yield f"{job}/blocks/{file:05d}-{index:05d}.{suffix}"
@@ -83,7 +89,9 @@ class MadeUpConnection(StorageConnection):
         folder, _, name = unquote(url.path).rpartition("/")
         if folder.endswith("/files"):
             self.counts.requests["blocks"] += 1
-            stored = {"version": "made-up", "blocks": [*map(asdict, _blocks(int(name[:5])))]}
+            first = int(name[:5])
+            files = range(first, first + FILES_TOGETHER if "-" in name else first + 1)
+            stored = {file: [*map(astuple, _blocks(file))] for file in files}
             return response_of(200, json.dumps(stored).encode())
         return super().response(target, headers)
 
@@ -106,6 +114,10 @@ class MadeUpConnection(StorageConnection):
                 at = bisect_left(self._listed, folders[-1] + "\uffff", at)
         more = {"nextPageToken": self._listed[at]} if at < stop else {}
         return {"items": items, "prefixes": folders, **more}
+
+
+def _together(file: int) -> str:
+    return f"{file:05d}-{file + FILES_TOGETHER - 1:05d}"
 
 
 def _about(name: str, wanted: list[str]) -> dict[str, str]:
@@ -134,16 +146,19 @@ def main() -> None:
         with far_server(folder, 0, "benchmarks.far_resuming") as server:
             os.environ["STORAGE_EMULATOR_HOST"] = server.address
             job, _ = describe_job(BuildConfig(**CONFIG))  # type: ignore[arg-type]
+        plan = f"checkpoints/{job.fingerprint()}/plan.json"
         records = {
             job.record_name: job.to_bytes(),
-            f"checkpoints/{job.fingerprint()}/plan.json": json.dumps(asdict(layout())).encode(),
+            plan: json.dumps(asdict(layout())).encode(),
         }
         for record, content in records.items():
             path = folder / "data/out" / record
             path.parent.mkdir(parents=True)
             path.write_bytes(content)
         with far_server(folder, DELAY, "benchmarks.far_resuming") as server:
-            for what, program in PROGRAMS.items():
+            for what, program in ALL_PROGRAMS:
+                if what.endswith(NOT_PLANNED):
+                    (folder / "data/out" / plan).unlink(missing_ok=True)
                 server.counts()
                 command = [sys.executable, "-c", program]
                 variables = {"STORAGE_EMULATOR_HOST": server.address}

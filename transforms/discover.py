@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.checkpoints import FILES_TOGETHER, Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import JobStep, RunTasks
@@ -22,14 +22,22 @@ class Discover(JobStep):
     """
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
-        return (
+        checkpoints = self._work.checkpoints
+        found = (
             root
-            | "Job" >> beam.Create([self._work.checkpoints])
+            | "Job" >> beam.Create([checkpoints])
             | "Files" >> beam.FlatMap(_files)
             | "Spread" >> beam.Reshuffle()
             | "Footers" >> beam.ParDo(_ReadFooters(METRICS, self._work))
-            | "Blocks" >> beam.FlatMap(_pairs)
         )
+        if checkpoints.storage.composes:
+            _ = (
+                found
+                | "Part" >> beam.Map(_by_part)
+                | "Together" >> beam.GroupByKey()
+                | "Store" >> beam.Map(_store_together, checkpoints)
+            )
+        return found | "Blocks" >> beam.FlatMap(_pairs)
 
 
 def _files(checkpoints: Checkpoints) -> Iterable[SourceFile]:
@@ -39,6 +47,18 @@ def _files(checkpoints: Checkpoints) -> Iterable[SourceFile]:
 def _pairs(found: tuple[SourceFile, list[Block]]) -> Iterator[tuple[SourceFile, Block]]:
     file, blocks = found
     return ((file, block) for block in blocks)
+
+
+def _by_part(found: tuple[SourceFile, list[Block]]) -> tuple[int, tuple[int, list[Block]]]:
+    file, blocks = found
+    return file.index // FILES_TOGETHER, (file.index, blocks)
+
+
+def _store_together(
+    grouped: tuple[int, Iterable[tuple[int, list[Block]]]], checkpoints: Checkpoints
+) -> None:
+    part, found = grouped
+    checkpoints.write_blocks_together(part, dict(found))
 
 
 class _ReadFooters(RunTasks):

@@ -198,12 +198,17 @@ class StatusReader:
 
     def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
         """As those of Checkpoints, which are listed no more once there is a layout of all."""
-        if self._done is None:
+        if self._done is not None:
+            return self._done
+        every = [(block.file, block.index) for blocks in self._blocks.values() for block in blocks]
+        if self._layout is not None and self._storage.composes:
+            # A million names take a minute to list. The plan says that all blocks are finished.
+            done = dict.fromkeys(every, (0, self._checkpoints.planned_at()))
+        else:
             done = self._checkpoints.finished_blocks(files=len(self._job.files))
-            if self._layout is None or len(done) < sum(map(len, self._blocks.values())):
-                return done
+        if self._layout is not None and len(done) >= len(every):
             self._done = done
-        return self._done
+        return done
 
     def _check_record(self) -> None:
         """Raises OutputError if the job is gone. A record that was only copied or touched is it."""
@@ -275,6 +280,7 @@ class StatusReader:
         bytes_total = sum(sizes.values()) if all_known else None
         shards_total, estimated = None, False
         if self._layout is not None:
+            tokens = self._layout.tokens - (self._before.layout.tokens if self._before else 0)
             shards_total = self._layout.windows - self._kept(self._layout)
         elif bytes_total and text_bytes:
             expected = tokens * bytes_total // text_bytes

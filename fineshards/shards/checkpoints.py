@@ -3,6 +3,7 @@
     dataflow.json                  where the job runs, on Dataflow: see job/remote_run.py
     versions.json                  identities of source files that were copied or touched meanwhile
     files/00003.json               the blocks of a source file (step Discover)
+    files/00000-00999.json         those of many, on object storage, for `status`
     same/00003-00012.json          a block of such a file that has the rows that it had
     blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
     blocks/00003-00012.parquet     the block's documents and summary; written after the tokens
@@ -31,7 +32,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -77,11 +78,14 @@ from fineshards.storage.checksums import file_checksum
 
 FOLDER = "checkpoints"
 _BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)
+_FILES_NAME = re.compile(r"(\d{5,})(?:-(\d{5,}))?\.json", re.ASCII)
 _SHARD_RECORD = re.compile(r"(test|train)_(\d{4,})\.json", re.ASCII)
 # Ends the name of what is left of a block whose tokens are in finished shards.
 _WRITTEN = ".written.json"
 # Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
+# Source files whose blocks are also stored together.
+FILES_TOGETHER = 1000
 # Source files, or shards, whose checkpoints are deleted together at the end of a large job.
 _NUMBERS_IN_A_PART = 100
 # Small files of a store that are read at the same time.
@@ -239,14 +243,44 @@ class Checkpoints:
         found = self.read_found(file)
         return found and found[0]
 
+    def write_blocks_together(self, part: int, blocks: dict[int, list[Block]]) -> None:
+        """Stores the blocks of many files once more, so that `status` reads few objects.
+
+        part: of the files `[part * FILES_TOGETHER, (part + 1) * FILES_TOGETHER)`.
+        """
+        first = part * FILES_TOGETHER
+        name = f"{self.folder}/files/{first:05d}-{first + FILES_TOGETHER - 1:05d}.json"
+        if blocks and self.storage.size(name) is None:
+            self.stop_if_replaced(min(blocks))
+            content = {file: [astuple(block) for block in blocks[file]] for file in sorted(blocks)}
+            self.storage.write(name, json.dumps(content).encode(), durable=False)
+
     def read_new_blocks(self, known: Collection[int]) -> dict[int, list[Block]]:
         """The blocks of all files whose blocks are stored, but of those that are known."""
-        names = self.storage.names(f"{self.folder}/files/")
-        stems = (name.rpartition("/")[2].removesuffix(".json") for name in names)
-        files = [int(stem) for stem in stems if stem.isdecimal() and int(stem) not in known]
+        together, files = list[str](), set[int]()
+        for name in self.storage.names(f"{self.folder}/files/"):
+            match = _FILES_NAME.fullmatch(name.rpartition("/")[2])
+            if match and match[2]:
+                together.append(name)
+            elif match:
+                files.add(int(match[1]))
+        files.difference_update(known)
+        if len(files) < len(together):
+            together.clear()
         with ThreadPoolExecutor(_READ_THREADS if self.storage.composes else 1) as pool:
+            parts = pool.map(self._read_blocks_together, together)
+            stored = {file: blocks for part in parts for file, blocks in part if file in files}
+            files.difference_update(stored)
             found = zip(files, pool.map(self.read_blocks, files), strict=True)
-            return {file: blocks for file, blocks in found if blocks is not None}
+            return stored | {file: blocks for file, blocks in found if blocks is not None}
+
+    def _read_blocks_together(self, name: str) -> list[tuple[int, list[Block]]]:
+        try:
+            stored = [(int(file), blocks) for file, blocks in self._read_json(name).items()]
+            found = [(file, [Block(*fields) for fields in blocks]) for file, blocks in stored]
+        except JSON_ERRORS:
+            return []
+        return [(file, blocks) for file, blocks in found if _are_all(blocks, file)]
 
     def read_found(self, file: int) -> tuple[list[Block], str | None] | None:
         """The blocks of a file, and its version then; that is None in jobs of earlier versions."""
@@ -260,9 +294,7 @@ class Checkpoints:
                 as_text(version)
         except JSON_ERRORS:
             return None
-        places = [(block.file, block.index, block.blocks) for block in blocks]
-        right = [(file, index, len(blocks)) for index in range(len(blocks))]
-        return (blocks, version) if places == right else None
+        return (blocks, version) if _are_all(blocks, file) else None
 
     # -- source files that were copied or touched since the job was launched
 
@@ -567,6 +599,11 @@ class Checkpoints:
         except JSON_ERRORS:
             return None
 
+    def planned_at(self) -> float:
+        """When the layout was stored; 0 if it is not there any more. Only on object storage."""
+        entries = self.storage.entries_by_beginning(self.folder, ["plan.json"])
+        return max((entry.modified for entry in entries), default=0.0)
+
     def write_shard_record(self, record: ShardRecord, durable: bool = False) -> None:
         """Marks a shard as finished. durable: whether a power cut must leave it."""
         content = json.dumps(asdict(record)).encode()
@@ -620,6 +657,12 @@ class Checkpoints:
 
     def _shard_name(self, shard_name: str) -> str:
         return f"{self.folder}/shards/{shard_stem(shard_name)}.json"
+
+
+def _are_all(blocks: list[Block], file: int) -> bool:
+    """Whether blocks are those of a file, in order."""
+    places = [(block.file, block.index, block.blocks) for block in blocks]
+    return places == [(file, index, len(blocks)) for index in range(len(blocks))]
 
 
 def _statistics(parquet: pq.ParquetFile, group: int, column: str) -> Any:

@@ -112,9 +112,9 @@ class Storage(ABC):
         """
 
     def entries_by_beginning(self, folder: str, beginnings: Sequence[str]) -> Iterator[Entry]:
-        """As `entries`, of a folder in which all names have one of these beginnings.
+        """As `entries`; a store lists only names with one of these beginnings, side by side.
 
-        No beginning may be that of another one. A store lists them side by side.
+        No beginning may be that of another one. A disk lists all names.
         """
         return self.entries(folder)
 

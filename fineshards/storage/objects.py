@@ -98,8 +98,8 @@ class ObjectStorage(Storage, Generic[Found]):
         return self._entries(folder, "")
 
     def entries_by_beginning(self, folder: str, beginnings: Sequence[str]) -> Iterator[Entry]:
-        if len(beginnings) < 2:
-            yield from self.entries(folder)
+        if len(beginnings) == 1:
+            yield from self._entries(folder, beginnings[0])
             return
         with ThreadPoolExecutor(_LIST_THREADS) as pool:
             waiting = iter(beginnings)

@@ -1,4 +1,4 @@
-"""Requests to a store per block and per shard, counted by the proxy in front of it."""
+"""Requests to a store, counted by the proxy in front of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from support.faulty_proxy import Proxy
 
+import fineshards
 from fineshards.config import BuildConfig
 from fineshards.pipeline.run import build_quietly
+from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
 
@@ -17,8 +19,8 @@ OF_A_BLOCK = 4
 # In Write, where a block goes into a shard: its tokens are found and, unless the store joins them,
 # read; its documents are found, then footer and rows are read.
 OF_A_PIECE = 5
-# In Write: is it finished, is the job still there, its header, its upload or composition, its table,
-# its record, and the component that is made of a block's part, uploaded and deleted.
+# In Write: is it finished, is the job still there, its header, its upload or composition, its
+# table, its record, and the component that is made of a block's part, uploaded and deleted.
 OF_A_SHARD = 7
 
 
@@ -49,3 +51,22 @@ def test_a_block_and_a_shard_take_few_requests(either: Proxy, small: Path, assem
     assert blocks - least <= 7 * (OF_A_BLOCK + OF_A_PIECE)
     # A shard more is a piece more, because its border cuts a block.
     assert shards - blocks <= 8 * (OF_A_SHARD + OF_A_PIECE)
+
+
+def test_status_of_a_planned_job_lists_no_blocks(either: Proxy, small: Path) -> None:
+    output = f"{either.scheme}://data/planned"
+    manifest = build_quietly(
+        BuildConfig(input=str(small), output=output, keep_checkpoints=True, block_bytes=1)
+    )
+    names = [name for name in either.names("data") if "/checkpoints/" in name]
+    assert any(name.endswith("/files/00000-00999.json") for name in names)
+    storage = open_storage(output)
+    storage.delete("metadata/manifest.json")
+    before = len(either.requests)
+    found = fineshards.status(output)
+    asked = [request.line for request in either.requests[before:]]
+    assert not [line for line in asked if "blocks" in line or "files/00000.json" in line]
+    totals = manifest.totals()
+    assert (found.stage, found.blocks, found.tokens) == ("writing", 8, totals["tokens"])
+    assert (found.files, found.blocks_total, found.shards) == (1, 8, 1)
+    assert found.seconds_idle < 600
