@@ -38,7 +38,7 @@ from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import discover_file, probe_block
+from fineshards.worker.tasks import discover_files, probe_block, side_by_side
 from fineshards.worker.work import Work
 
 # Text of a probe per core, because an encoder is slow until it has seen the common words; at most.
@@ -140,7 +140,9 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     looked = [files[n] for files in kinds.values() for n in spread(len(files))[:_FILES]]
     with Pool(work, usable_cores(), ()) as pool:
         found: Found = dict(
-            result for result, _ in pool.results([discover_file(file) for file in looked])
+            pair
+            for pairs, _ in pool.results([discover_files(*each) for each in side_by_side(looked)])
+            for pair in pairs
         )
         totals = {kind: _total(files, found) for kind, files in kinds.items()}
         parts = _read(pool, found, totals, size, _LARGER * block_bytes)

@@ -8,7 +8,7 @@ from fineshards.shards.checkpoints import FILES_TOGETHER, Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import JobStep, RunTasks
-from fineshards.worker.tasks import Task, discover_file
+from fineshards.worker.tasks import Task, discover_files, side_by_side
 
 METRICS = StepMetrics("discover")
 
@@ -33,25 +33,25 @@ class Discover(JobStep):
         if checkpoints.storage.composes:
             _ = (
                 found
-                | "Part" >> beam.Map(_by_part)
+                | "Part" >> beam.FlatMap(_by_part)
                 | "Together" >> beam.GroupByKey()
                 | "Store" >> beam.Map(_store_together, checkpoints)
             )
         return found | "Blocks" >> beam.FlatMap(_pairs)
 
 
-def _files(checkpoints: Checkpoints) -> Iterable[SourceFile]:
-    return checkpoints.files_to_read()
+def _files(checkpoints: Checkpoints) -> Iterator[tuple[SourceFile, ...]]:
+    return side_by_side(checkpoints.files_to_read())
 
 
-def _pairs(found: tuple[SourceFile, list[Block]]) -> Iterator[tuple[SourceFile, Block]]:
-    file, blocks = found
-    return ((file, block) for block in blocks)
+def _pairs(found: list[tuple[SourceFile, list[Block]]]) -> Iterator[tuple[SourceFile, Block]]:
+    return ((file, block) for file, blocks in found for block in blocks)
 
 
-def _by_part(found: tuple[SourceFile, list[Block]]) -> tuple[int, tuple[int, list[Block]]]:
-    file, blocks = found
-    return file.index // FILES_TOGETHER, (file.index, blocks)
+def _by_part(
+    found: list[tuple[SourceFile, list[Block]]],
+) -> Iterator[tuple[int, tuple[int, list[Block]]]]:
+    return ((file.index // FILES_TOGETHER, (file.index, blocks)) for file, blocks in found)
 
 
 def _store_together(
@@ -62,8 +62,10 @@ def _store_together(
 
 
 class _ReadFooters(RunTasks):
-    def task(self, file: SourceFile) -> Task:
-        return discover_file(file)
+    def task(self, files: tuple[SourceFile, ...]) -> Task:
+        return discover_files(*files)
 
-    def counts(self, file: SourceFile, result: tuple[SourceFile, list[Block]]) -> dict[str, int]:
-        return {"files_in": 1, "blocks_out": len(result[1])}
+    def counts(
+        self, files: tuple[SourceFile, ...], result: list[tuple[SourceFile, list[Block]]]
+    ) -> dict[str, int]:
+        return {"files_in": len(files), "blocks_out": sum(len(blocks) for _, blocks in result)}

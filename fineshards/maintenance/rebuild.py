@@ -62,7 +62,7 @@ from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import remove_abandoned, scratch_folder
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import discover_file, encode_again
+from fineshards.worker.tasks import discover_files, encode_again, side_by_side
 from fineshards.worker.work import Work
 
 
@@ -250,8 +250,8 @@ def _encode(
     files = [manifest.files[index] for index in stretch.files]
     apart = any(imports_libraries(file.path) for file in files)
     files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
-    looks = pool.results([discover_file(file) for file in files])
-    found: dict[SourceFile, list[Block]] = dict(found for found, _ in looks)
+    looks = pool.results([discover_files(*each) for each in side_by_side(files)])
+    found: dict[SourceFile, list[Block]] = dict(pair for pairs, _ in looks for pair in pairs)
     wanted = [(file, block) for file, of in found.items() for block in of]
     tasks = [
         encode_again(file, block, stretch, tuple(redacted.get(file.index, ())))

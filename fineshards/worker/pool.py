@@ -30,9 +30,10 @@ from fineshards.worker.tasks import (
     Done,
     Task,
     Worker,
-    discover_file,
+    discover_files,
     finish_block,
     first_task,
+    side_by_side,
     write_shard,
 )
 from fineshards.worker.work import Work
@@ -106,7 +107,7 @@ class Pool:
     def __enter__(self) -> Pool:
         global _current
         _current = self
-        self._add(discover_file(file) for file in self._files)
+        self._add(discover_files(*files) for files in side_by_side(self._files))
         self._dispatcher.start()
         return self
 
@@ -211,9 +212,8 @@ class Pool:
 
     def _take(self, task: Task, result: Done) -> None:
         with self._changed:
-            if task.name == discover_file.__name__:
-                file, blocks = result[0]
-                self._blocks[file] = blocks
+            if task.name == discover_files.__name__:
+                self._blocks |= result[0]
                 # All footers first: a wrong flag then leaves no block behind.
                 if self._failure is None and len(self._blocks) == len(self._files):
                     self._add(

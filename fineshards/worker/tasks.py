@@ -5,9 +5,10 @@ Each step asks for one kind of task: a call of a function below, without the wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Concatenate, ParamSpec
 
 from fineshards.cores import usable_cores
@@ -32,6 +33,8 @@ from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
 
 _Arguments = ParamSpec("_Arguments")
+# Footers that a worker reads at once from far storage.
+_FAR_FILES = 16
 
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]
@@ -120,10 +123,23 @@ def _task(
     return named
 
 
-@_task(lambda file: f"reading {file.path}")
-def discover_file(worker: Worker, file: SourceFile) -> tuple[SourceFile, list[Block]]:
-    """Finds the blocks of a file; returns the file too."""
-    return file, blocks.discover_file(file, worker.work)
+def side_by_side(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
+    """Parts a job's files into those whose footers a worker reads at once.
+
+    Many where each answer takes its time: far storage is waited for, a disk is not.
+    """
+    count = _FAR_FILES if any("://" in file.path for file in files) else 1
+    return (tuple(files[first : first + count]) for first in range(0, len(files), count))
+
+
+@_task(lambda file, *others: f"reading {file.path}" + (" and others" if others else ""))
+def discover_files(worker: Worker, *files: SourceFile) -> list[tuple[SourceFile, list[Block]]]:
+    """Finds the blocks of files, side by side; returns the files too."""
+    discover = partial(blocks.discover_file, work=worker.work)
+    if len(files) == 1:
+        return [(files[0], discover(files[0]))]
+    with ThreadPoolExecutor(len(files)) as pool:
+        return list(zip(files, pool.map(discover, files), strict=True))
 
 
 def _block_words(file: SourceFile, block: Block) -> str:

@@ -30,7 +30,7 @@ from fineshards.worker.tasks import (
     Done,
     Task,
     Worker,
-    discover_file,
+    discover_files,
     finish_block,
     write_shard,
 )
@@ -240,7 +240,7 @@ def test_a_replaced_job_writes_no_shard(tmp_path: Path, folder_of_checkpoints: s
     launch = launch_of(config)
     worker = Worker(Work.of(launch.checkpoints, launch.job, config))
     (file,) = launch.job.files
-    found = discover_file(file).run(worker)[1]
+    found = discover_files(file).run(worker)[0][1]
     prefix = worker.work.shard_prefix(found)
     assert prefix is not None
     done = [finish_block(file, block).run(worker)[0] for block in found]
