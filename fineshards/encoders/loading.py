@@ -33,14 +33,18 @@ def describe_tokenizer(
 ) -> tuple[Tokenizer, bytes]:
     """Returns the record of a tokenizer, and the content of its vocabulary file.
 
-    Raises UsageError if the tokenizer cannot be loaded, or not with this engine.
+    The record follows from the reference alone, and `auto` takes any tokenizer, so the fast encoder
+    is built only if it is asked for by name. Raises UsageError if the tokenizer cannot be loaded,
+    or not with this engine.
     """
     vocabulary: Vocabulary | TokenizerJson
     if names_tokenizer_json(name):
         vocabulary = read_tokenizer_json(name, eot_token)
     else:
         vocabulary = resolve_vocabulary(name, eot_token)
-    reference = _encoder(vocabulary, engine).reference
+    reference = _encoder(vocabulary, _REFERENCES[vocabulary.kind])
+    if engine != "auto":
+        _encoder(vocabulary, engine)
     record = Tokenizer(
         kind=vocabulary.kind,
         name=vocabulary.name,
@@ -114,7 +118,7 @@ def _encoder(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
         return _build(vocabulary, engine)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
     library = _REFERENCES[vocabulary.kind]
     if engine in _REFERENCES.values() and engine != library:
@@ -122,9 +126,9 @@ def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
             f"--tokenizer_engine {engine}: cannot be used for {vocabulary.name}, which the "
             f"{library} library defines. Use {library} or auto."
         )
-    reference = _reference(vocabulary)
     if engine == library:
-        return reference
+        return _reference(vocabulary)
+    reference = _build(vocabulary, library)
     table = load_table()
     scheme = table.scheme(library, vocabulary.pattern)
     reasons = table.other_versions(library)

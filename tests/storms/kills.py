@@ -24,10 +24,10 @@ from pathlib import Path
 
 from support import crash_driver
 from support.crash_driver import kill_before_operation  # imports what a build needs
+from support.encoding import build_inherited_encoder
 from support.growing import made_up_rows, write_rows
 
 from fineshards.cli.cli import main
-from fineshards.encoders.loading import describe_tokenizer
 from fineshards.verification.verify import verify
 
 crash_driver.OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
@@ -159,7 +159,7 @@ def prepared(scenario: Scenario, folder: Path) -> tuple[dict[str, bytes], float]
 def storm(seed: int, wanted: int) -> Counter[str]:
     """Runs rounds of all scenarios until there were so many kills; returns them by scenario."""
     draw, kills = random.Random(seed), Counter[str]()
-    describe_tokenizer("cl100k_base", "auto")  # children inherit the encoder
+    build_inherited_encoder()
     every = scenarios()
     with tempfile.TemporaryDirectory() as root:
         temporary = Path(root, "tmp")

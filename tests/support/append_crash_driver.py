@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 
 from fineshards.cli.cli import main
-from fineshards.encoders.loading import describe_tokenizer
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 from fineshards.verification.verify import verify
 from support import crash_driver
 from support.crash_driver import child, kill_before_operation
+from support.encoding import build_inherited_encoder
 from support.growing import content_of, tokens_in
 
 # An append also claims its generation by a link.
@@ -46,7 +46,7 @@ def problems_of(dataset: Path, expected: list[dict[str, list[int]]]) -> list[str
 
 def run(scratch: Path, first: int, step: int, flags: list[str]) -> None:
     """Appends to copies of `scratch/finished`; `scratch/grown` is what each is to become."""
-    describe_tokenizer("cl100k_base", "auto")  # children inherit the encoder
+    build_inherited_encoder()
     finished, grown = scratch / "finished", scratch / "grown"
     expected = [
         {

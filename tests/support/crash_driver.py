@@ -23,11 +23,11 @@ import rich.progress  # noqa: F401
 import fineshards.pipeline.graph  # noqa: F401
 from fineshards.cli.cli import main
 from fineshards.encoders.checked_encoder import ExactEncoder
-from fineshards.encoders.loading import describe_tokenizer
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
+from support.encoding import build_inherited_encoder
 from support.remembered_specs import remember_specs
 from support.watched_encoder import watched_encode
 
@@ -162,7 +162,7 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
 
 
 def run(scratch: Path, first: int, step: int, flags: list[str]) -> None:
-    describe_tokenizer("cl100k_base", "auto")  # children inherit the encoder
+    build_inherited_encoder()
     results = []
     number = first
     while True:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from fineshards.cli.cli import main
-from fineshards.encoders.loading import describe_tokenizer
 from fineshards.shards.job.manifest import MANIFEST_NAME
 from fineshards.verification.verify import verify
 from fineshards.worker import own_process
 from support.crash_driver import child, count_encoded_documents, finished_work, split_folders
+from support.encoding import build_inherited_encoder
 from support.growing import content_of
 
 _OPERATIONS = ("fsync", "replace", "unlink", "rmdir", "link")
@@ -97,7 +97,7 @@ def run(scratch: Path, first: int, step: int, command: list[str]) -> None:
 
     command: with FOLDER where the folder is to stand.
     """
-    describe_tokenizer("cl100k_base", "auto")  # children inherit the encoder
+    build_inherited_encoder()
     expected = content_of(scratch / "after")
     results = []
     number = first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,10 @@ import pyarrow as pa
 from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.differences import Scheme, load_table
 from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_ranks, without_holes
+from fineshards.encoders.loading import describe_tokenizer, load_encoder
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
+from fineshards.storage.open import open_storage
 from tools.scheme_differences import revealing_ranks
 
 SCHEMES = [name for name, x in load_table().schemes.items() if x.reference == "tiktoken"]
@@ -29,6 +32,15 @@ def pair(vocabulary: Vocabulary) -> ExactEncoder:
     ranks, name = without_holes(vocabulary.ranks), found.fast
     fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
     return ExactEncoder(fast, TiktokenEncoder(vocabulary), found)
+
+
+def build_inherited_encoder() -> None:
+    """Builds the encoder of cl100k_base as a launch does, so that children inherit it."""
+    record, data = describe_tokenizer("cl100k_base", "auto")
+    with TemporaryDirectory() as folder:
+        storage = open_storage(folder)
+        storage.write(record.file, data)
+        load_encoder(record, storage, "auto")
 
 
 @lru_cache

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from fineshards.cli.cli import main
-from fineshards.encoders.loading import describe_tokenizer
 from support import crash_driver
 from support.crash_driver import (
     child,
@@ -22,6 +21,7 @@ from support.crash_driver import (
     finished_work,
     kill_before_operation,
 )
+from support.encoding import build_inherited_encoder
 from support.oracle import files_in
 
 # An append also claims its generation by a link.
@@ -40,7 +40,7 @@ def run(scratch: Path, step: int, command: list[str]) -> None:
 
     All input is in `scratch/in`.
     """
-    describe_tokenizer("cl100k_base", "auto")  # children inherit the encoder
+    build_inherited_encoder()
     output, log, results = scratch / "out", scratch / "encoded", []
     whole = files_in(scratch / "whole")
     for number in range(0, 1 << 20, step):

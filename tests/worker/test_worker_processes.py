@@ -148,12 +148,30 @@ def test_a_build_goes_on_when_no_one_reads_its_log(long_input: Path, tmp_path: P
 LAUNCH = """
 import sys, threading
 from fineshards.config import BuildConfig
+from fineshards.encoders.token_documents import encoder_of
 from fineshards.worker import own_process
 from fineshards.pipeline.run import prepare
 own_process.claim()
-prepare(BuildConfig(dataset=sys.argv[1], output=sys.argv[2]))
+launch = prepare(BuildConfig(dataset=sys.argv[1], output=sys.argv[2]))
+encoder_of(launch.job.settings, launch.checkpoints.storage, "auto")
 print({"datasets", "apache_beam"} & set(sys.modules), threading.active_count())
 """
+
+
+AGAIN = """
+import sys
+from fineshards.cli.cli import main
+main(["build", "--input", sys.argv[1], "--output", sys.argv[2]])
+print({"apache_beam", "awkward", "gigatoken", "pandas"} & set(sys.modules))
+"""
+
+
+def test_a_finished_build_is_recognized_without_what_workers_need(
+    sample: Path, tmp_path: Path
+) -> None:
+    first, second = (run_program(AGAIN, sample, tmp_path / "out") for _ in range(2))
+    assert "gigatoken" in first.stdout.splitlines()[-1]
+    assert second.stdout.splitlines()[-1] == "set()", second.stdout
 
 
 def test_workers_are_forked_from_a_process_without_threads_and_large_libraries(
