@@ -25,6 +25,7 @@ from fineshards.pipeline.runners.choice import (
     runs_here,
 )
 from fineshards.pipeline.share import Share, describe_left, part_of, share_of
+from fineshards.shards.job.local_run import forget, held_lock
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.remote_run import RemoteRun
 from fineshards.storage.base import Storage
@@ -194,6 +195,7 @@ def execute(
     if here:
         try:
             with (
+                held_lock(storage, work.checkpoints.folder),
                 _pool(work, config, work.checkpoints.files_to_read())
                 if own_process.is_alone()
                 else nullcontext(),
@@ -205,6 +207,7 @@ def execute(
                 _withdraw(launch)
             raise
         return None
+    forget(storage, launch.checkpoints.folder)
     _warn_of_memory(launch, config)
     # What Beam starts here for another runner, such as a job server, is ended by an exception only.
     own_process.raise_instead()
@@ -259,7 +262,11 @@ def _run_share(
     part = part_of(status, job)
     if share.does(part):
         work = Work.of(launch.checkpoints, job, config)
-        with _pool(work, config, ()) if own_process.is_alone() else nullcontext(), working(storage):
+        with (
+            held_lock(storage, launch.checkpoints.folder),
+            _pool(work, config, ()) if own_process.is_alone() else nullcontext(),
+            working(storage),
+        ):
 
             def add(pipeline: Pipeline) -> None:
                 from fineshards.pipeline.graph import build_share

@@ -20,8 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fineshards.errors import FineshardsError
-from fineshards.job_status.recent_rate import LONG_IDLE
-from fineshards.job_status.stages import Stage, describe_pace, list_writing, stages_of
+from fineshards.job_status.stages import Stage, describe_pace, list_writing, stages_of, stillness
 from fineshards.job_status.status import Status, StatusReader, pause_after
 from fineshards.printable import printable
 from fineshards.wording import counted
@@ -132,7 +131,6 @@ def table_of(status: Status, running: RenderableType, pace: str, ascii_only: boo
 
 def _present(status: Status, stage: Stage, pace: str) -> RenderableType:
     """How far the present stage is, how fast, and what workers are writing."""
-    idle = status.seconds_idle > LONG_IDLE
     lines: list[RenderableType] = [Text(printable(stage.detail))]
     if stage.total:
         share = min(1.0, stage.done / stage.total)
@@ -148,7 +146,7 @@ def _present(status: Status, stage: Stage, pace: str) -> RenderableType:
             Text(f"{int(100 * share)} %"),
         )
         lines.append(bar)
-    lines.append(Text(pace, "yellow" if idle else ""))
+    lines.append(Text(pace, "yellow" if stillness(status) else ""))
     if status.writing:
         writing = Table.grid(padding=(0, 2))
         for name, how in list_writing(status):

@@ -22,8 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.job_status.recent_rate import LONG_IDLE
-from fineshards.job_status.stages import describe_pace, list_writing, stages_of
+from fineshards.job_status.stages import describe_pace, list_writing, stages_of, stillness
 from fineshards.job_status.status import Status, StatusReader, pause_after
 from fineshards.printable import printable
 from fineshards.reports.markup import asset, content_policy, page
@@ -194,14 +193,14 @@ def answer_of(folder: str, found: Status | FineshardsError) -> dict[str, Any]:
 
 def _shown(folder: str, status: Status) -> dict[str, Any]:
     is_over = status.stage == "finished"
-    is_idle = status.seconds_idle > LONG_IDLE
+    still = stillness(status)
     quoted = shlex.quote(printable(folder))
     commands = [f"fineshards verify {quoted}", f"fineshards report {quoted}"]
     note = describe_pace(status)
     return {
-        "state": "probably not running" if is_idle else status.stage,
-        "figures": _finished_figures(status) if is_over else _figures(status, is_idle),
-        "note": note[:1].upper() + note[1:] if is_idle else None,
+        "state": still or status.stage,
+        "figures": _finished_figures(status) if is_over else _figures(status, bool(still)),
+        "note": note[:1].upper() + note[1:] if still else None,
         "stages": [
             {
                 "name": stage.name,

@@ -91,17 +91,25 @@ def _of(done: int, total: int | None, noun: str) -> str:
     return counted(total, noun) if done == total else f"{done:,} of {counted(total, noun)}"
 
 
+def stillness(status: Status, surely_runs: bool = False) -> str:
+    """That a job is not running, in words; empty if it may run. surely_runs: see describe_pace."""
+    if status.running is False:
+        return "not running"
+    is_idle = status.seconds_idle > LONG_IDLE and not surely_runs and not status.running
+    return "probably not running" if is_idle else ""
+
+
 def describe_pace(status: Status, surely_runs: bool = False) -> str:
     """How fast a running job is, how long its stage takes, and when it last wrote.
 
     If nothing was written for long, what that means instead. surely_runs: its workers are known to
     live, so a file only takes long.
     """
-    if status.seconds_idle > LONG_IDLE and not surely_runs:
+    if still := stillness(status, surely_runs):
         command = "append" if status.generation > 1 else "build"
         return (
-            f"no worker has written for {duration(status.seconds_idle)}: it is probably not "
-            f"running. The same {command} command resumes it."
+            f"no worker has written for {duration(status.seconds_idle)}: it is {still}. The same "
+            f"{command} command resumes it."
         )
     words = []
     if status.tokens_per_second and status.stage in ("tokenizing", "shuffling"):
@@ -158,7 +166,7 @@ def describe_status(status: Status) -> list[str]:
     lines.append(describe_pace(status))
     if status.console is not None:
         lines.append(f"Dataflow's job {status.job_id}: {status.console}")
-    if status.seconds_idle > LONG_IDLE:
+    if status.running is None and stillness(status):
         lines.append(
             "This is judged by the times of files. A worker on gs:// or s3:// shows nothing before "
             "a file is complete."

@@ -12,6 +12,7 @@ from fineshards.job_status.recent_rate import recent_rate
 from fineshards.job_status.workers import Writing, being_written
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import FORMAT_VERSION, Job
+from fineshards.shards.job.local_run import is_running
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
 from fineshards.shards.job.remote_run import RemoteRun
@@ -60,6 +61,8 @@ class Status:
         to_compare: The steps that will compare documents after `step`.
         job_id: The job's id on Dataflow; None elsewhere, and once it has finished.
         console: The address of that job's page in Google's console.
+        running: Whether processes on this machine work on it; None where that is not known, as on
+            object storage. A job that does not run has no rates and no time left.
 
     Example:
         >>> import fineshards
@@ -93,6 +96,7 @@ class Status:
     to_compare: tuple[str, ...] = ()
     job_id: str | None = None
     console: str | None = None
+    running: bool | None = None
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -194,7 +198,18 @@ class StatusReader:
             # Not those in the scratch folder of a repair.
             [each for each in self._storage.entries(TEMPORARY) if each.name.count("/") == 2],
         )
-        return found if run is None else replace(found, job_id=run.job_id, console=run.console)
+        if run is not None:
+            return replace(found, job_id=run.job_id, console=run.console)
+        if (running := is_running(self._storage, self._checkpoints.folder)) is not False:
+            return replace(found, running=running)
+        return replace(
+            found,
+            running=False,
+            bytes_per_second=None,
+            tokens_per_second=None,
+            seconds_left=None,
+            writing=(),
+        )
 
     def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
         """As those of Checkpoints, which are listed no more once there is a layout of all."""

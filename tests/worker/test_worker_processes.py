@@ -22,6 +22,8 @@ from support.process_tree import alive, children, start, wait_until
 
 from fineshards.config import BuildConfig
 from fineshards.cores import _quotas
+from fineshards.job_status.stages import describe_pace
+from fineshards.job_status.status import status
 from fineshards.pipeline.launch import prepare
 from fineshards.worker.pool import Pool
 from fineshards.worker.work import Work
@@ -234,6 +236,27 @@ def test_a_signal_ends_everything_with_one_sentence(
         assert sentence.removesuffix(resume) == f"fineshards: {word}.", (attempt, errors)
         assert "Traceback" not in errors, (attempt, errors)
         wait_until(lambda workers=workers: not any(map(alive, workers)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_status_says_whether_the_processes_of_a_build_live(
+    fineshards: Run, long_input: Path, tmp_path: Path, number: int
+) -> None:
+    job = start(*build_flags(long_input, tmp_path))
+    wait_until(lambda: begun(tmp_path), job)
+    found = status(tmp_path)
+    assert found.running is True
+    os.killpg(job.pid, number)
+    job.communicate(timeout=120)
+    wait_until(lambda: status(tmp_path).running is False)
+    found = status(tmp_path)
+    assert 0 < found.blocks < (found.blocks_total or 0)
+    assert (found.tokens_per_second, found.bytes_per_second, found.seconds_left) == (None,) * 3
+    assert found.writing == ()
+    assert "it is not running. The same build command resumes it." in describe_pace(found)
+    done = fineshards(*build_flags(long_input, tmp_path, "auto"))
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def handles(process: int, number: int) -> bool:

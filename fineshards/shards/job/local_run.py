@@ -1,0 +1,48 @@
+"""Whether a job's processes on this machine live: they hold a lock on a file in its checkpoints.
+
+The system lets go of the lock when they end, however they end. Only where the output is on a disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from fineshards.storage.base import Storage
+
+_NAME = "running"
+
+
+@contextmanager
+def held_lock(storage: Storage, folder: str) -> Iterator[None]:
+    """Holds the lock; several processes may. folder: of the job's checkpoints."""
+    if storage.composes:
+        yield
+        return
+    path = storage.path(f"{folder}/{_NAME}")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "ab") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def forget(storage: Storage, folder: str) -> None:
+    """Deletes the file: the job runs elsewhere now."""
+    storage.delete(f"{folder}/{_NAME}")
+
+
+def is_running(storage: Storage, folder: str) -> bool | None:
+    """Whether a process holds the lock; None where that is not known."""
+    if storage.composes:
+        return None
+    try:
+        with open(storage.path(f"{folder}/{_NAME}"), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
