@@ -18,7 +18,7 @@ from benchmarks.contestants import ROOT
 
 RESULTS = Path("benchmarks/results")
 SPEED_CHART = Path("docs/images/speed.svg")
-README_RESULTS = ("2026-11-22-corpus.json", "2026-11-22-2GB.json")
+README_RESULTS = ("2026-11-25-corpus.json", "2026-11-25-2GB.json")
 
 _TITLES = {
     "seed": "process pool with tiktoken, one document per task",
