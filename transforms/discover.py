@@ -31,7 +31,8 @@ class Discover(JobStep):
             | "Footers" >> beam.ParDo(_ReadFooters(METRICS, self._work))
         )
         if checkpoints.storage.composes:
-            _ = (
+            # On the way to the blocks, so that it is done before the checkpoints are deleted.
+            found = (
                 found
                 | "Part" >> beam.FlatMap(_by_part)
                 | "Together" >> beam.GroupByKey()
@@ -50,15 +51,16 @@ def _pairs(found: list[tuple[SourceFile, list[Block]]]) -> Iterator[tuple[Source
 
 def _by_part(
     found: list[tuple[SourceFile, list[Block]]],
-) -> Iterator[tuple[int, tuple[int, list[Block]]]]:
-    return ((file.index // FILES_TOGETHER, (file.index, blocks)) for file, blocks in found)
+) -> Iterator[tuple[int, tuple[SourceFile, list[Block]]]]:
+    return ((pair[0].index // FILES_TOGETHER, pair) for pair in found)
 
 
 def _store_together(
-    grouped: tuple[int, Iterable[tuple[int, list[Block]]]], checkpoints: Checkpoints
-) -> None:
-    part, found = grouped
-    checkpoints.write_blocks_together(part, dict(found))
+    grouped: tuple[int, Iterable[tuple[SourceFile, list[Block]]]], checkpoints: Checkpoints
+) -> list[tuple[SourceFile, list[Block]]]:
+    part, found = grouped[0], list(grouped[1])
+    checkpoints.write_blocks_together(part, {file.index: blocks for file, blocks in found})
+    return found
 
 
 class _ReadFooters(RunTasks):

@@ -31,7 +31,8 @@ def held_lock(storage: Storage, folder: str) -> Iterator[None]:
 
 def forget(storage: Storage, folder: str) -> None:
     """Deletes the file: the job runs elsewhere now."""
-    storage.delete(f"{folder}/{_NAME}")
+    if not storage.composes:
+        storage.delete(f"{folder}/{_NAME}")
 
 
 def is_running(storage: Storage, folder: str) -> bool | None:
