@@ -26,6 +26,7 @@ from fineshards.cli.cli import main
 from fineshards.cli.progress import watch
 from fineshards.job_status.stages import stages_of
 from fineshards.job_status.status import StatusReader, status
+from fineshards.shards.job.local_run import held_lock
 from fineshards.storage.open import open_storage
 
 
@@ -48,8 +49,10 @@ class Terminal:
 
     def wait_for(self, pattern: str) -> None:
         """Reads until something is shown."""
+        deadline = time.monotonic() + 120
         while not re.search(pattern, self.shown):
             assert self._read(), self.shown
+            assert time.monotonic() < deadline, self.shown
 
     def end(self) -> int:
         """Reads until the end; returns the exit code."""
@@ -102,7 +105,7 @@ def stopped(paused: PausedBuild, tmp_path: Path) -> Path:
 
 def test_a_job_that_stopped_is_said_to_and_ctrl_c_ends_the_watching(stopped: Path) -> None:
     terminal = Terminal(stopped)
-    terminal.wait_for("no worker has written for 17 min: it is probably not running")
+    terminal.wait_for("no worker has written for 17 min: it is not running")
     # What a killed worker has left is not being written.
     assert "begun" not in terminal.shown
     terminal.process.send_signal(signal.SIGINT)
@@ -114,7 +117,9 @@ def test_a_job_that_stopped_is_said_to_and_ctrl_c_ends_the_watching(stopped: Pat
 def test_the_process_of_a_build_knows_that_it_runs(stopped: Path) -> None:
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=100)
-    with watch(StatusReader(open_storage(str(stopped))), console):
+    storage = open_storage(str(stopped))
+    (folder,) = (path.parent for path in stopped.glob("checkpoints/*/running"))
+    with held_lock(storage, str(folder.relative_to(stopped))), watch(StatusReader(storage), console):
         deadline = time.monotonic() + 60
         while "last written" not in drawn.getvalue() and time.monotonic() < deadline:
             time.sleep(0.05)
