@@ -14,18 +14,20 @@ import apache_beam as beam
 from fineshards.shards.job.curated_files import keys_name
 from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
+from fineshards.shards.tables.verdicts import WANTED, JudgedBlock, KeyFile, Range, is_of
 from fineshards.storage.checksums import checksum_from_base64
 from fineshards.transforms.gather import listed
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import (
     Task,
+    compare_documents,
     index_keys,
     join_components,
     judge_block,
     mark_keys,
     split_keys,
+    write_contents,
     write_marked,
 )
 from fineshards.worker.work import Work
@@ -79,6 +81,23 @@ class MarkLater(JobStep):
             | "Mark" >> beam.ParDo(_MarkKeys(METRICS, work, stage), partitions)
             | "EachMarks" >> beam.FlatMap(_each)
         )
+        if step.verifies:
+            contents = (
+                found
+                | "Wanted" >> beam.Filter(_is_wanted)
+                | "GroupWanted" >> beam.GroupByKey()
+                | "ListedWanted" >> beam.MapTuple(listed)
+                | "Contents" >> beam.ParDo(_Contents(METRICS, work, stage))
+                | "EachContents" >> beam.FlatMap(_each)
+            )
+            found = (
+                (found | "Pairs" >> beam.Filter(_is_pair), contents)
+                | "PairsAndContents" >> beam.Flatten()
+                | "GroupPairs" >> beam.GroupByKey()
+                | "ListedPairs" >> beam.MapTuple(listed)
+                | "Compare" >> beam.ParDo(_Compare(METRICS, work, stage))
+                | "EachCompared" >> beam.FlatMap(_each)
+            )
         if step.rule == "components":
             found = (
                 found
@@ -172,6 +191,14 @@ def _each(found: list[tuple[int, Range]]) -> Iterator[tuple[int, Range]]:
     return iter(found)
 
 
+def _is_wanted(found: tuple[int, Range]) -> bool:
+    return is_of(found[1], WANTED)
+
+
+def _is_pair(found: tuple[int, Range]) -> bool:
+    return not _is_wanted(found)
+
+
 def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:
     return judged.file.index, (judged.file, judged.block)
 
@@ -241,6 +268,26 @@ class _MarkKeys(_OfStage):
     ) -> dict[str, int]:
         marked = sum(stop - start for _, (_, start, stop, _) in found)
         return {"partitions_in": 1, "bytes_marked": marked}
+
+
+class _Contents(_OfStage):
+    def task(self, group: tuple[int, list[Range]]) -> Task:
+        return write_contents(self._stage, group[0], _in_order(group[1]))
+
+    def counts(
+        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
+    ) -> dict[str, int]:
+        return {"bytes_wanted": sum(stop - start for _, (_, start, stop, _) in found)}
+
+
+class _Compare(_OfStage):
+    def task(self, group: tuple[int, list[Range]]) -> Task:
+        return compare_documents(self._stage, group[0], _in_order(group[1]))
+
+    def counts(
+        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
+    ) -> dict[str, int]:
+        return {"files_compared": 1}
 
 
 class _Join(_OfStage):

@@ -139,18 +139,30 @@ def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
     import json
 
     return [
-        make_step(record.use, json.loads(record.parameters), f"step {record.use} of the job")
+        make_step(
+            record.use,
+            before(record.use) | json.loads(record.parameters),
+            f"step {record.use} of the job",
+        )
         for record in records
     ]
 
 
+def before(use: str) -> dict[str, Any]:
+    """What parameters stand for that a record of a step does not have; see `Step.BEFORE`."""
+    return {} if ":" in use else dict(step_class(use).BEFORE)
+
+
 def parameters_of(step: Step) -> dict[str, Any]:
-    """All parameters of a step, as values of JSON."""
+    """All parameters of a step that decide, as values of JSON."""
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
     if "parameters" in values:
         # Other people's code. What it is called stands in the recipe's `use`.
         values = {"columns": values["columns"]} | dict(values["parameters"])
-    return {name: _plain(value) for name, value in values.items()}
+    values = {name: _plain(value) for name, value in values.items()}
+    # So the fingerprints of jobs stay what they were before there were these parameters.
+    old = step.BEFORE
+    return {name: value for name, value in values.items() if name not in old or old[name] != value}
 
 
 def default_parameters(use: str) -> dict[str, Any]:

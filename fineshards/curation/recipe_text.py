@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fineshards.curation.recipe import default_parameters
+from fineshards.curation.recipe import before, default_parameters
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -62,7 +62,8 @@ def _step_lines(step: StepRecord, everything: bool) -> Iterator[str]:
     for name, value in step.pins:
         yield f"# {_one_line(f'{name}: {value}')}"
     yield f"use = {to_toml(step.use)}"
-    parameters, defaults = json.loads(step.parameters), default_parameters(step.use)
+    parameters = before(step.use) | json.loads(step.parameters)
+    defaults = default_parameters(step.use)
     for name, value in parameters.items():
         if everything or name not in defaults or defaults[name] != value:
             yield from _assignment(name, value)

@@ -7,8 +7,8 @@ defaults; their annotations say what is allowed, and its docstring describes the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ class Step:
     VERSION: ClassVar[int] = 1
     # Whether the step is tried on golden documents. Not where other people's code may fail on them.
     GOLDEN: ClassVar[bool] = True
+    # What parameters that came later stand for in records of before, which do not have them.
+    BEFORE: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         """Names what recipes call the step."""
@@ -120,6 +122,23 @@ class Keyed(Step):
 
     def keys(self, batch: Batch) -> Keys:
         """The keys of the documents of a batch."""
+        raise NotImplementedError
+
+    @property
+    def compared(self) -> int:
+        """With how many earlier ones of each key a document is compared; 0 if keys decide alone."""
+        return 0
+
+    def contents(self, batch: Batch) -> list[npt.NDArray[np.uint64]]:
+        """What is compared of each document: a set of hashes, ascending."""
+        raise NotImplementedError
+
+    def similarity(self, one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
+        """How alike two documents are, from 0 to 1. one, other: their contents."""
+        raise NotImplementedError
+
+    def are_alike(self, similarity: float) -> bool:
+        """Whether two documents that are so similar count as the same."""
         raise NotImplementedError
 
 

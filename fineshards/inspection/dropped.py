@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -59,6 +59,7 @@ class Decision:
     out of the text as the step found it; empty if the document was dropped. cut: these spans; None
     where they are not found out. witness: the earlier document with the same key. witness_dropped:
     the step that dropped the witness itself, if one did: nothing may be left of what both say.
+    similarity: of the two, from 0 to 1, where the step compared them.
     """
 
     document: SourceText
@@ -68,6 +69,7 @@ class Decision:
     cut: list[str] | None
     witness: SourceText | None
     witness_dropped: str | None
+    similarity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class _Chosen:
     reason: str
     spans: tuple[int, ...]
     witness: tuple[int, int] | None
+    similarity: float | None
 
     @property
     def place(self) -> _Place:
@@ -175,10 +178,8 @@ def _choose(
     dataset: Dataset, reason: str | None, step: int | None, count: int
 ) -> list[tuple[int, int]]:
     """File and row of the documents with the smallest hashes, in order, among some files."""
-    names = {file.name for file in dataset.manifest.metadata}
-    files = [file.index for file in dataset.manifest.files if decisions_name(file.index) in names]
     best: list[tuple[int, int, int]] = []
-    for looked, file in enumerate(sorted(files, key=lambda file: _hash(file, 0))):
+    for looked, file in enumerate(_by_hash(dataset)):
         if looked >= _FILES and len(best) == count:
             break
         table = _matching(read_decisions(dataset.storage, file).table, reason, step)
@@ -188,6 +189,27 @@ def _choose(
         best += [(int(hashes[n]), file, int(rows[n])) for n in order.tolist()]
         best = heapq.nsmallest(count, best)
     return sorted((file, row) for _, file, row in best)
+
+
+def similarities(dataset: Dataset, step: int) -> list[tuple[int, int]]:
+    """How alike the documents that a step dropped are to their witnesses, among some files.
+
+    step: its number, from 0. Returns (least percent, documents), in parts of five percent.
+    """
+    found: Counter[int] = Counter()
+    for file in _by_hash(dataset)[:_FILES]:
+        table = _matching(read_decisions(dataset.storage, file).table, None, step)
+        alike = table["similarity"].drop_null().to_numpy()
+        # What is rounded to a bound in 32 bits was not less.
+        found.update(np.minimum(np.floor(alike * 20 + 1e-6), 19).astype(int).tolist())
+    return [(5 * part, count) for part, count in sorted(found.items())]
+
+
+def _by_hash(dataset: Dataset) -> list[int]:
+    """The files that have decisions, in the order in which some are looked at."""
+    names = {file.name for file in dataset.manifest.metadata}
+    files = [file.index for file in dataset.manifest.files if decisions_name(file.index) in names]
+    return sorted(files, key=lambda file: _hash(file, 0))
 
 
 def _hash(file: int, salt: int) -> int:
@@ -219,6 +241,7 @@ def _about_row(
             reason=first["reason"],
             spans=tuple(each["span"] for each in decisions if each["span"] is not None),
             witness=None if witness[0] is None else witness,
+            similarity=first["similarity"],
         )
 
 
@@ -241,6 +264,7 @@ def _with_texts(
             witness_dropped=(
                 recipe.step_name(dropping[each.witness]) if each.witness in dropping else None
             ),
+            similarity=each.similarity,
         )
         for each in chosen
     ]
@@ -364,13 +388,19 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
             witness = each.witness
             dropped = each.witness_dropped
             also = "" if dropped is None else f", and was itself dropped by {dropped}"
+            how = like_witness(each.similarity)
             lines += [
-                f"  earlier  {witness.file}, row {witness.row:,}, has the same key{also}",
+                f"  earlier  {witness.file}, row {witness.row:,}, {how}{also}",
                 *_text_lines("text", witness),
             ]
         lines.append("")
     shown = counted(len(found.shown), "decision")
     return [*lines, f"showed {shown}; {counted(found.documents, 'document')} dropped in all"]
+
+
+def like_witness(similarity: float | None) -> str:
+    """What the earlier document is to one that was dropped or cut."""
+    return "has the same key" if similarity is None else f"is {similarity:.0%} the same"
 
 
 def _text_lines(name: str, source: SourceText) -> Iterator[str]:

@@ -20,13 +20,15 @@ from fineshards.inspection.estimate import spread
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables import marks
+from fineshards.shards.tables.candidates import candidates
 from fineshards.shards.tables.decisions import NO_DECISIONS, Decisions
 from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.reading import Head, discover_blocks
 from fineshards.wording import counted, share
+from fineshards.worker.comparing import alike
 from fineshards.worker.indexes import index_records, key_type
 from fineshards.worker.kept_rows import batch_of
-from fineshards.worker.marking import decisions_of
+from fineshards.worker.marking import decisions_of, joins
 
 # Files that are looked at, and parts of the probe: so many that they are from all over the input.
 _FILES, _PARTS = 16, 32
@@ -216,14 +218,29 @@ def _marked(
         positions = marks.positions(batch.file, batch.rows[keys.owners])
         records.append(marks.key_records(keys.keys, positions, keys.spans))
     joined = np.concatenate(records)
-    if getattr(step, "rule", "earlier") == "components":
-        found = marks.components(marks.edges(joined))
+    if step.compared:
+        found = _compared(step, candidates(joined, step.compared), batches)
+    elif joins(step):
+        found = marks.edges(joined)
     else:
         found = marks.mark(joined, only_external=isinstance(step, SeenIn))
+    if joins(step):
+        found = marks.components(found)
     return {
         file: Decisions(decisions_of(part, number, step.reason))
         for file, part in marks.by_file(found)
     }
+
+
+def _compared(step: Keyed, pairs: marks.Records, batches: Sequence[Batch]) -> marks.Records:
+    """The pairs of the probe that are alike, as marks or as links."""
+    wanted = np.concatenate([pairs["position"], pairs["witness"]])
+    contents: dict[int, npt.NDArray[np.uint64]] = {}
+    for batch in batches:
+        batch = batch.keep(np.isin(marks.positions(batch.file, batch.rows), wanted))
+        places = marks.positions(batch.file, batch.rows).tolist()
+        contents |= dict(zip(places, step.contents(batch), strict=True))
+    return alike(step, pairs, contents)
 
 
 def _changed(batch: Batch, outcome: Outcome) -> list[int]:

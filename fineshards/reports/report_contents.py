@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fineshards.inspection.dropped import Decision, SourceText, show_dropped
+from fineshards.inspection.dropped import Decision, SourceText, show_dropped, similarities
 from fineshards.inspection.inspect import Summary, summarize
 from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
@@ -61,7 +61,7 @@ class StepRow:
     """What a step of the recipe found and dropped.
 
     number: from 1. found: documents that reach it. reasons: those with the most documents.
-    examples: some of its decisions.
+    examples: some of its decisions. similarities: see there.
     """
 
     number: int
@@ -71,6 +71,7 @@ class StepRow:
     reasons: tuple[Dropped, ...]
     left_out: int
     examples: tuple[Decision, ...]
+    similarities: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,7 @@ def _steps(dataset: Dataset, with_examples: bool) -> tuple[StepRow, ...]:
                 reasons=tuple(reasons[:MOST_REASONS]),
                 left_out=len(reasons[MOST_REASONS:]),
                 examples=_examples(dataset, recipe, number + 1) if with_examples else (),
+                similarities=tuple(similarities(dataset, number)) if step.verifies else (),
             )
         )
         found -= dropped

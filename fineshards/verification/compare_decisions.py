@@ -27,7 +27,7 @@ from fineshards.worker.indexes import index_of, index_records
 from fineshards.worker.kept_rows import batch_of
 
 _FILES_KEPT = 4
-_OF_MARK = ("row", "step", "span", "witness_file", "witness_row")
+_OF_MARK = ("row", "step", "span", "witness_file", "witness_row", "similarity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,16 @@ class _WitnessedDecision:
     span: int | None
     witness_file: int
     witness_row: int
+    similarity: float | None
 
 
 class DecisionReplay:
     """Judges a sample of the documents that were dropped or cut, and of those that were kept.
 
-    Of a decision of a keyed step it checks that the witness reached the step, and has one of the
-    keys, made of the texts as the step found them. With the rule `components` the two may be linked
-    through others only; there it checks that the witness was kept by the step.
+    Of a decision of a keyed step it checks that the witness reached the step, has one of the keys,
+    made of the texts as the step found them, and is as alike as is recorded. With the rule
+    `components` the two may be linked through others only; there it checks that the witness was
+    kept by the step.
     """
 
     def __init__(self, dataset: Dataset, percent: float) -> None:
@@ -68,6 +70,7 @@ class DecisionReplay:
         self._wanted: dict[int, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         self._marks: list[_WitnessedDecision] = []
         self._keys: dict[tuple[int, int, int], Keys | None] = {}
+        self._contents: dict[tuple[int, int, int], npt.NDArray[np.uint64]] = {}
         self._choose(dataset, percent)
         self.judged = 0
 
@@ -161,7 +164,11 @@ class DecisionReplay:
         batch = batch.keep(~gone)
         keyed = self._curator.steps[step]
         assert isinstance(keyed, Keyed)
-        found = keyed.keys(self._curator.texts(batch, decisions, step))
+        batch = self._curator.texts(batch, decisions, step)
+        found = keyed.keys(batch)
+        if keyed.compared:
+            for row, content in zip(batch.rows.tolist(), keyed.contents(batch), strict=True):
+                self._contents[file, row, step] = content
         for index, row in enumerate(batch.rows.tolist()):
             own = found.owners == index
             spans = None if found.spans is None else found.spans[own]
@@ -238,8 +245,21 @@ class DecisionReplay:
             same = (mark.witness_file, mark.witness_row) == (mark.file, mark.row)
             earlier = others.spans < mark.span if same else np.ones(len(others.keys), np.bool_)
             others = Keys(others.keys[earlier], others.owners[earlier])
-        shared = _as_set(keys) & _as_set(others.keys)
-        return None if shared else "has none of its keys"
+        if not _as_set(keys) & _as_set(others.keys):
+            return "has none of its keys"
+        assert isinstance(step, Keyed)
+        return self._unlike(step, mark) if step.compared else None
+
+    def _unlike(self, step: Keyed, mark: _WitnessedDecision) -> str | None:
+        """What is wrong with the similarity to a witness, if anything is."""
+        one = self._contents[mark.file, mark.row, mark.step]
+        other = self._contents[mark.witness_file, mark.witness_row, mark.step]
+        similarity = step.similarity(one, other)
+        if not step.are_alike(similarity):
+            return f"is only {similarity:.4g} alike"
+        if mark.similarity is None or np.float32(similarity) != np.float32(mark.similarity):
+            return f"is {similarity:.4g} alike, and {mark.similarity} is recorded"
+        return None
 
 
 def _as_set(keys: npt.NDArray[np.uint64]) -> set[bytes]:

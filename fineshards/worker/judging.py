@@ -26,6 +26,7 @@ from fineshards.sources.reading import read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 from fineshards.storage.checksums import checksum_to_base64
+from fineshards.worker.comparing import Comparing
 from fineshards.worker.indexes import index_records, key_type
 from fineshards.worker.kept_rows import batch_of, decided, survivors
 from fineshards.worker.marking import Marking
@@ -54,6 +55,10 @@ class Judging:
     def marking(self, stage: int) -> Marking:
         """The keyed step that ends a stage."""
         return Marking(self._work, self.curator, stage)
+
+    def comparing(self, stage: int) -> Comparing:
+        """The keyed step that ends a stage, which compares texts."""
+        return Comparing(self._work, self.curator, stage, self.marking(stage))
 
     def judge_block(self, file: SourceFile, block: Block, number: int) -> tuple[JudgedBlock, bool]:
         """Judges the rows of a block in a stage that ends with a keyed step.

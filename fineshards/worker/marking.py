@@ -12,6 +12,7 @@ from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.job.records import Block
+from fineshards.shards.tables.candidates import candidates, wanted_by
 from fineshards.shards.tables.decisions import SCHEMA
 from fineshards.shards.tables.marks import (
     EDGE,
@@ -33,7 +34,14 @@ from fineshards.shards.tables.marks import (
     split,
     without_repeats,
 )
-from fineshards.shards.tables.verdicts import FIRSTS, KeyFile, Range, StageFiles
+from fineshards.shards.tables.verdicts import (
+    FIRSTS,
+    WANTED,
+    KeyFile,
+    Range,
+    StageFiles,
+    is_of,
+)
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type
@@ -71,7 +79,7 @@ class Marking:
         for partition, part in enumerate(split(records, partitions)):
             stop = start + len(part)
             if len(part):
-                if self._work.inline and not _joins(self._keyed):
+                if self._work.inline and (self._keyed.compared or not self._joins):
                     part = without_repeats(part)[0]
                 found.append((partition, self._range(keys.name, start * size, stop * size, part)))
             start = stop
@@ -83,32 +91,50 @@ class Marking:
         """Finds the keys of a range of keys that an earlier document has.
 
         Returns (file, where its marks are, or the marks), and the same of the firsts of keys that a
-        block has very often. With the rule `components`, (0, links).
+        block has very often. Where texts are compared, marks are pairs of candidates; also returns
+        (file, which of its documents are wanted). With the rule `components`, (0, links).
         """
-        if _joins(self._keyed):
+        if self._joins and not self._keyed.compared:
             return self._linked(partition, partitions, ranges)
         stage = self._stage
-        marks = stage.read_marks(partition, partitions, self._mark_type)
-        first = stage.read_marks(partition, partitions, self._first_type, firsts=True)
+        marks = stage.read_marks(partition, partitions, mark_dtype(self._spans))
+        first = stage.read_marks(partition, partitions, self._first_type, FIRSTS)
         if marks is None or first is None:
             keys, asked = self._few_of_each_key(ranges)
-            first = firsts(keys, asked)
-            stage.write_marks(partition, partitions, first, firsts=True)
-            marks = mark(keys, self._only_external)
+            first = firsts(keys, asked, max(self._keyed.compared, 1))
+            stage.write_marks(partition, partitions, first, FIRSTS)
+            if self._keyed.compared:
+                marks = self._of_this_job(candidates(keys, self._keyed.compared))
+            else:
+                marks = mark(keys, self._only_external)
             stage.write_marks(partition, partitions, marks)
-        return [
-            *self._marks(stage.marks_file(partition, partitions), marks),
-            *self._marks(stage.marks_file(partition, partitions, firsts=True), first),
+        found = [
+            *self.places(stage.marks_file(partition, partitions), marks),
+            *self.places(stage.marks_file(partition, partitions, FIRSTS), first),
         ]
+        if self._keyed.compared:
+            wanted = stage.read_marks(partition, partitions, mark_dtype(), WANTED)
+            if wanted is None:
+                wanted = wanted_by(marks)
+                stage.write_marks(partition, partitions, wanted, WANTED)
+            found += self.places(stage.marks_file(partition, partitions, WANTED), wanted)
+        return found
+
+    def _of_this_job(self, pairs: Records) -> Records:
+        """Pairs without those of documents of earlier generations, about which nothing is new."""
+        if not self._work.earlier:
+            return pairs
+        first = self._work.checkpoints.job().new_files[0].index
+        return pairs[file_of(pairs["position"]) >= first]
 
     def _linked(
         self, partition: int, partitions: int, ranges: Sequence[Range]
     ) -> list[tuple[int, Range]]:
         links = self._stage.read_marks(partition, partitions, EDGE)
         if links is None:
-            links = edges(self._read(ranges, key_type(self._keyed)))
+            links = edges(self.read(ranges, key_type(self._keyed)))
             self._stage.write_marks(partition, partitions, links)
-        return self._marks(self._stage.marks_file(partition, partitions), links)
+        return self.places(self._stage.marks_file(partition, partitions), links)
 
     def join_components(self, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
         """Finds the components of all links; returns what `mark_keys` does.
@@ -119,30 +145,41 @@ class Marking:
         marks = self._stage.read_marks(partition, partitions, mark_dtype())
         if marks is None:
             _check_memory(sum(stop - start for _, start, stop, _ in ranges) // EDGE.itemsize)
-            marks = components(self._read(ranges, EDGE))
+            marks = components(self.read(ranges, EDGE))
             self._stage.write_marks(partition, partitions, marks)
-        return self._marks(self._stage.marks_file(partition, partitions), marks)
+        return self.places(self._stage.marks_file(partition, partitions), marks)
 
     def write_marked(self, file: int, blocks: Sequence[Block], ranges: Sequence[Range]) -> None:
         """Stores the marks of a source file as decisions."""
         if self._stage.has_marked(file):
             return
-        spans = isinstance(self._keyed, KeyedSpans)
-        dtype = mark_dtype(spans)
-        parts = [self._read([each], dtype) for each in ranges if not each[0].endswith(FIRSTS)]
-        told = [each for each in ranges if each[0].endswith(FIRSTS)]
+        dtype = mark_dtype(self._spans, self._has_similarity)
+        parts = [self.read([each], dtype) for each in ranges if not is_of(each, FIRSTS)]
+        told = [each for each in ranges if is_of(each, FIRSTS)]
         if told:
-            first = self._read(told, self._first_type)
-            for block in blocks:
-                content = self._storage.read(self._stage.keys_file(block))
-                keys = np.frombuffer(content, key_type(self._keyed))
-                parts.append(repeats(keys, first, self._only_external))
-        marks = merge_marks(parts, spans)
+            first = self.read(told, self._first_type)
+            parts += [repeats(keys, first, self._only_external) for keys in self.keys_of(blocks)]
+        marks = merge_marks(parts, self._spans, self._has_similarity)
         self._stage.write_marked(file, decisions_of(marks, self._step, self._keyed.reason))
 
+    def keys_of(self, blocks: Iterable[Block]) -> Iterator[Records]:
+        """The sorted keys of each of some blocks."""
+        for block in blocks:
+            content = self._storage.read(self._stage.keys_file(block))
+            yield np.frombuffer(content, key_type(self._keyed))
+
     @property
-    def _mark_type(self) -> np.dtype[np.void]:
-        return mark_dtype(isinstance(self._keyed, KeyedSpans))
+    def _spans(self) -> bool:
+        return isinstance(self._keyed, KeyedSpans)
+
+    @property
+    def _joins(self) -> bool:
+        return joins(self._keyed)
+
+    @property
+    def _has_similarity(self) -> bool:
+        """Whether marks say how alike documents are; those of a component may be linked only."""
+        return self._keyed.compared > 0 and not self._joins
 
     @property
     def _first_type(self) -> np.dtype[np.void]:
@@ -155,21 +192,23 @@ class Marking:
     def _few_of_each_key(self, ranges: Iterable[Range]) -> tuple[Records, Mask]:
         """As `without_repeats` of each block's part of a range of keys."""
         dtype = key_type(self._keyed)
-        parts = [without_repeats(self._read([each], dtype)) for each in ranges]
+        parts = [without_repeats(self.read([each], dtype)) for each in ranges]
         keys = np.concatenate([np.empty(0, dtype), *(kept for kept, _ in parts)])
         return keys, np.concatenate([np.empty(0, np.bool_), *(asked for _, asked in parts)])
 
-    def _read(self, ranges: Iterable[Range], dtype: np.dtype[np.void]) -> Records:
-        parts = (_bytes_of(each, self._storage) for each in ranges)
+    def read(self, ranges: Iterable[Range], dtype: np.dtype[np.void]) -> Records:
+        """Records in several ranges."""
+        parts = (bytes_of(each, self._storage) for each in ranges)
         return np.frombuffer(b"".join(parts), dtype)
 
     def _range(self, name: str, start: int, stop: int, records: Records) -> Range:
         """A reference to records, or the records themselves."""
         if self._work.inline:
-            return FIRSTS if name.endswith(FIRSTS) else "", start, stop, records.tobytes()
+            kind = next((kind for kind in (FIRSTS, WANTED) if kind in name), "")
+            return kind, start, stop, records.tobytes()
         return name, start, stop, None
 
-    def _marks(self, name: str, marks: Records) -> list[tuple[int, Range]]:
+    def places(self, name: str, marks: Records) -> list[tuple[int, Range]]:
         """Stored marks, or firsts, by file; all links are those of file 0."""
         size = marks.dtype.itemsize
         places = [(0, 0, len(marks))] if marks.dtype == EDGE else _starts(marks)
@@ -179,7 +218,7 @@ class Marking:
         ]
 
 
-def _joins(keyed: Keyed) -> bool:
+def joins(keyed: Keyed) -> bool:
     """Whether documents that are linked in several steps are duplicates too."""
     return getattr(keyed, "rule", "earlier") == "components"
 
@@ -195,7 +234,8 @@ def _check_memory(links: int) -> None:
         )
 
 
-def _bytes_of(found: Range, storage: Storage) -> bytes:
+def bytes_of(found: Range, storage: Storage) -> bytes:
+    """The bytes of a range."""
     name, start, stop, content = found
     return storage.read_range(name, start, stop) if content is None else content
 
@@ -215,6 +255,7 @@ def decisions_of(marks: Records, step: int, reason: str) -> pa.Table:
     files[is_external(witness)] *= -1
     files[is_external(witness)] -= 1
     spans = marks["span"] if "span" in (marks.dtype.names or ()) else None
+    alike = "similarity" in (marks.dtype.names or ())
     columns = [
         pa.array(row_of(marks["position"])),
         pa.array(np.full(count, step, np.int16)),
@@ -222,5 +263,6 @@ def decisions_of(marks: Records, step: int, reason: str) -> pa.Table:
         pa.nulls(count, pa.uint32()) if spans is None else pa.array(spans),
         pa.array(files),
         pa.array(row_of(witness)),
+        pa.array(marks["similarity"]) if alike else pa.nulls(count, pa.float32()),
     ]
     return pa.table(columns, schema=SCHEMA)

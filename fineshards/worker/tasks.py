@@ -190,6 +190,22 @@ def mark_keys(
     return worker.recipe.marking(stage).mark_keys(partition, partitions, ranges)
 
 
+@_task(lambda stage, file, _: f"reading what is compared of file {file}")
+def write_contents(
+    worker: Worker, stage: int, file: int, ranges: tuple[Range, ...]
+) -> list[tuple[int, Range]]:
+    """Makes what is compared of the documents of a file that share a key with later ones."""
+    return worker.recipe.comparing(stage).write_contents(file, ranges)
+
+
+@_task(lambda stage, file, _: f"comparing documents of file {file}")
+def compare_documents(
+    worker: Worker, stage: int, file: int, ranges: tuple[Range, ...]
+) -> list[tuple[int, Range]]:
+    """Finds the documents of a file that are like an earlier one with one of their keys."""
+    return worker.recipe.comparing(stage).compare(file, ranges)
+
+
 @_task(lambda *_: "joining components")
 def join_components(
     worker: Worker, stage: int, ranges: tuple[Range, ...]

@@ -75,7 +75,7 @@ def test_dropped_documents_are_shown_beside_their_witnesses(built: Path, capsys)
 
 def test_a_witness_that_was_dropped_itself_is_told(tmp_path: Path, capsys) -> None:
     words = ["".join(letters) for letters in product("abcdefghij", repeat=3)]  # no number counts
-    texts = [" ".join(words[start : start + 300]) for start in range(0, 600, 40)]
+    texts = [" ".join(words[start : start + 300]) for start in range(0, 600, 20)]
     texts += ["two words", "two words"]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     (tmp_path / "recipe.toml").write_text(
@@ -92,11 +92,14 @@ def test_a_witness_that_was_dropped_itself_is_told(tmp_path: Path, capsys) -> No
     ]
     assert {each["witness_dropped"] for each in near} == {None, "1 minhash", "2 length"}
     assert main(["inspect", out, "--dropped", f"--document=0:{len(texts) - 1}"]) == 0
-    expected = f"row {len(texts) - 2}, has the same key, and was itself dropped by 2 length"
+    expected = f"row {len(texts) - 2}, is 100% the same, and was itself dropped by 2 length"
     assert expected in capsys.readouterr().out
     assert main(["report", out, f"--output={tmp_path}/report.html"]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert "The earlier document with the same key, dropped by 1 minhash<" in page
+    page = " ".join(page.split())
+    assert "The earlier document that is 87 % the same, dropped by 1 minhash<" in page
+    assert "How alike dropped documents are to the earlier one" in page
+    assert "85 % to 90 %" in page
 
 
 def test_a_decision_is_shown_without_its_source(built: Path, capsys) -> None:

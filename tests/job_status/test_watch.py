@@ -119,7 +119,10 @@ def test_the_process_of_a_build_knows_that_it_runs(stopped: Path) -> None:
     console = Console(file=drawn, force_terminal=True, width=100)
     storage = open_storage(str(stopped))
     (folder,) = (path.parent for path in stopped.glob("checkpoints/*/running"))
-    with held_lock(storage, str(folder.relative_to(stopped))), watch(StatusReader(storage), console):
+    with (
+        held_lock(storage, str(folder.relative_to(stopped))),
+        watch(StatusReader(storage), console),
+    ):
         deadline = time.monotonic() + 60
         while "last written" not in drawn.getvalue() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -38,7 +38,7 @@ STEPS: Steps = [
     ("exact", {}),
     ("symbol_lines", {}),
     ("lines", {"min_doc_words": 3}),
-    ("minhash", {"n_grams": 3}),
+    ("minhash", {"n_grams": 3, "verify": "none"}),
     ("sample", {"rate": 0.95}),
 ]
 FLAGS = ["--shard_tokens=400", "--test_fraction=0.2", "--block_bytes=1"]
@@ -88,6 +88,44 @@ def test_a_corpus_in_three_parts_is_the_corpus_at_once(
     assert (grown / "metadata/decisions/00000.parquet").read_bytes() == first_decisions
     for generation in (1, 2, 3):
         assert fineshards.verify(grown, generation=generation).problems == []
+
+
+@pytest.mark.parametrize("verify", ["jaccard", "containment"])
+def test_new_documents_are_compared_with_the_texts_of_earlier_ones(
+    tmp_path: Path, verify: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    likely = {"n_grams": 2, "buckets": 30, "hashes_per_bucket": 1, "threshold": 0.6}
+    steps: Steps = [("lines", {"min_doc_words": 3}), ("minhash", likely | {"verify": verify})]
+    parts: list[list[Row]] = [ROWS[:30], ROWS[30:50], ROWS[50:]]
+    files = write_files(tmp_path / "in", parts)
+    recipe = write_recipe(tmp_path / "recipe.toml", steps)
+    build(tmp_path / "at-once", files, recipe, *FLAGS, "--keep_keys")
+    grown = tmp_path / "grown"
+    build(grown, files[:1], recipe, *FLAGS, "--keep_keys")
+    append(grown, files[1])
+    append(grown, files[2])
+    assert content_of(grown) == content_of(tmp_path / "at-once")
+    found, expected = decisions_in(grown, 3), curate(parts, steps)
+    assert found == expected.decisions
+    assert shards_in(grown) == expected.shards(400, "0.2")
+    assert fineshards.verify(grown, sample=100).problems == []
+    assert any(each[6] is not None and each[4] == 0 for each in found[1])
+
+
+def test_new_documents_cannot_be_compared_with_a_text_that_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_files(tmp_path / "in", [ROWS[:30], ROWS[:30]])
+    recipe = write_recipe(tmp_path / "recipe.toml", [("minhash", {})])
+    build(tmp_path / "out", files[:1], recipe, *FLAGS, "--keep_keys")
+    gone = files[0].rename(tmp_path / "gone")
+    capsys.readouterr()
+    assert main(["append", f"{tmp_path}/out", f"--input={files[1]}"]) == 1
+    assert str(files[0]) in (said := capsys.readouterr().err)
+    assert "Traceback" not in said
+    gone.rename(files[0])
+    append(tmp_path / "out", files[1])
+    assert fineshards.verify(tmp_path / "out", sample=100).problems == []
 
 
 @pytest.fixture(scope="module")

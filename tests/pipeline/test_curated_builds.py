@@ -24,6 +24,7 @@ from support.tokenizer_files import oracle_documents, save, train
 
 import fineshards
 from fineshards.cli.cli import main
+from fineshards.worker import comparing
 from fineshards.worker.work import Work
 
 pytestmark = pytest.mark.curation
@@ -52,7 +53,7 @@ RECIPES: dict[str, Steps] = {
     "keyed alone": [("exact", {})],
     "keyed steps in a row": [
         ("exact", {"by": "normalized"}),
-        ("minhash", {}),
+        ("minhash", {"verify": "none"}),
         ("lines", {"min_doc_words": 4}),
         ("paragraphs", {"min_doc_words": 4}),
     ],
@@ -75,6 +76,12 @@ RECIPES: dict[str, Steps] = {
         ("minhash", {"rule": "components", "buckets": 30, "hashes_per_bucket": 3}),
         ("sentences", {"split_sentences": False, "min_doc_words": 5, "min_num_sentences": 1}),
         ("length", {"min_chars": 30}),
+    ],
+    "compared": [
+        ("lines", {"min_doc_words": 3}),
+        ("pii", {}),
+        ("minhash", {"n_grams": 2, "buckets": 40, "hashes_per_bucket": 1, "threshold": 0.5}),
+        ("minhash", {"rule": "components", "verify": "containment", "candidates": 1}),
     ],
     "columns": [
         ("exact", {"by": "column:group"}),
@@ -121,7 +128,17 @@ def test_any_steps_in_any_order(seed: int, tmp_path: Path) -> None:
         ("regex", {"regex_exp": draw.choice(["house \\w+ tree", "^alpha"])}),
         ("sample", {"rate": 0.9, "seed": seed}),
         ("exact", {"by": draw.choice(["text", "normalized", "column:group"])}),
-        ("minhash", {"rule": draw.choice(["earlier", "components"]), "n_grams": 2}),
+        (
+            "minhash",
+            {
+                "rule": draw.choice(["earlier", "components"]),
+                "verify": draw.choice(["none", "jaccard", "containment"]),
+                "candidates": draw.choice([1, 2, 3]),
+                "buckets": draw.choice([14, 50]),
+                "hashes_per_bucket": draw.choice([1, 3]),
+                "n_grams": 2,
+            },
+        ),
         ("lines", {"min_doc_words": 5, "min_chars": draw.choice([1, 25])}),
         ("paragraphs", {"min_doc_words": draw.choice([0, 9])}),
     ]
@@ -242,6 +259,16 @@ def test_keys_may_cross_the_shuffle_as_bytes(
     monkeypatch.setattr(Work, "of", lambda *args, inline, **named: of(*args, inline=True, **named))
     output = rebuild(reference, tmp_path, *flags)
     assert content_of(output) == content_of(reference / "out")
+
+
+def test_contents_may_be_read_in_many_parts(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of large files are, which would not fit into memory."""
+    monkeypatch.setattr(comparing, "_MEMORY", 400)
+    output = rebuild(reference, tmp_path, "--keep_checkpoints", "--block_bytes=1")
+    assert content_of(output) == content_of(reference / "out")
+    assert len(list(output.glob("checkpoints/*/marks/*/00000-of-*-sets.marks"))) > 2
 
 
 def test_components_may_cross_the_shuffle_as_bytes(

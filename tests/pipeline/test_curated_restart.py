@@ -20,6 +20,7 @@ STEPS: Steps = [
     ("exact", {}),
     ("symbol_lines", {}),
     ("lines", {"min_doc_words": 4}),
+    ("minhash", {"n_grams": 2, "buckets": 20, "hashes_per_bucket": 1, "threshold": 0.6}),
     ("length", {"min_chars": 30}),
 ]
 FILES = made_up_files(6, (16, 12))
@@ -99,6 +100,12 @@ def zeroed(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
+def kind_of(path: Path) -> str:
+    """What marks are, such as firsts; empty for those of a range of keys."""
+    kind = path.stem.rpartition("-")[2]
+    return kind if kind.isalpha() else ""
+
+
 @pytest.mark.curation
 @pytest.mark.parametrize("damage", [cut, one_bit, zeroed, Path.unlink])
 def test_what_a_power_cut_damaged_is_made_again(
@@ -111,8 +118,9 @@ def test_what_a_power_cut_damaged_is_made_again(
     for path in sorted(kept.rglob("*")):
         kind, *number = path.relative_to(kept).parts[:-1] or ("",)
         if kind in ("judged", "marks", "marked") and path.stat().st_size and path.is_file():
-            victims[kind + number[0], path.suffix] = path
-    assert len(victims) >= 11
+            victims[kind + number[0], kind_of(path), path.suffix] = path
+    assert {kind for _, kind, _ in victims} == {"", "firsts", "wanted", "sets", "parts", "compared"}
+    assert len(victims) >= 22
     for path in victims.values():
         damage(path)
     assert main(["build", f"--output={output}", *flags, "--keep_checkpoints"]) == 0
@@ -123,8 +131,9 @@ def test_what_a_power_cut_damaged_is_made_again(
     assert damaged <= again
 
     def stem(name: str) -> str:
-        """Of a block, or of a range of keys, whose marks and firsts are made together."""
-        return name.rpartition("/")[2].partition(".")[0].removesuffix("-firsts")
+        """Of a block, or of a range of keys or a file, whose marks are made together."""
+        kind = kind_of(Path(name))
+        return Path(name).name.partition(".")[0].removesuffix(f"-{kind}" if kind else "")
 
     assert set(map(stem, again)) <= set(map(stem, damaged))
 

@@ -22,14 +22,15 @@ import pyarrow.parquet as pq
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import NamedStep, make_step
 from fineshards.curation.step import Judge, Keyed, KeyedSpans
+from fineshards.curation.words.normal_form import simplified_words
 from support.oracle import cut, oracle_by_text, oracle_shuffled, tokens_of
 
 # A row of a source: None if it cannot be read.
 Row = dict[str, Any] | None
 # file, row
 Place = tuple[int, int]
-# row, step, reason, span, witness file, witness row
-Decision = tuple[int, int, str, int | None, int | None, int | None]
+# row, step, reason, span, witness file, witness row, similarity
+Decision = tuple[int, int, str, int | None, int | None, int | None, float | None]
 Steps = Sequence[tuple[str, dict[str, Any]]]
 
 SCHEMA = pa.schema(
@@ -200,9 +201,19 @@ class _Stream:
         texts = pa.array([self.texts[place]], pa.large_string())
         return Batch(file, np.array([number]), texts, columns, is_json)
 
-    def decide(self, place: Place, number: int, reason: str, *rest: int | None) -> None:
-        span, *witness = rest or (None, None, None)
-        self.decisions[place[0]].append((place[1], number, reason, span, *witness))  # type: ignore[arg-type]
+    def decide(
+        self,
+        place: Place,
+        number: int,
+        reason: str,
+        span: int | None = None,
+        witness_file: int | None = None,
+        witness_row: int | None = None,
+        similarity: float | None = None,
+    ) -> None:
+        alike = None if similarity is None else float(np.float32(similarity))
+        decision = place[1], number, reason, span, witness_file, witness_row, alike
+        self.decisions[place[0]].append(decision)
 
 
 def named(steps: Steps) -> list[NamedStep]:
@@ -232,7 +243,10 @@ def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
         else:
             assert isinstance(step, Keyed)
             joins = getattr(step, "rule", "earlier") == "components"
-            (_drop_components if joins else _drop_repeated)(stream, number, step)
+            if step.compared:
+                _drop_alike(stream, number, step, joins)
+            else:
+                (_drop_components if joins else _drop_repeated)(stream, number, step)
     dropped: list[dict[tuple[int, str], tuple[int, int]]] = []
     for file, decisions in enumerate(stream.decisions):
         # Cuts before what they lead to.
@@ -278,6 +292,45 @@ def _drop_repeated(stream: _Stream, number: int, step: Keyed) -> None:
         if witnesses:
             stream.decide(place, number, step.reason, None, *min(witnesses))
             del stream.texts[place]
+
+
+def _drop_alike(stream: _Stream, number: int, step: Any, joins: bool) -> None:
+    """Compares sets of runs of words, not of hashes."""
+    shingles = {place: _shingles(text, step) for place, text in stream.texts.items()}
+    members: dict[Any, list[Place]] = {}
+    pairs: dict[Place, set[Place]] = {}
+    for place in stream.texts:
+        for key in {key for key, _ in _keys(stream, place, step)}:
+            earlier = members.setdefault(key, [])
+            pairs.setdefault(place, set()).update(earlier[: step.candidates])
+            earlier.append(place)
+    links = []
+    for place, others in pairs.items():
+        for other in sorted(others):
+            both = len(shingles[place] & shingles[other])
+            sizes = len(shingles[place]), len(shingles[other])
+            among = min(sizes) if step.verify == "containment" else sum(sizes) - both
+            if both / among >= step.threshold:
+                links.append((other, place, both / among))
+                if not joins:
+                    break
+    if joins:
+        least = {place: place for place in stream.texts}
+        for _ in least:
+            for one, other, _ in links:
+                least[one] = least[other] = min(least[one], least[other])
+        links = [(witness, place, None) for place, witness in least.items() if place != witness]
+    for witness, place, similarity in links:
+        stream.decide(place, number, step.reason, None, *witness, similarity)
+        del stream.texts[place]
+
+
+def _shingles(text: str, step: Any) -> set[tuple[str, ...]]:
+    words = simplified_words(text)
+    if step.words == "characters":
+        words = list("".join(words))
+    size = min(step.n_grams, len(words))
+    return {tuple(words[at : at + size]) for at in range(len(words) - size + 1)}
 
 
 def _drop_components(stream: _Stream, number: int, step: Keyed) -> None:
@@ -327,7 +380,8 @@ def decisions_in(folder: Path, files: int) -> list[list[Decision]]:
     for number in range(files):
         path = folder / f"metadata/decisions/{number:05d}.parquet"
         rows = pq.read_table(path).to_pylist() if path.exists() else []
-        found.append([tuple(row.values()) for row in rows])
+        # Without similarities there is no such column.
+        found.append([(*list(row.values())[:6], row.get("similarity")) for row in rows])
     return found
 
 

@@ -15,24 +15,29 @@ of a document, to the bit; all numbers are 64-bit, and arithmetic is modulo 2^64
 
 The order of products is decided by their top bits, to which all bits of an odd multiplier and of a
 hash contribute.
+
+A shared key is a guess. With `verify`, two documents with one are compared by the sets of the
+hashes of their shingles, a and b. Jaccard's similarity is |a and b| / |a or b|, containment
+|a and b| / min(|a|, |b|), as 64-bit floats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Seed, check, whole
+from fineshards.curation.parameters import Seed, Share, check, whole
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.words.normal_form import Words, pins, word_hashes
+from fineshards.shards.tables.candidates import MOST_CANDIDATES
 
 U64 = npt.NDArray[np.uint64]
 # From the hashes of the shingles of a batch, the first shingle of each document and the number of
@@ -53,7 +58,8 @@ class MinHash(Keyed, name="minhash"):
     """Drops a document that is nearly the same as an earlier one.
 
     A document with fewer than `n_grams` words is dropped only if an earlier one has the same words;
-    one without words is kept.
+    one without words is kept. Each document is compared with the first `candidates` ones of each of
+    its keys, and kept if it is like none of them.
 
     Args:
         n_grams: Words per shingle.
@@ -66,6 +72,11 @@ class MinHash(Keyed, name="minhash"):
         rule: "earlier": a document is dropped if an earlier one shares a band key. "components":
             documents that are linked through others count as the same too, and the first one in
             the stream is kept.
+        verify: How documents that share a key are compared before one is dropped. "jaccard": by the
+            share of their shingles that both have. "containment": by the share of the smaller one's
+            shingles that the other one has. "none": not, as in datatrove.
+        threshold: The least share that makes them the same.
+        candidates: With how many earlier documents of each key a document is compared.
 
     Example:
         >>> batch = Batch.of_texts(["The same words!", "the same words", "…"])
@@ -75,6 +86,7 @@ class MinHash(Keyed, name="minhash"):
     """
 
     KEY_BITS: ClassVar[int] = 64
+    BEFORE: ClassVar[Mapping[str, Any]] = {"verify": "none", "threshold": 0.8, "candidates": 2}
 
     n_grams: _Number = 5
     buckets: _Number = 14
@@ -82,6 +94,9 @@ class MinHash(Keyed, name="minhash"):
     seed: Seed = 1
     words: Words = "space"
     rule: Literal["earlier", "components"] = "earlier"
+    verify: Literal["jaccard", "containment", "none"] = "jaccard"
+    threshold: Share = 0.8
+    candidates: Annotated[int, whole(1, MOST_CANDIDATES)] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +113,36 @@ class MinHash(Keyed, name="minhash"):
         return pins(self.words)
 
     def keys(self, batch: Batch) -> Keys:
+        shingles, bounds, owners = self._shingles(batch)
+        minima = fastest_minima()(shingles, bounds, self._multipliers)
+        return Keys(band_keys(minima, self.buckets), np.repeat(owners, self.buckets))
+
+    @property
+    def compared(self) -> int:
+        return 0 if self.verify == "none" else self.candidates
+
+    def contents(self, batch: Batch) -> list[U64]:
+        shingles, bounds, owners = self._shingles(batch)
+        found = [np.empty(0, np.uint64)] * len(batch)
+        for owner, (begin, end) in zip(owners.tolist(), pairwise(bounds.tolist()), strict=True):
+            found[owner] = np.unique(shingles[begin:end])
+        return found
+
+    def similarity(self, one: U64, other: U64) -> float:
+        if len(one) == len(other) and np.array_equal(one, other):
+            return 1.0
+        small, large = sorted((one, other), key=len)
+        places = np.minimum(np.searchsorted(large, small), len(large) - 1)
+        both = np.count_nonzero(large[places] == small)
+        return both / (
+            len(small) if self.verify == "containment" else len(small) + len(large) - both
+        )
+
+    def are_alike(self, similarity: float) -> bool:
+        return similarity >= self.threshold
+
+    def _shingles(self, batch: Batch) -> tuple[U64, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As `shingle_hashes`, of the documents with words, and their numbers."""
         derived = f"word hashes: {self.words}"
         documents = batch.derived(derived, lambda texts: word_hashes(texts, self.words))
         sizes = np.fromiter(
@@ -105,9 +150,7 @@ class MinHash(Keyed, name="minhash"):
         )
         owners = np.flatnonzero(sizes)
         hashes = np.frombuffer(b"".join(documents), "<u8").astype(np.uint64, copy=False)
-        shingles, bounds = shingle_hashes(hashes, sizes[owners], self.n_grams)
-        minima = fastest_minima()(shingles, bounds, self._multipliers)
-        return Keys(band_keys(minima, self.buckets), np.repeat(owners, self.buckets))
+        return *shingle_hashes(hashes, sizes[owners], self.n_grams), owners
 
     @cached_property
     def _multipliers(self) -> U64:

@@ -20,9 +20,10 @@ _COMPARED = ("exact", "minhash")
 class SeenIn(Keyed, name="seen_in"):
     """Drops documents that have a key of a document in other datasets or files.
 
-    Documents of the job are not compared with each other. The texts of `files` are taken as they
-    are: the steps before this one are not applied to them. An index of other documents comes before
-    all documents of the job, so a witness is named by the number of the index and its row there.
+    Documents of the job are not compared with each other, and keys decide alone. The texts of
+    `files` are taken as they are: the steps before this one are not applied to them. An index of
+    other documents comes before all documents of the job, so a witness is named by the number of
+    the index and its row there.
 
     Args:
         datasets: Folders of datasets that fineshards built with `--keep_keys` and the same keyed
@@ -50,6 +51,8 @@ class SeenIn(Keyed, name="seen_in"):
             raise UsageError(f"by must be {' or '.join(_COMPARED)}, got {self.by!r}.")
         if getattr(self.inner.step, "rule", "earlier") != "earlier":
             raise UsageError('the rule must be "earlier": indexes are not joined into components.')
+        if self.options.get("verify", "none") != "none":
+            raise UsageError('verify must be "none": texts of other datasets are not compared.')
 
     @cached_property
     def inner(self) -> NamedStep:

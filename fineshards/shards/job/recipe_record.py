@@ -49,6 +49,11 @@ class StepRecord:
         return str(json.loads(self.parameters).get("rule", "earlier"))
 
     @property
+    def verifies(self) -> bool:
+        """Whether a keyed step compares texts before it drops one."""
+        return self.keyed and "verify" in json.loads(self.parameters)
+
+    @property
     def compares(self) -> bool:
         """Whether documents of the dataset are compared with each other."""
         return self.keyed and self.use != "seen_in"

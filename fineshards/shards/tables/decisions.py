@@ -27,7 +27,8 @@ from fineshards.storage.base import Storage
 # row: number in the source file. step: number in the recipe, from 0. reason: why. span: number of
 # the span in the text as the step found it; null for a whole document. witness_file, witness_row:
 # the earlier document with the same key; a negative file is -1 minus the number of an index of
-# other documents (`seen_in`), and the row is that of its entry.
+# other documents (`seen_in`), and the row is that of its entry. similarity: of the two, where their
+# texts were compared.
 SCHEMA = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),
@@ -36,6 +37,7 @@ SCHEMA = pa.schema(
         pa.field("span", pa.uint32()),
         pa.field("witness_file", pa.int32()),
         pa.field("witness_row", pa.int64()),
+        pa.field("similarity", pa.float32()),
     ]
 )
 _ORDER = [("row", "ascending"), ("step", "ascending"), ("span", "ascending")]
@@ -51,6 +53,7 @@ def drops(rows: npt.NDArray[np.int64], step: int, reasons: Sequence[str]) -> pa.
         pa.nulls(count, pa.uint32()),
         pa.nulls(count, pa.int32()),
         pa.nulls(count, pa.int64()),
+        pa.nulls(count, pa.float32()),
     ]
     return pa.table(columns, schema=SCHEMA)
 
@@ -62,7 +65,12 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def to_bytes(table: pa.Table, metadata: dict[str, str] | None = None) -> bytes:
-    """Decisions as a Parquet file, whose pages have checksums. metadata: stored with the schema."""
+    """Decisions as a Parquet file, whose pages have checksums. metadata: stored with the schema.
+
+    Without the column of similarities where there are none, as in versions before.
+    """
+    if table["similarity"].null_count == len(table):
+        table = table.drop_columns("similarity")
     opened = io.BytesIO()
     with pq.ParquetWriter(
         opened,
@@ -82,6 +90,8 @@ def from_bytes(content: bytes, path: str) -> pa.Table:
     """The inverse of `to_bytes`; raises OutputError, with the path, if it is damaged."""
     try:
         table: pa.Table = open_parquet(io.BytesIO(content)).read(use_threads=False)
+        if "similarity" not in table.column_names:
+            table = table.append_column("similarity", pa.nulls(len(table), pa.float32()))
         return table.cast(SCHEMA.with_metadata(table.schema.metadata))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error

@@ -61,10 +61,14 @@ def key_dtype(bits: int, spans: bool = False) -> np.dtype[np.void]:
     return np.dtype([key, ("position", "<u8"), *([("span", "<u4")] if spans else [])])
 
 
-def mark_dtype(spans: bool = False) -> np.dtype[np.void]:
-    """The type of a mark: a position, the number of a span if there are spans, and the witness."""
+def mark_dtype(spans: bool = False, similarity: bool = False) -> np.dtype[np.void]:
+    """The type of a mark: a position, the number of a span if there are spans, and the witness.
+
+    similarity: whether it says how alike the two are, where their texts were compared.
+    """
     span = [("span", "<u4")] if spans else []
-    return np.dtype([("position", "<u8"), *span, ("witness", "<u8")])
+    alike = [("similarity", "<f4")] if similarity else []
+    return np.dtype([("position", "<u8"), *span, ("witness", "<u8"), *alike])
 
 
 def first_dtype(bits: int) -> np.dtype[np.void]:
@@ -180,14 +184,14 @@ def mark(records: Records, only_external: bool = False) -> Records:
     its key.
     """
     spans = "span" in (records.dtype.names or ())
-    at, starts = _repeated(records)
+    at, starts = repeated(records)
     position, witness = _with_first(records, at, starts)
     marked = position != witness
     if spans:
         # Of the records at the first position, the one with the smallest span is the first.
         span = records["span"][at]
         first_span = np.where(marked, np.uint32(2**32 - 1), span)
-        first_span = np.repeat(_least(first_span, starts), _lengths(starts, len(at)))
+        first_span = np.repeat(_least(first_span, starts), lengths(starts, len(at)))
         marked |= span != first_span
     marked &= ~is_external(position)
     if only_external:
@@ -205,27 +209,55 @@ def without_repeats(records: Records) -> tuple[Records, Mask]:
     Also returns where `firsts` must tell which is the first of all, once per key that may have had
     more. What is left gives the same when it is passed again.
     """
-    kept = records[~_beyond(records, MOST_ALIKE)]
-    return kept, _beyond(kept, MOST_ALIKE - 1)
+    kept = records[~beyond(records, MOST_ALIKE)]
+    return kept, beyond(kept, MOST_ALIKE - 1)
 
 
-def firsts(records: Records, asked: Mask) -> Records:
-    """Finds the first record of the keys of those asked about: the smallest position.
+def firsts(records: Records, asked: Mask, most: int = 1) -> Records:
+    """Finds the first documents of the keys of those asked about: the smallest positions.
 
-    records: as of `mark`. asked: which of them. Returns one record of `first_dtype` per record
-    asked about that is not an entry of an index, sorted by position.
+    records: as of `mark`. asked: which of them. most: documents per key. Returns a record of
+    `first_dtype` for each of them and each record asked about that is not an entry of an index,
+    sorted by position.
     """
     leading = _halves(records["key"])[0]
     alike = np.isin(leading, leading[asked])
     records, asked = records[alike], asked[alike]
-    at, starts = _repeated(records)
-    position, witness = _with_first(records, at, starts)
-    told = asked[at] & ~is_external(position)
-    bits = 8 * records.dtype["key"].itemsize
-    found = np.empty(np.count_nonzero(told), first_dtype(bits))
-    found["position"], found["witness"] = position[told], witness[told]
-    found["key"] = records["key"][at[told]]
-    return found[np.argsort(found["position"])]
+    at, starts = repeated(records)
+    group = np.repeat(np.arange(len(starts)), lengths(starts, len(at)))
+    first, first_starts = in_order(records["position"][at], group)
+    told = asked[at] & ~is_external(records["position"][at])
+    at, group = at[told], group[told]
+    counts = np.minimum(lengths(first_starts, len(first)), most)[group]
+    at = np.repeat(at, counts)
+    found = np.empty(len(at), first_dtype(8 * records.dtype["key"].itemsize))
+    found["position"], found["key"] = records["position"][at], records["key"][at]
+    found["witness"] = first[np.repeat(first_starts[group], counts) + numbered(counts)]
+    return found[np.argsort(found["position"], kind="stable")]
+
+
+def in_order(
+    positions: Positions, groups: npt.NDArray[np.int64]
+) -> tuple[Positions, npt.NDArray[np.int64]]:
+    """The positions of each group, ascending and each once, and where groups start.
+
+    groups: numbers from 0 without gaps, ascending.
+    """
+    order = np.lexsort((positions, groups))
+    positions, groups = positions[order], groups[order]
+    new = differs(groups)
+    once = new | differs(positions)
+    return positions[once], np.flatnonzero(new[once])
+
+
+def numbered(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The numbers 0 to count - 1 for each count, one after the other.
+
+    Example:
+        >>> numbered(np.array([2, 0, 3])).tolist()
+        [0, 1, 0, 1, 2]
+    """
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def repeats(records: Records, firsts: Records, only_external: bool = False) -> Records:
@@ -234,13 +266,13 @@ def repeats(records: Records, firsts: Records, only_external: bool = False) -> R
     firsts: of all keys of which some were left out.
     """
     spans = "span" in (records.dtype.names or ())
-    starts = np.flatnonzero(~_beyond(records, 1))
-    more = _lengths(starts, len(records)) - MOST_ALIKE
+    starts = np.flatnonzero(~beyond(records, 1))
+    more = lengths(starts, len(records)) - MOST_ALIKE
     starts, more = starts[more > 0], more[more > 0]
     known = dict(zip(map(_plain, firsts["key"]), firsts["witness"].tolist(), strict=True))
     witnesses = [known[_plain(key)] for key in records["key"][starts]]
     witness = np.repeat(np.array(witnesses, np.uint64), more)
-    others = records[_beyond(records, MOST_ALIKE)]
+    others = records[beyond(records, MOST_ALIKE)]
     marked = others["position"] != witness
     if spans:
         marked |= others["span"] != np.repeat(records["span"][starts], more)
@@ -253,25 +285,25 @@ def repeats(records: Records, firsts: Records, only_external: bool = False) -> R
     return marks
 
 
-def _beyond(records: Records, count: int) -> Mask:
+def beyond(records: Records, count: int) -> Mask:
     """Whether each of sorted records has the key of the one that is `count` before."""
-    beyond = np.zeros(len(records), np.bool_)
+    found = np.zeros(len(records), np.bool_)
     halves = [half[count:] == half[:-count] for half in _halves(records["key"])]
-    beyond[count:] = np.logical_and.reduce(halves)
-    return beyond
+    found[count:] = np.logical_and.reduce(halves)
+    return found
 
 
 def _plain(key: npt.NDArray[np.uint64]) -> bytes:
     return key.tobytes()
 
 
-def merge_marks(marks: Sequence[Records], spans: bool = False) -> Records:
+def merge_marks(marks: Sequence[Records], spans: bool = False, similarity: bool = False) -> Records:
     """Joins marks of several ranges of keys, or of several steps, in any order.
 
     Each is there once, with its smallest witness, sorted as by `mark`. At the peak, 40 bytes per
     mark beside two times what the marks take.
     """
-    dtype = mark_dtype(spans)
+    dtype = mark_dtype(spans, similarity)
     if any(each.dtype != dtype for each in marks):
         raise ValueError(f"marks of another type than {dtype}")
     return _each_once(np.concatenate([np.empty(0, dtype), *marks]))
@@ -294,13 +326,13 @@ def edges(records: Records) -> Records:
     """
     if "span" in (records.dtype.names or ()):
         raise ValueError("records of spans: components are those of documents")
-    at, starts = _repeated(records)
+    at, starts = repeated(records)
     member, smallest = _with_first(records, at, starts)
     linked = member != smallest
     found = np.empty(np.count_nonzero(linked), EDGE)
     found["smallest"], found["member"] = smallest[linked], member[linked]
     found = found[np.lexsort((found["smallest"], found["member"]))]
-    return found[_differs(found["member"]) | _differs(found["smallest"])]
+    return found[differs(found["member"]) | differs(found["smallest"])]
 
 
 def components(edges: Records, most: int = MOST_EDGES) -> Records:
@@ -321,7 +353,7 @@ def components(edges: Records, most: int = MOST_EDGES) -> Records:
     # A component is the same with its documents numbered without gaps, in the order of positions.
     nodes = np.concatenate([edges["smallest"], edges["member"]])
     nodes.sort()
-    nodes = nodes[_differs(nodes)]
+    nodes = nodes[differs(nodes)]
     labels = _labels(len(nodes), *(_numbers(nodes, edges[name]) for name in ("smallest", "member")))
     # Of several values for one label, the one that is assigned last stays: that of the first node.
     smallest = np.empty(len(nodes), np.uint64)
@@ -351,24 +383,24 @@ def _labels(
     return labels
 
 
-def _repeated(records: Records) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def repeated(records: Records) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Indices of the records that share their key with others, grouped by key, and group starts."""
     halves = _halves(records["key"])
     leading = np.ascontiguousarray(halves[0])
     order = np.argsort(leading)
     leading = leading[order]
-    differs = _differs(leading)
+    new = differs(leading)
     del leading
     if len(halves) == 2:
         # Almost never are only the leading halves equal. Then, one sort is not enough.
         trailing = halves[1][order]
-        if np.any(_differs(trailing) & ~differs):
+        if np.any(differs(trailing) & ~new):
             order = np.lexsort((halves[1], halves[0]))
-            differs = _differs(halves[0][order]) | _differs(halves[1][order])
+            new = differs(halves[0][order]) | differs(halves[1][order])
     # A record is alone with its key where it differs from the record before and the next one does.
-    alone = differs.copy()
-    alone[:-1] &= differs[1:]
-    return order[~alone], np.flatnonzero(differs[~alone])
+    alone = new.copy()
+    alone[:-1] &= new[1:]
+    return order[~alone], np.flatnonzero(new[~alone])
 
 
 def _with_first(
@@ -376,7 +408,7 @@ def _with_first(
 ) -> tuple[Positions, Positions]:
     """The positions of grouped records, and the smallest position of each one's group."""
     position = records["position"][at]
-    return position, np.repeat(_least(position, starts), _lengths(starts, len(at)))
+    return position, np.repeat(_least(position, starts), lengths(starts, len(at)))
 
 
 def _least(
@@ -386,16 +418,16 @@ def _least(
     return np.minimum.reduceat(values, starts) if len(starts) else values[:0]
 
 
-def _lengths(starts: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.int64]:
+def lengths(starts: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.int64]:
     """The number of records in each group."""
     return np.diff(starts, append=end)
 
 
-def _differs(values: npt.NDArray[np.unsignedinteger]) -> Mask:
+def differs(values: npt.NDArray[np.integer]) -> Mask:
     """Whether each value differs from the one before; the first does."""
-    differs = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=differs[1:])
-    return differs
+    found = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=found[1:])
+    return found
 
 
 def _each_once(marks: Records) -> Records:
@@ -404,5 +436,5 @@ def _each_once(marks: Records) -> Records:
     marks = marks[np.lexsort([marks["witness"], *(marks[name] for name in names)])]
     first = np.zeros(len(marks), np.bool_)
     for name in names:
-        first |= _differs(marks[name])
+        first |= differs(marks[name])
     return marks[first]

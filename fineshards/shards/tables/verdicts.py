@@ -9,6 +9,10 @@
     marks/0/00005-of-00016.json            marks them as finished
     marks/0/00005-of-00016-firsts.marks    the first of each key that a block has very often, and
                                            with .json the mark of its completion
+    marks/0/00005-of-00016-wanted.marks    where texts are compared: which documents files want
+    marks/0/00003-of-00000-sets.marks      what is compared of documents of source file 3, part 0
+    marks/0/00003-of-00000-parts.marks     which files want which parts of that
+    marks/0/00003-of-00000-compared.marks  which documents of source file 3 are like an earlier one
     marked/0/00003.decisions               the same by source file, as decisions
     index/0/00003.keys                     the keys of an index of other documents, and with .json
                                            the mark of its completion
@@ -23,8 +27,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.errors import OutputError
@@ -36,10 +42,10 @@ from fineshards.shards.tables.statistics import COUNTS
 from fineshards.storage.checksums import crc32c
 
 # Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
-# with an empty name, or `FIRSTS`. What crosses a shuffle is plain: Beam knows how to code tuples.
+# with their kind as the name. What crosses a shuffle is plain: Beam knows how to code tuples.
 Range = tuple[str, int, int, bytes | None]
-# How the name of a file ends that has firsts of keys instead of marks.
-FIRSTS = "-firsts.marks"
+# How the name of a file ends that has other marks than which documents have a key of earlier ones.
+FIRSTS, WANTED, SETS, PARTS, COMPARED = "-firsts", "-wanted", "-sets", "-parts", "-compared"
 _CHECKSUM_BYTES = 4
 
 
@@ -63,6 +69,11 @@ class JudgedBlock:
     file: SourceFile
     block: Block
     keys: KeyFile
+
+
+def is_of(found: Range, kind: str) -> bool:
+    """Whether marks are of a kind."""
+    return found[0].removesuffix(".marks").endswith(kind)
 
 
 class StageFiles:
@@ -169,19 +180,19 @@ class StageFiles:
     # -- marks by range of keys
 
     def write_marks(
-        self, partition: int, partitions: int, marks: Records, firsts: bool = False
+        self, partition: int, partitions: int, marks: npt.NDArray[Any], kind: str = ""
     ) -> None:
-        """Stores the marks of a range of keys, or the links; or the firsts."""
-        name = self._marks_name(partition, partitions, firsts)
+        """Stores the marks of a range of keys, or the links; or others, of a kind."""
+        name = self._marks_name(partition, partitions, kind)
         checksum = self._storage.write(f"{name}.marks", marks.tobytes(), durable=False)
         record = {"bytes": marks.nbytes, "crc32c": checksum}
         self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
 
     def read_marks(
-        self, partition: int, partitions: int, dtype: np.dtype[np.void], firsts: bool = False
+        self, partition: int, partitions: int, dtype: npt.DTypeLike, kind: str = ""
     ) -> Records | None:
-        """Stored marks, links or firsts; None if they are missing or damaged."""
-        name = self._marks_name(partition, partitions, firsts)
+        """Stored marks; None if they are missing or damaged."""
+        name = self._marks_name(partition, partitions, kind)
         try:
             record = json.loads(self._storage.read_if_there(f"{name}.json") or b"{}")
             expected = record["bytes"], record["crc32c"]
@@ -192,9 +203,9 @@ class StageFiles:
             return None
         return np.frombuffer(content, dtype)
 
-    def marks_file(self, partition: int, partitions: int, firsts: bool = False) -> str:
-        """The file of the marks of a range of keys, or of the firsts."""
-        return f"{self._marks_name(partition, partitions, firsts)}.marks"
+    def marks_file(self, partition: int, partitions: int, kind: str = "") -> str:
+        """The file of the marks of a range of keys, or of others."""
+        return f"{self._marks_name(partition, partitions, kind)}.marks"
 
     # -- marks by file
 
@@ -244,8 +255,7 @@ class StageFiles:
         """The file of the keys of a block."""
         return self._name("judged", f"{block.file:05d}-{block.index:05d}.keys")
 
-    def _marks_name(self, partition: int, partitions: int, firsts: bool = False) -> str:
-        kind = FIRSTS.removesuffix(".marks") if firsts else ""
+    def _marks_name(self, partition: int, partitions: int, kind: str = "") -> str:
         return self._name("marks", f"{partition:05d}-of-{partitions:05d}{kind}")
 
     def _marked_name(self, file: int) -> str:
