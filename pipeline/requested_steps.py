@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fineshards.config import BuildConfig, local_path
 from fineshards.curation.curator import describe
-from fineshards.curation.recipe import NamedStep, make_step
+from fineshards.curation.recipe import NamedStep, before, make_step
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
 from fineshards.pipeline.recipe_flags import load_recipe
 from fineshards.shards.job.curated_files import keys_name
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.finding import find_files
 from fineshards.storage.open import open_storage
@@ -66,15 +67,23 @@ def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
                 yield number, replace(file, index=index)
 
 
+def _of_keys(record: StepRecord) -> StepRecord:
+    """The record of a step without the parameters that decide no key."""
+    others = before(record.use)
+    parameters = json.loads(record.parameters).items()
+    left = {name: value for name, value in parameters if name not in others}
+    return StepRecord.of(record.use, left, record.version, dict(record.pins), record.keyed)
+
+
 def _keys_in(folder: str, step: SeenIn) -> Iterator[SourceFile]:
     """The files of a dataset's keys; raises UsageError if it has none of that kind."""
     storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
-    recipe, wanted = manifest.settings.recipe, step.inner.record()
+    recipe, wanted = manifest.settings.recipe, _of_keys(step.inner.record())
     found = [
         number
         for number, record in enumerate(recipe.steps if recipe and recipe.keep_keys else ())
-        if record == wanted
+        if _of_keys(record) == wanted
     ]
     if not found:
         raise UsageError(

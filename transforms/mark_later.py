@@ -82,16 +82,16 @@ class MarkLater(JobStep):
             | "EachMarks" >> beam.FlatMap(_each)
         )
         if step.verifies:
+            pairs, wanted = found | "ByKind" >> beam.Partition(_is_wanted, 2)
             contents = (
-                found
-                | "Wanted" >> beam.Filter(_is_wanted)
+                wanted
                 | "GroupWanted" >> beam.GroupByKey()
                 | "ListedWanted" >> beam.MapTuple(listed)
                 | "Contents" >> beam.ParDo(_Contents(METRICS, work, stage))
                 | "EachContents" >> beam.FlatMap(_each)
             )
             found = (
-                (found | "Pairs" >> beam.Filter(_is_pair), contents)
+                (pairs, contents)
                 | "PairsAndContents" >> beam.Flatten()
                 | "GroupPairs" >> beam.GroupByKey()
                 | "ListedPairs" >> beam.MapTuple(listed)
@@ -191,12 +191,8 @@ def _each(found: list[tuple[int, Range]]) -> Iterator[tuple[int, Range]]:
     return iter(found)
 
 
-def _is_wanted(found: tuple[int, Range]) -> bool:
-    return is_of(found[1], WANTED)
-
-
-def _is_pair(found: tuple[int, Range]) -> bool:
-    return not _is_wanted(found)
+def _is_wanted(found: tuple[int, Range], _: int) -> int:
+    return int(is_of(found[1], WANTED))
 
 
 def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:
@@ -274,9 +270,7 @@ class _Contents(_OfStage):
     def task(self, group: tuple[int, list[Range]]) -> Task:
         return write_contents(self._stage, group[0], _in_order(group[1]))
 
-    def counts(
-        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
-    ) -> dict[str, int]:
+    def counts(self, group: object, found: list[tuple[int, Range]]) -> dict[str, int]:
         return {"bytes_wanted": sum(stop - start for _, (_, start, stop, _) in found)}
 
 
@@ -284,9 +278,7 @@ class _Compare(_OfStage):
     def task(self, group: tuple[int, list[Range]]) -> Task:
         return compare_documents(self._stage, group[0], _in_order(group[1]))
 
-    def counts(
-        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
-    ) -> dict[str, int]:
+    def counts(self, group: object, found: object) -> dict[str, int]:
         return {"files_compared": 1}
 
 

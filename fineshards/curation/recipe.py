@@ -149,20 +149,19 @@ def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
 
 
 def before(use: str) -> dict[str, Any]:
-    """What parameters stand for that a record of a step does not have; see `Step.BEFORE`."""
+    """The parameters that a record of a step may lack; see `Step.BEFORE`."""
     return {} if ":" in use else dict(step_class(use).BEFORE)
 
 
 def parameters_of(step: Step) -> dict[str, Any]:
-    """All parameters of a step that decide, as values of JSON."""
+    """All parameters of a step, as values of JSON, except those that mean the same if missing."""
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
     if "parameters" in values:
         # Other people's code. What it is called stands in the recipe's `use`.
         values = {"columns": values["columns"]} | dict(values["parameters"])
     values = {name: _plain(value) for name, value in values.items()}
-    # So the fingerprints of jobs stay what they were before there were these parameters.
-    old = step.BEFORE
-    return {name: value for name, value in values.items() if name not in old or old[name] != value}
+    # So the fingerprints of earlier jobs stay the same.
+    return dict(each for each in values.items() if each not in step.BEFORE.items())
 
 
 def default_parameters(use: str) -> dict[str, Any]:

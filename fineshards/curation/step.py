@@ -38,7 +38,7 @@ class Step:
     VERSION: ClassVar[int] = 1
     # Whether the step is tried on golden documents. Not where other people's code may fail on them.
     GOLDEN: ClassVar[bool] = True
-    # What parameters that came later stand for in records of before, which do not have them.
+    # Parameters that records of earlier versions lack, with the values that such records mean.
     BEFORE: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, name: str | None = None) -> None:
@@ -109,6 +109,8 @@ class Keyed(Step):
 
     # Bits of a key, 64 or 128.
     KEY_BITS: ClassVar[int] = 128
+    # The least similarity of documents that count as the same, where their contents are compared.
+    threshold: float
 
     @property
     def key_bits(self) -> int:
@@ -126,19 +128,15 @@ class Keyed(Step):
 
     @property
     def compared(self) -> int:
-        """With how many earlier ones of each key a document is compared; 0 if keys decide alone."""
+        """Earlier documents per key that a document is compared with; 0 if keys decide alone."""
         return 0
 
     def contents(self, batch: Batch) -> list[npt.NDArray[np.uint64]]:
-        """What is compared of each document: a set of hashes, ascending."""
+        """The contents by which documents are compared: of each a set of hashes, ascending."""
         raise NotImplementedError
 
     def similarity(self, one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
         """How alike two documents are, from 0 to 1. one, other: their contents."""
-        raise NotImplementedError
-
-    def are_alike(self, similarity: float) -> bool:
-        """Whether two documents that are so similar count as the same."""
         raise NotImplementedError
 
 

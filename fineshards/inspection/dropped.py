@@ -388,7 +388,8 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
             witness = each.witness
             dropped = each.witness_dropped
             also = "" if dropped is None else f", and was itself dropped by {dropped}"
-            how = like_witness(each.similarity)
+            alike = each.similarity
+            how = "has the same key" if alike is None else f"is {alike:.0%} the same"
             lines += [
                 f"  earlier  {witness.file}, row {witness.row:,}, {how}{also}",
                 *_text_lines("text", witness),
@@ -396,11 +397,6 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
         lines.append("")
     shown = counted(len(found.shown), "decision")
     return [*lines, f"showed {shown}; {counted(found.documents, 'document')} dropped in all"]
-
-
-def like_witness(similarity: float | None) -> str:
-    """What the earlier document is to one that was dropped or cut."""
-    return "has the same key" if similarity is None else f"is {similarity:.0%} the same"
 
 
 def _text_lines(name: str, source: SourceText) -> Iterator[str]:

@@ -255,7 +255,7 @@ class DecisionReplay:
         one = self._contents[mark.file, mark.row, mark.step]
         other = self._contents[mark.witness_file, mark.witness_row, mark.step]
         similarity = step.similarity(one, other)
-        if not step.are_alike(similarity):
+        if similarity < step.threshold:
             return f"is only {similarity:.4g} alike"
         if mark.similarity is None or np.float32(similarity) != np.float32(mark.similarity):
             return f"is {similarity:.4g} alike, and {mark.similarity} is recorded"

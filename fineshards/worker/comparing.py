@@ -1,17 +1,18 @@
 """Compares documents that share a key with earlier ones, before one of them is dropped. No Beam.
 
-The contents of a candidate, a set of hashes, are made where its file is read, and go to the files
-that have a later document with one of its keys. There they are compared, document by document.
+A candidate's contents, a set of hashes, are computed where its file is read, and sent to the files
+with a later document that shares one of its keys. The documents are compared there.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed
@@ -22,8 +23,8 @@ from fineshards.shards.tables.decisions import Decisions, merged, read_decisions
 from fineshards.shards.tables.marks import (
     EDGE,
     Records,
+    differs,
     file_of,
-    first_dtype,
     mark_dtype,
     positions,
     row_of,
@@ -34,7 +35,6 @@ from fineshards.shards.tables.verdicts import (
     PARTS,
     SETS,
     Range,
-    StageFiles,
     earlier_decisions,
     is_of,
 )
@@ -51,66 +51,76 @@ _MEMORY = 128 << 20
 
 
 def alike(keyed: Keyed, pairs: Records, contents: Mapping[int, Contents]) -> Records:
-    """Compares the documents of pairs; returns those that are alike.
+    """Compares the documents of pairs; returns the alike ones, in records of `alike_type`.
 
-    pairs: sorted by position and witness. contents: by position. Of each document only the first
-    candidate that it is like, as a mark with their similarity; with the rule `components` all, as
-    edges.
+    pairs: sorted by position and witness. contents: by position. Each document is returned with the
+    first candidate that it is like; with the rule `components`, with each of them.
     """
     every, found, last = joins(keyed), [], None
     for position, witness in pairs.tolist():
         if position == last and not every:
             continue
         similarity = keyed.similarity(contents[position], contents[witness])
-        if keyed.are_alike(similarity):
+        if similarity >= keyed.threshold:
             found.append((witness, position) if every else (position, witness, similarity))
             last = position
-    return np.array(found, EDGE if every else mark_dtype(similarity=True))
+    return np.array(found, alike_type(keyed))
 
 
-class Comparing:
-    """A keyed step of a job's recipe that compares texts. stage: that it ends."""
+def alike_type(keyed: Keyed) -> np.dtype[np.void]:
+    """The type of alike documents: marks with similarities, or edges with `components`."""
+    return EDGE if joins(keyed) else mark_dtype(similarity=True)
 
-    def __init__(self, work: Work, curator: Curator, stage: int, marking: Marking) -> None:
-        self._work = work
+
+class Comparing(Marking):
+    """A keyed step of a job's recipe that compares texts. stage: that it ends.
+
+    marked: see `earlier_decisions`.
+    """
+
+    def __init__(
+        self, work: Work, curator: Curator, stage: int, marked: Callable[[int, int], pa.Table]
+    ) -> None:
+        super().__init__(work, curator, stage)
         self._curator = curator
-        self._stage = StageFiles(work.checkpoints, stage)
-        self._keyed = curator.keyed(stage)
-        self._step = curator.number_of_keyed(stage)
-        self._marking = marking
+        self._marked = marked
 
     def write_contents(self, file: int, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
-        """Makes what is compared of the documents of a source file that files want.
+        """Computes the contents of those documents of a source file that files want.
 
-        Returns (file, where it is, or the contents) for each file that wants some.
+        Returns (file, where contents are, or the contents) for each file that wants some.
         """
         if (found := self._known(file)) is not None:
             return found
-        wanted = join_pairs(self._marking.read(ranges, mark_dtype()))
-        files = np.unique(file_of(wanted["witness"])).tolist()
-        result: list[tuple[int, Range]] = []
+        wanted = join_pairs(self._read(ranges, mark_dtype()))
+        found = []
         parts: list[tuple[int, int]] = []
-        number = 0
-        for places, contents in self._in_parts(file, row_of(wanted["position"])):
+        for number, (places, contents) in enumerate(
+            self._in_parts(file, row_of(wanted["position"]))
+        ):
             of_part = wanted[np.isin(wanted["position"], places)]
+            # By the file that wants them, each in the order of their positions.
+            by_wanting = of_part[np.argsort(of_part["witness"], kind="stable")]
+            starts = np.flatnonzero(differs(by_wanting["witness"]))
+            files = file_of(by_wanting["witness"][starts]).tolist()
             if self._work.inline:
-                for each in files:
-                    own = of_part["position"][file_of(of_part["witness"]) == each]
-                    if len(own):
-                        here = np.searchsorted(places, own)
-                        content = _packed(own, [contents[n] for n in here.tolist()]).tobytes()
-                        result.append((each, (SETS, 0, len(content), content)))
+                for each, own in zip(
+                    files, np.split(by_wanting["position"], starts[1:]), strict=True
+                ):
+                    here = np.searchsorted(places, own).tolist()
+                    content = _packed(own, [contents[n] for n in here]).tobytes()
+                    found.append((each, (SETS, 0, len(content), content)))
                 continue
             packed = _packed(places, contents)
             self._stage.write_marks(file, number, packed, SETS)
-            name = self._stage.marks_file(file, number, SETS)
-            for each in np.unique(file_of(of_part["witness"])).tolist():
-                result.append((each, (name, 0, packed.nbytes, None)))
-                parts.append((each, number))
-            number += 1
+            found += [(each, self._set(file, number, packed.nbytes)) for each in files]
+            parts += [(each, number) for each in files]
         if not self._work.inline:
             self._stage.write_marks(file, 0, np.array(parts, mark_dtype()), PARTS)
-        return result
+        return found
+
+    def _set(self, file: int, number: int, size: int) -> Range:
+        return self._stage.marks_file(file, number, SETS), 0, size, None
 
     def _known(self, file: int) -> list[tuple[int, Range]] | None:
         """What an earlier run has written of a file; None if that is not whole."""
@@ -123,10 +133,7 @@ class Comparing:
             if content is None:
                 return None
             sizes[number] = content.nbytes
-        return [
-            (each, (self._stage.marks_file(file, number, SETS), 0, sizes[number], None))
-            for each, number in parts.tolist()
-        ]
+        return [(each, self._set(file, number, sizes[number])) for each, number in parts.tolist()]
 
     def compare(self, file: int, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
         """Finds the documents of a source file that are like an earlier one with a key of theirs.
@@ -136,23 +143,22 @@ class Comparing:
         blocks = self._work.checkpoints.read_blocks(file)
         if blocks is None:
             return []  # a file of an earlier generation
-        dtype = EDGE if joins(self._keyed) else mark_dtype(similarity=True)
-        found = self._stage.read_marks(file, 0, dtype, COMPARED)
+        found = self._stage.read_marks(file, 0, alike_type(self._keyed), COMPARED)
         if found is None:
             pairs = [each for each in ranges if not (is_of(each, FIRSTS) or is_of(each, SETS))]
-            parts = [self._marking.read(pairs, mark_dtype())]
+            parts = [self._read(pairs, mark_dtype())]
             told = [each for each in ranges if is_of(each, FIRSTS)]
             if told:
-                first = self._marking.read(told, first_dtype(self._keyed.key_bits))
-                parts += [more_candidates(k, first) for k in self._marking.keys_of(blocks)]
+                first = self._read(told, self._first_type)
+                parts += [more_candidates(k, first) for k in self._keys_of(blocks)]
             sets = [each for each in ranges if is_of(each, SETS)]
-            known = _Known(sets, self._work.checkpoints.storage, self._files)
+            known = _Known(sets, self._storage, self._files)
             found = self._alike(file, join_pairs(*parts), known)
             self._stage.write_marks(file, 0, found, COMPARED)
-        return self._marking.places(self._stage.marks_file(file, 0, COMPARED), found)
+        return self._marks(self._stage.marks_file(file, 0, COMPARED), found)
 
     def _alike(self, file: int, pairs: Records, known: _Known) -> Records:
-        """The marks or links of a file's pairs; those of as many documents at a time as fit."""
+        """The pairs of a file's documents that are alike, as of `alike`."""
         found = [alike(self._keyed, pairs[:0], {})]
         start = stop = 0
         earlier: dict[int, Contents] = {}
@@ -161,17 +167,19 @@ class Comparing:
                 if start == stop:
                     stop = start + known.fitting(pairs[start:])
                     earlier = known.read(pairs["witness"][start:stop])
+                if pairs["position"][start] != place:
+                    break
                 end = start + int(np.searchsorted(pairs["position"][start:stop], place, "right"))
                 found.append(alike(self._keyed, pairs[start:end], ChainMap({place: own}, earlier)))
                 start = end
         if start < len(pairs):
-            raise _changed(self._files[file], int(row_of(pairs["position"][start:])[0]))
+            raise _changed(self._files[file], int(row_of(pairs["position"][start])))
         return np.concatenate(found)
 
     def _in_parts(
         self, file: int, rows: npt.NDArray[np.int64]
     ) -> Iterator[tuple[npt.NDArray[np.uint64], list[Contents]]]:
-        """The contents of rows of a file, as many at a time as fit: positions and contents."""
+        """The positions and the contents of rows of a file, as many at a time as fit in memory."""
         places: list[npt.NDArray[np.uint64]] = []
         contents: list[Contents] = []
         size = 0
@@ -188,7 +196,7 @@ class Comparing:
     def _contents(
         self, file: int, rows: npt.NDArray[np.int64]
     ) -> Iterator[tuple[npt.NDArray[np.uint64], list[Contents]]]:
-        """What is compared of rows of a file, as the step finds their texts, batch by batch."""
+        """The positions of rows, and the contents of their texts as the step finds them."""
         source = self._files[file]
         decisions = self._decisions(source)
         for found in read_rows(source, self._work.settings, rows.tolist()):
@@ -200,21 +208,17 @@ class Comparing:
         return self._work.checkpoints.job().files
 
     def _decisions(self, source: SourceFile) -> Decisions:
-        """What is decided about a file before the step, at least."""
+        """The decisions about a file, at least those before the step."""
         checkpoints, number = self._work.checkpoints, self._stage.number
         blocks = checkpoints.read_blocks(source.index)
         if blocks is None:
             return read_decisions(checkpoints.storage, source.index)
-
-        def marked(stage: int, file: int) -> object:
-            return StageFiles(checkpoints, stage).marked(file)
-
-        tables = [earlier_decisions(checkpoints, each, number, marked).table for each in blocks]
-        return Decisions(merged(tables))
+        of_blocks = (earlier_decisions(checkpoints, each, number, self._marked) for each in blocks)
+        return Decisions(merged(each.table for each in of_blocks))
 
 
 class _Known:
-    """Contents that were made where other files were read, by position."""
+    """The contents of candidates, by position."""
 
     def __init__(
         self, ranges: Sequence[Range], storage: Storage, files: Sequence[SourceFile]
@@ -224,7 +228,8 @@ class _Known:
         places = [np.empty(0, np.uint64), *(places for places, _ in heads)]
         sizes = [np.empty(0, np.int64), *(sizes for _, sizes in heads)]
         order = np.argsort(np.concatenate(places), kind="stable")
-        self._places = np.concatenate(places)[order]
+        # The last one is beyond all positions, so that each has one that is not less.
+        self._places = np.append(np.concatenate(places)[order], np.uint64(2**64 - 1))
         self._sizes = np.concatenate(sizes)[order]
         counts = np.array([len(places) for places, _ in heads], np.int64)
         self._source = np.repeat(np.arange(len(heads)), counts)[order]
@@ -252,8 +257,7 @@ class _Known:
 
     def _numbers_of(self, places: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         numbers = np.searchsorted(self._places, places)
-        there = np.minimum(numbers, max(len(self._places) - 1, 0))
-        missing = places if not len(self._places) else places[self._places[there] != places]
+        missing = places[self._places[numbers] != places]
         if len(missing):
             file, row = int(file_of(missing[:1])[0]), int(row_of(missing[:1])[0])
             raise _changed(self._files[file], row)
@@ -277,13 +281,13 @@ class _Known:
 
 
 def _packed(places: npt.NDArray[np.uint64], contents: Sequence[Contents]) -> Contents:
-    """Contents as one array: how many, their positions, how many hashes each has, the hashes."""
+    """Contents as one array: their number, positions, numbers of hashes, and hashes."""
     sizes = np.array([len(each) for each in contents], np.uint64)
     return np.concatenate([np.array([len(places)], np.uint64), places, sizes, *contents])
 
 
 def _changed(file: SourceFile, row: int) -> InputError:
     return InputError(
-        f"{file.path}, row {row}: a document that was there when its keys were made is not there "
-        "now. The file has changed; start again with --overwrite."
+        f"{file.path}, row {row}: the document is missing, but the job has read it before. The "
+        "file has changed; start again with --overwrite."
     )

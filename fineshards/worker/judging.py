@@ -45,6 +45,9 @@ class Judging:
         self._work = work
         self._recipe = work.settings.recipe
         self._marked = lru_cache(_FILES_KEPT)(self._read_marked)
+        # By stage: what they read of the job's record is kept.
+        self.marking = lru_cache(self._marking)
+        self.comparing = lru_cache(self._comparing)
         self._decisions = lru_cache(_FILES_KEPT)(self._read_decisions)
 
     @cached_property
@@ -52,13 +55,13 @@ class Judging:
         """The steps, checked against the job's record."""
         return Curator.of(self._recipe)
 
-    def marking(self, stage: int) -> Marking:
+    def _marking(self, stage: int) -> Marking:
         """The keyed step that ends a stage."""
         return Marking(self._work, self.curator, stage)
 
-    def comparing(self, stage: int) -> Comparing:
+    def _comparing(self, stage: int) -> Comparing:
         """The keyed step that ends a stage, which compares texts."""
-        return Comparing(self._work, self.curator, stage, self.marking(stage))
+        return Comparing(self._work, self.curator, stage, self._marked)
 
     def judge_block(self, file: SourceFile, block: Block, number: int) -> tuple[JudgedBlock, bool]:
         """Judges the rows of a block in a stage that ends with a keyed step.

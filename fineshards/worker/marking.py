@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +80,7 @@ class Marking:
         for partition, part in enumerate(split(records, partitions)):
             stop = start + len(part)
             if len(part):
-                if self._work.inline and (self._keyed.compared or not self._joins):
+                if self._work.inline and (self._keyed.compared or not joins(self._keyed)):
                     part = without_repeats(part)[0]
                 found.append((partition, self._range(keys.name, start * size, stop * size, part)))
             start = stop
@@ -94,7 +95,7 @@ class Marking:
         block has very often. Where texts are compared, marks are pairs of candidates; also returns
         (file, which of its documents are wanted). With the rule `components`, (0, links).
         """
-        if self._joins and not self._keyed.compared:
+        if joins(self._keyed) and not self._keyed.compared:
             return self._linked(partition, partitions, ranges)
         stage = self._stage
         marks = stage.read_marks(partition, partitions, mark_dtype(self._spans))
@@ -109,32 +110,36 @@ class Marking:
                 marks = mark(keys, self._only_external)
             stage.write_marks(partition, partitions, marks)
         found = [
-            *self.places(stage.marks_file(partition, partitions), marks),
-            *self.places(stage.marks_file(partition, partitions, FIRSTS), first),
+            *self._marks(stage.marks_file(partition, partitions), marks),
+            *self._marks(stage.marks_file(partition, partitions, FIRSTS), first),
         ]
         if self._keyed.compared:
             wanted = stage.read_marks(partition, partitions, mark_dtype(), WANTED)
             if wanted is None:
                 wanted = wanted_by(marks)
                 stage.write_marks(partition, partitions, wanted, WANTED)
-            found += self.places(stage.marks_file(partition, partitions, WANTED), wanted)
+            found += self._marks(stage.marks_file(partition, partitions, WANTED), wanted)
         return found
 
     def _of_this_job(self, pairs: Records) -> Records:
-        """Pairs without those of documents of earlier generations, about which nothing is new."""
-        if not self._work.earlier:
-            return pairs
-        first = self._work.checkpoints.job().new_files[0].index
-        return pairs[file_of(pairs["position"]) >= first]
+        """The pairs whose later document this job reads; the others were decided before."""
+        return (
+            pairs[file_of(pairs["position"]) >= self._first_file] if self._work.earlier else pairs
+        )
+
+    @cached_property
+    def _first_file(self) -> int:
+        """The number of the first file that this job reads."""
+        return self._work.checkpoints.job().new_files[0].index
 
     def _linked(
         self, partition: int, partitions: int, ranges: Sequence[Range]
     ) -> list[tuple[int, Range]]:
         links = self._stage.read_marks(partition, partitions, EDGE)
         if links is None:
-            links = edges(self.read(ranges, key_type(self._keyed)))
+            links = edges(self._read(ranges, key_type(self._keyed)))
             self._stage.write_marks(partition, partitions, links)
-        return self.places(self._stage.marks_file(partition, partitions), links)
+        return self._marks(self._stage.marks_file(partition, partitions), links)
 
     def join_components(self, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
         """Finds the components of all links; returns what `mark_keys` does.
@@ -145,24 +150,24 @@ class Marking:
         marks = self._stage.read_marks(partition, partitions, mark_dtype())
         if marks is None:
             _check_memory(sum(stop - start for _, start, stop, _ in ranges) // EDGE.itemsize)
-            marks = components(self.read(ranges, EDGE))
+            marks = components(self._read(ranges, EDGE))
             self._stage.write_marks(partition, partitions, marks)
-        return self.places(self._stage.marks_file(partition, partitions), marks)
+        return self._marks(self._stage.marks_file(partition, partitions), marks)
 
     def write_marked(self, file: int, blocks: Sequence[Block], ranges: Sequence[Range]) -> None:
         """Stores the marks of a source file as decisions."""
         if self._stage.has_marked(file):
             return
         dtype = mark_dtype(self._spans, self._has_similarity)
-        parts = [self.read([each], dtype) for each in ranges if not is_of(each, FIRSTS)]
+        parts = [self._read([each], dtype) for each in ranges if not is_of(each, FIRSTS)]
         told = [each for each in ranges if is_of(each, FIRSTS)]
         if told:
-            first = self.read(told, self._first_type)
-            parts += [repeats(keys, first, self._only_external) for keys in self.keys_of(blocks)]
+            first = self._read(told, self._first_type)
+            parts += [repeats(keys, first, self._only_external) for keys in self._keys_of(blocks)]
         marks = merge_marks(parts, self._spans, self._has_similarity)
         self._stage.write_marked(file, decisions_of(marks, self._step, self._keyed.reason))
 
-    def keys_of(self, blocks: Iterable[Block]) -> Iterator[Records]:
+    def _keys_of(self, blocks: Iterable[Block]) -> Iterator[Records]:
         """The sorted keys of each of some blocks."""
         for block in blocks:
             content = self._storage.read(self._stage.keys_file(block))
@@ -173,13 +178,9 @@ class Marking:
         return isinstance(self._keyed, KeyedSpans)
 
     @property
-    def _joins(self) -> bool:
-        return joins(self._keyed)
-
-    @property
     def _has_similarity(self) -> bool:
         """Whether marks say how alike documents are; those of a component may be linked only."""
-        return self._keyed.compared > 0 and not self._joins
+        return self._keyed.compared > 0 and not joins(self._keyed)
 
     @property
     def _first_type(self) -> np.dtype[np.void]:
@@ -192,23 +193,22 @@ class Marking:
     def _few_of_each_key(self, ranges: Iterable[Range]) -> tuple[Records, Mask]:
         """As `without_repeats` of each block's part of a range of keys."""
         dtype = key_type(self._keyed)
-        parts = [without_repeats(self.read([each], dtype)) for each in ranges]
+        parts = [without_repeats(self._read([each], dtype)) for each in ranges]
         keys = np.concatenate([np.empty(0, dtype), *(kept for kept, _ in parts)])
         return keys, np.concatenate([np.empty(0, np.bool_), *(asked for _, asked in parts)])
 
-    def read(self, ranges: Iterable[Range], dtype: np.dtype[np.void]) -> Records:
-        """Records in several ranges."""
+    def _read(self, ranges: Iterable[Range], dtype: np.dtype[np.void]) -> Records:
         parts = (bytes_of(each, self._storage) for each in ranges)
         return np.frombuffer(b"".join(parts), dtype)
 
     def _range(self, name: str, start: int, stop: int, records: Records) -> Range:
         """A reference to records, or the records themselves."""
         if self._work.inline:
-            kind = next((kind for kind in (FIRSTS, WANTED) if kind in name), "")
+            kind = next((kind for kind in (FIRSTS, WANTED) if name.endswith(f"{kind}.marks")), "")
             return kind, start, stop, records.tobytes()
         return name, start, stop, None
 
-    def places(self, name: str, marks: Records) -> list[tuple[int, Range]]:
+    def _marks(self, name: str, marks: Records) -> list[tuple[int, Range]]:
         """Stored marks, or firsts, by file; all links are those of file 0."""
         size = marks.dtype.itemsize
         places = [(0, 0, len(marks))] if marks.dtype == EDGE else _starts(marks)

@@ -190,11 +190,11 @@ def mark_keys(
     return worker.recipe.marking(stage).mark_keys(partition, partitions, ranges)
 
 
-@_task(lambda stage, file, _: f"reading what is compared of file {file}")
+@_task(lambda stage, file, _: f"reading candidates of file {file}")
 def write_contents(
     worker: Worker, stage: int, file: int, ranges: tuple[Range, ...]
 ) -> list[tuple[int, Range]]:
-    """Makes what is compared of the documents of a file that share a key with later ones."""
+    """Computes the contents of the documents of a file that share a key with later ones."""
     return worker.recipe.comparing(stage).write_contents(file, ranges)
 
 

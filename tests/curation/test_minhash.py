@@ -198,6 +198,8 @@ def test_pairs_are_found_as_often_as_the_curve_says(similarity: float, seed: int
         ({"seed": True}, "minhash: seed is True, expected"),
         ({"words": "bytes"}, "minhash: words is 'bytes', expected one of space, spacy, characters"),
         ({"rule": "first"}, "minhash: rule is 'first', expected one of earlier, components"),
+        ({"candidates": 4}, "minhash: candidates is 4, expected a whole number from 1 to 3."),
+        ({"threshold": 1.1}, "minhash: threshold is 1.1, expected a number from 0 to 1."),
     ],
 )
 def test_a_wrong_parameter_is_an_error(parameters: dict[str, object], message: str) -> None:

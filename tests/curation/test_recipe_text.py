@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from support.checkout import ROOT
 
 from fineshards.cli.cli import main
-from fineshards.curation.recipe import NamedStep, default_parameters, make_step, parse_recipe
+from fineshards.curation.recipe import (
+    NamedStep,
+    default_parameters,
+    load_steps,
+    make_step,
+    parse_recipe,
+)
 from fineshards.curation.recipe_text import recipe_text, to_toml
 from fineshards.curation.step import Keyed
 from fineshards.curation.step_docs import describe_step, step_names
@@ -41,6 +47,8 @@ MADE: list[tuple[str, dict[str, Any]]] = [
     ("gopher_quality", {"min_doc_words": False, "max_avg_word_length": 12}),
     ("seen_in", {"files": ["old.jsonl"], "by": "minhash", "options": {"n_grams": 3}}),
     ("minhash", {"rule": "components", "words": "characters"}),
+    ("minhash", {"verify": "none", "n_grams": 4}),
+    ("minhash", {"verify": "containment", "threshold": 0.5, "candidates": 3}),
     ("lines", {}),
     ("builtins:bool", {}),
     ("builtins:dict", {"columns": ["a"], "any key": [1, {"b": "c"}], "off": False}),
@@ -85,6 +93,16 @@ def test_a_step_with_its_defaults_has_one_line() -> None:
     record = RecipeRecord((record_of(make_step("minhash", {}, "it")),), "")
     lines = recipe_text(record).splitlines()
     assert lines == ["[[steps]]  # version 1", "# a model: sha256 of it", 'use = "minhash"']
+
+
+def test_a_record_of_before_texts_were_compared_means_that_they_are_not() -> None:
+    parameters = {"n_grams": 5, "buckets": 14, "hashes_per_bucket": 8, "seed": 1, "words": "space"}
+    old = StepRecord.of("minhash", parameters | {"rule": "earlier"}, 1, {}, True)
+    (step,) = load_steps([old])
+    assert step == make_step("minhash", {"verify": "none"}, "it")
+    assert step.record().parameters == old.parameters
+    assert not old.verifies
+    assert 'verify = "none"' in recipe_text(RecipeRecord((old,), ""))
 
 
 @pytest.mark.parametrize("name", step_names())

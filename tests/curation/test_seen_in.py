@@ -74,6 +74,22 @@ def test_an_index_by_another_column_finds_other_documents(old: Path, tmp_path: P
     assert dropped(tmp_path / "out") == [(1, -1, 10)]
 
 
+@pytest.mark.parametrize("verify", ["none", "jaccard"])
+def test_keys_of_near_duplicates_are_the_same_however_these_were_compared(
+    verify: str, tmp_path: Path
+) -> None:
+    first = write(tmp_path / "old.parquet", list(range(10, 30)))
+    step = f'[[steps]]\nuse = "minhash"\nverify = "{verify}"\n'
+    build(tmp_path / "dataset", first, step, keep_keys=True)
+    source = write(tmp_path / "new.parquet", [3, 12, 40])
+    recipe = f'[[steps]]\nuse = "seen_in"\nby = "minhash"\ndatasets = ["{tmp_path}/dataset"]\n'
+    build(tmp_path / "out", source, recipe)
+    assert dropped(tmp_path / "out") == [(1, -1, 2)]
+    refused = f'{recipe}options = {{verify="jaccard"}}\n'
+    with pytest.raises(UsageError, match='verify must be "none": texts of other datasets'):
+        build(tmp_path / "refused", source, refused)
+
+
 def test_a_dataset_without_such_keys_is_refused(old: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "new.parquet", [1])
     recipe = f'[[steps]]\nuse = "seen_in"\nby = "minhash"\ndatasets = ["{old}/dataset"]\n'

@@ -138,9 +138,6 @@ class MinHash(Keyed, name="minhash"):
             len(small) if self.verify == "containment" else len(small) + len(large) - both
         )
 
-    def are_alike(self, similarity: float) -> bool:
-        return similarity >= self.threshold
-
     def _shingles(self, batch: Batch) -> tuple[U64, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """As `shingle_hashes`, of the documents with words, and their numbers."""
         derived = f"word hashes: {self.words}"

@@ -65,10 +65,7 @@ def join_pairs(*parts: Records) -> Records:
 
 
 def wanted_by(pairs: Records) -> Records:
-    """Which candidates the files of their later documents want, each once, sorted.
-
-    As pairs of a candidate and the first position of a file.
-    """
+    """The candidates that files want: pairs of a candidate and the first position of a file."""
     files = file_of(pairs["position"]).astype(np.uint64) << np.uint64(40)
     return _pairs(pairs["witness"], files | positions(0, np.zeros(1, np.int64)))
 

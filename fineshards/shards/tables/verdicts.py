@@ -9,10 +9,10 @@
     marks/0/00005-of-00016.json            marks them as finished
     marks/0/00005-of-00016-firsts.marks    the first of each key that a block has very often, and
                                            with .json the mark of its completion
-    marks/0/00005-of-00016-wanted.marks    where texts are compared: which documents files want
-    marks/0/00003-of-00000-sets.marks      what is compared of documents of source file 3, part 0
-    marks/0/00003-of-00000-parts.marks     which files want which parts of that
-    marks/0/00003-of-00000-compared.marks  which documents of source file 3 are like an earlier one
+    marks/0/00005-of-00016-wanted.marks    if texts are compared: the candidates per file
+    marks/0/00003-of-00000-sets.marks      the contents of candidates of source file 3, part 0
+    marks/0/00003-of-00000-parts.marks     the parts that each file wants
+    marks/0/00003-of-00000-compared.marks  the documents of source file 3 that are like a candidate
     marked/0/00003.decisions               the same by source file, as decisions
     index/0/00003.keys                     the keys of an index of other documents, and with .json
                                            the mark of its completion

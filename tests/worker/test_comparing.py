@@ -1,0 +1,46 @@
+"""Documents that are not there any more when they are compared end a job with a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fineshards.config import BuildConfig
+from fineshards.errors import InputError
+from fineshards.pipeline.launch import prepare
+from fineshards.shards.tables.verdicts import WANTED, is_of
+from fineshards.worker.blocks import discover_file
+from fineshards.worker.judging import Judging
+from fineshards.worker.work import Work
+
+TEXT = "the same words in the same order again"
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_document_that_is_gone_is_named(tmp_path: Path, inline: bool, gone: int) -> None:
+    source = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": TEXT}) for _ in range(2)]
+    source.write_text("\n".join(lines))
+    config = BuildConfig(input=source, output=tmp_path / "out", dedup="minhash")
+    launch = prepare(config)
+    work = Work.of(launch.checkpoints, launch.job, config, inline=inline)
+    judging = Judging(work)
+    (file,) = launch.job.files
+    (block,) = discover_file(file, work)
+    judged, _ = judging.judge_block(file, block, 0)
+    ((partition, part),) = judging.marking(0).split_keys(judged.keys, 1)
+    found = judging.marking(0).mark_keys(partition, 1, [part])
+    # Edited in its place, with the size and the times of before.
+    times = source.stat()
+    lines[gone] = lines[gone].replace(json.dumps(TEXT), "null".ljust(len(TEXT) + 2))
+    source.write_text("\n".join(lines))
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    comparing = judging.comparing(0)
+    wanted = [each for _, each in found if is_of(each, WANTED)]
+    pairs = [each for _, each in found if not is_of(each, WANTED)]
+    with pytest.raises(InputError, match=rf"a.jsonl, row {gone}: the document is missing"):
+        comparing.compare(0, [*pairs, *(each for _, each in comparing.write_contents(0, wanted))])
