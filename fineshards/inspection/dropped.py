@@ -389,7 +389,7 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
             dropped = each.witness_dropped
             also = "" if dropped is None else f", and was itself dropped by {dropped}"
             alike = each.similarity
-            how = "has the same key" if alike is None else f"is {alike:.0%} the same"
+            how = "has the same key" if alike is None else f"is {100 * alike:.0f} % the same"
             lines += [
                 f"  earlier  {witness.file}, row {witness.row:,}, {how}{also}",
                 *_text_lines("text", witness),

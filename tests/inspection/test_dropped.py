@@ -92,7 +92,7 @@ def test_a_witness_that_was_dropped_itself_is_told(tmp_path: Path, capsys) -> No
     ]
     assert {each["witness_dropped"] for each in near} == {None, "1 minhash", "2 length"}
     assert main(["inspect", out, "--dropped", f"--document=0:{len(texts) - 1}"]) == 0
-    expected = f"row {len(texts) - 2}, is 100% the same, and was itself dropped by 2 length"
+    expected = f"row {len(texts) - 2}, is 100 % the same, and was itself dropped by 2 length"
     assert expected in capsys.readouterr().out
     assert main(["report", out, f"--output={tmp_path}/report.html"]) == 0
     page = (tmp_path / "report.html").read_text()

@@ -1,6 +1,6 @@
 """Nearly the same text, by MinHash.
 
-Two documents are near duplicates if they share a band key. With the defaults that happens to 92 of
+Two documents may be near duplicates if they share a band key. With the defaults that happens to 92 of
 100 pairs of documents that share 80 % of their 5-grams, and to 5 of 100 that share half. The keys
 of a document, to the bit; all numbers are 64-bit, and arithmetic is modulo 2^64:
 
@@ -69,14 +69,14 @@ class MinHash(Keyed, name="minhash"):
         words: What a word is. "space": what stands between spaces of the simplified text. "spacy":
             spaCy's English tokens of the simplified text, as datatrove has them; slow.
             "characters": each character of the simplified text, for languages without spaces.
-        rule: "earlier": a document is dropped if an earlier one shares a band key. "components":
+        rule: "earlier": a document is dropped if an earlier one is nearly the same. "components":
             documents that are linked through others count as the same too, and the first one in
             the stream is kept.
         verify: How documents that share a key are compared before one is dropped. "jaccard": by the
             share of their shingles that both have. "containment": by the share of the smaller one's
             shingles that the other one has. "none": not, as in datatrove.
-        threshold: The least share that makes them the same.
-        candidates: With how many earlier documents of each key a document is compared.
+        threshold: The least share at which they count as the same.
+        candidates: Earlier documents per key that a document is compared with.
 
     Example:
         >>> batch = Batch.of_texts(["The same words!", "the same words", "…"])
