@@ -1,8 +1,8 @@
 """Nearly the same text, by MinHash.
 
-Two documents may be near duplicates if they share a band key. With the defaults that happens to 92 of
-100 pairs of documents that share 80 % of their 5-grams, and to 5 of 100 that share half. The keys
-of a document, to the bit; all numbers are 64-bit, and arithmetic is modulo 2^64:
+Two documents may be near duplicates if they share a band key. With the defaults, 92 of 100 pairs do
+that share 80 % of their 5-grams, and 5 of 100 that share half. The keys of a document, to the bit;
+all numbers are 64-bit, and arithmetic is modulo 2^64:
 
 1. Its words are those of its simplified text, hashed by XXH3-64 (see `simplified`).
 2. Its shingles are its runs of `n_grams` words. With fewer words, but at least one, all its words
