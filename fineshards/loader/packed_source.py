@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -236,29 +235,33 @@ def _fill(
     starts: Mask | None,
 ) -> None:
     packing, length = sources[0]._packing, inputs.shape[1]
-    used: dict[tuple[int, int], tuple[_Window, memoryview]] = {}
-    tokens_of: list[memoryview] = []
-    places: list[Numbers] = []
-    for number, in_source in pairs:
-        at, in_window = divmod(in_source, packing.rows)
-        found = used.get((number, at))
-        if found is None:
-            window = sources[number]._window(at)
-            found = used[number, at] = window, window.tokens() or sources[number]._read(at).data
-        window, tokens = found
-        tokens_of.append(tokens)
-        places.append(window.row(in_window))
-    begins, ends = np.concatenate(places).T
+    most = packing.max_documents or length
+    windows: dict[tuple[int, int], tuple[_Window, memoryview]] = {}
     # By the format of the tokens, as sources may have several: their rows, and the rows' parts.
     by_format: dict[str, tuple[list[int], list[memoryview]]] = {}
+    # Where a part ends, as a place in `targets`, and the token after it in its source.
+    ends: list[int] = []
     nexts: list[int] = []
-    each = zip(begins.tolist(), ends.tolist(), strict=True)
-    for row, (tokens, here) in enumerate(zip(tokens_of, places, strict=True)):
+    begins: list[int] = []
+    for row, (number, in_source) in enumerate(pairs):
+        at, in_window = divmod(in_source, packing.rows)
+        found = windows.get((number, at))
+        if found is None:
+            window = sources[number]._window(at)
+            found = windows[number, at] = window, window.tokens() or sources[number]._read(at).data
+        window, tokens = found
         rows, parts = by_format.setdefault(tokens.format, ([], []))
         rows.append(row)
-        for begin, end in islice(each, len(here)):
+        place = row * length
+        here = window.row(in_window).tolist()
+        for begin, end in here:
             parts.append(tokens[begin:end])
             nexts.append(tokens[end])
+            begins.append(place)
+            place += end - begin
+            ends.append(place - 1)
+        if len(here) > most:
+            del begins[most - len(here) :]
     for kind, (rows, parts) in by_format.items():
         # Joining copies many short parts several times faster than numpy does.
         joined = np.frombuffer(b"".join(parts), kind).reshape(-1, length)
@@ -267,14 +270,7 @@ def _fill(
         inputs[into] = joined
         targets[into, :-1] = joined[:, 1:]
     # The last token of each part is not followed by its successor.
-    filled = np.cumsum(ends - begins)
-    row_of, columns = np.divmod(filled - 1, length)
-    targets[row_of, columns] = nexts
+    targets[np.divmod(ends, length)] = nexts
     if starts is not None:
-        begins = np.append(0, filled[:-1]) % length
-        most = packing.max_documents
-        if most is not None:
-            few = np.arange(len(begins)) - np.flatnonzero(begins == 0)[row_of] < most
-            row_of, begins = row_of[few], begins[few]
         starts[...] = False
-        starts[row_of, begins] = True
+        starts[np.divmod(begins, length)] = True
