@@ -23,7 +23,6 @@ from time import process_time
 import pyarrow.parquet as pq
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.steps import minhash
 from fineshards.curation.steps.minhash import MinHash
 from fineshards.curation.words.normal_form import _memo, word_hashes
 
@@ -88,25 +87,16 @@ def datatrove_signatures() -> Callable[[Sequence[str]], None]:
 
 
 def our_ways() -> dict[str, Callable[[Sequence[str]], None]]:
-    """MinHash as it runs, with numpy alone and, where it is installed, with numba."""
+    """MinHash as it runs, with its own words and with spaCy's."""
 
-    def of(step: MinHash, minima: minhash.Minima) -> Callable[[Sequence[str]], None]:
+    def of(step: MinHash) -> Callable[[Sequence[str]], None]:
         def run(texts: Sequence[str]) -> None:
-            chosen, minhash.fastest_minima = minhash.fastest_minima, lambda: minima  # type: ignore[assignment]
-            try:
-                for start in range(0, len(texts), _BATCH):
-                    step.keys(Batch.of_texts(texts[start : start + _BATCH]))
-            finally:
-                minhash.fastest_minima = chosen
+            for start in range(0, len(texts), _BATCH):
+                step.keys(Batch.of_texts(texts[start : start + _BATCH]))
 
         return run
 
-    tiled, fastest = minhash.tiled_minima, minhash.fastest_minima()
-    ways = {"numpy": of(MinHash(), tiled)}
-    if fastest is not tiled:
-        ways["numba"] = of(MinHash(), fastest)
-    ways["numpy, spaCy's words"] = of(MinHash(words="spacy"), tiled)
-    return ways
+    return {"fineshards": of(MinHash()), "fineshards, spaCy's words": of(MinHash(words="spacy"))}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import random
 from functools import lru_cache
 
 import pytest
@@ -69,16 +70,37 @@ def test_words_of_an_earlier_vocabulary_stay_what_they_are() -> None:
 def test_where_a_special_case_is_cut_the_text_goes_to_spacy() -> None:
     found = WordTokenizer("en")
     found.words(["A plain text, Mr. Smith (e.g. this one :) )."])
-    assert found.whole == 0
+    assert found.together == 0
     assert found.words([MET])[0].strings == found.plain(MET)
-    assert found.whole == 1
+    assert found.together == 1
+    # Only what depends on each other, with its own white space.
+    for text in (f"One,  two\n{MET} three.\x1cFour {MET}", f"{MET}\n{MET}"):
+        other = WordTokenizer("en")
+        assert [x.strings for x in other.words(["", text, "five"])] == [[], other.plain(text), ["five"]]
+        assert other.together == 2
+
+
+def test_special_cases_that_compete_across_spaces_are_those_of_spacy() -> None:
+    found, generator = WordTokenizer("en"), random.Random(3)
+    assert found._cases is not None
+    emoticons = [(text,) for text in sorted(found._cases.texts) if not text.isalpha()]
+    patterns = [*found._cases.patterns, *emoticons, *20 * [("2)",), (":O(((",), (";",), ("word",)]]
+
+    def spaced(tokens: tuple[str, ...]) -> str:
+        return "".join(token + generator.choice(["", "", " "]) for token in tokens)
+
+    for _ in range(3000):
+        chosen = generator.choices(patterns, k=generator.randint(2, 12))
+        text = "".join(spaced(x) + generator.choice([" ", " ", "", "  ", "\n"]) for x in chosen)
+        assert found.words([text])[0].strings == found.plain(text)
+    assert found.together > 20
 
 
 def test_another_version_of_spacy_has_no_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(special_cases, "version", lambda name: "3.0")
     found = WordTokenizer("en")
     assert found.words(["One, two", MET])[0].strings == ["One", ",", "two"]
-    assert found.whole == 2
+    assert found.together == 2
 
 
 @pytest.mark.long

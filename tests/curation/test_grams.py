@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fineshards.curation.words import grams
 from fineshards.curation.words.grams import repeated_characters, top_characters
-from fineshards.curation.words.word_ids import WordTable, hash_of
+from fineshards.curation.words.word_ids import BASE, WordTable, hashes_of
 from fineshards.curation.words.words import Words
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 10)
@@ -77,7 +77,16 @@ def test_a_collision_of_hashes_changes_nothing(strings: list[str]) -> None:
 
 def test_one_other_character_changes_the_high_bits() -> None:
     words = [f"{a}x{b}" for a in "abcdefgh" for b in "abcdefgh"]
-    assert len({hash_of(word) >> 24 for word in words}) == len(words)
+    assert len({each >> 24 for each in hashes_of(words).tolist()}) == len(words)
+
+
+def test_the_hash_of_joined_words_follows_from_theirs() -> None:
+    words = ["a", "naïve", "\U0001f600", "of\ud800", "z" * 100]
+    joined, power = 0, 1
+    for word, each in zip(words, hashes_of(words).tolist(), strict=True):
+        joined = (joined + power * each) % 2**64
+        power = power * pow(int(BASE), len(word), 2**64) % 2**64
+    assert hashes_of(["".join(words)]).tolist() == [joined]
 
 
 def test_different_words_are_the_same_n_gram_when_joined() -> None:

@@ -14,11 +14,9 @@ from xxhash import xxh3_64_intdigest
 from fineshards.curation.batch import Batch
 from fineshards.curation.steps.minhash import (
     MinHash,
-    _minima,
-    fastest_minima,
+    minima,
     multipliers,
     shingle_hashes,
-    tiled_minima,
 )
 from fineshards.curation.words.normal_form import simplified_words
 from fineshards.errors import UsageError
@@ -141,19 +139,14 @@ def test_multipliers_are_odd_and_differ_by_seed() -> None:
     assert not set(first.tolist()) & set(second.tolist())
 
 
-def test_numba_gives_the_same_minima() -> None:
-    numba = pytest.importorskip("numba")
-    compiled = fastest_minima()
-    assert isinstance(compiled, numba.core.dispatcher.Dispatcher)
-    generator = np.random.default_rng(4)
-    shingles = generator.integers(0, 2**64, 5000, np.uint64)
-    bounds = np.array([0, 1, 2, 600, 601, 4000, 5000])
-    factors = multipliers(1, 112)
-    expected = tiled_minima(shingles, bounds, factors)
-    assert np.array_equal(compiled(shingles, bounds, factors), expected)
-    with np.errstate(over="ignore"):
-        plain = _minima(shingles[:700], bounds[:5], factors[:5])
-    assert np.array_equal(plain, expected[:4, :5])
+@pytest.mark.parametrize("sizes", [[1, 1, 598, 3400, 1000], [70_000, 1, 65_535, 1, 1, 200_000], []])
+def test_minima_of_many_documents_are_those_of_each(sizes: list[int]) -> None:
+    shingles = np.random.default_rng(4).integers(0, 2**64, sum(sizes), np.uint64)
+    bounds, factors = np.cumsum([0, *sizes]), multipliers(1, 5)
+    expected = [
+        (shingles[begin:end, np.newaxis] * factors).min(axis=0) for begin, end in pairwise(bounds)
+    ]
+    assert minima(shingles, bounds, factors).tolist() == [each.tolist() for each in expected]
 
 
 def matches(similarity: float, pairs: int, step: MinHash) -> int:
@@ -171,8 +164,8 @@ def matches(similarity: float, pairs: int, step: MinHash) -> int:
     )
     documents = np.stack([first, second], 1).reshape(2 * pairs, shared + own)
     bounds = np.arange(2 * pairs + 1) * (shared + own)
-    minima = fastest_minima()(documents.ravel(), bounds, multipliers(step.seed, 112))
-    bands = minima.reshape(pairs, 2, step.buckets, step.hashes_per_bucket)
+    found = minima(documents.ravel(), bounds, multipliers(step.seed, 112))
+    bands = found.reshape(pairs, 2, step.buckets, step.hashes_per_bucket)
     return int((bands[:, 0] == bands[:, 1]).all(2).any(1).sum())
 
 

@@ -23,9 +23,9 @@ hashes of their shingles, a and b. Jaccard's similarity is |a and b| / |a or b|,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -40,14 +40,12 @@ from fineshards.curation.words.normal_form import Words, pins, word_hashes
 from fineshards.shards.tables.candidates import MOST_CANDIDATES
 
 U64 = npt.NDArray[np.uint64]
-# From the hashes of the shingles of a batch, the first shingle of each document and the number of
-# all, and the multipliers: the minima of each document.
-Minima = Callable[[U64, npt.NDArray[np.int64], U64], U64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-# Shingles whose products are made at once: they stay in the processor's cache.
-_TILE = 256
+# Shingles whose products are made at once, and those of one document more: 0.5 MB, which stays in
+# the processor's cache.
+_SHINGLES = 1 << 16
 # Products per document are bounded: a mistake should not look like a job that hangs.
 _MOST_HASHES = 10_000
 _Number = Annotated[int, whole(1, 1000)]
@@ -114,8 +112,8 @@ class MinHash(Keyed, name="minhash"):
 
     def keys(self, batch: Batch) -> Keys:
         shingles, bounds, owners = self._shingles(batch)
-        minima = fastest_minima()(shingles, bounds, self._multipliers)
-        return Keys(band_keys(minima, self.buckets), np.repeat(owners, self.buckets))
+        found = minima(shingles, bounds, self._multipliers)
+        return Keys(band_keys(found, self.buckets), np.repeat(owners, self.buckets))
 
     @property
     def compared(self) -> int:
@@ -197,42 +195,22 @@ def _number(value: int) -> np.uint64:
     return np.uint64(value & _MASK)
 
 
-def tiled_minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U64:
-    """The minima of each of d documents for m multipliers, shape (d, m): the definition, in numpy.
+def minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U64:
+    """The minima of each of d documents for m multipliers, shape (d, m).
 
-    shingles, bounds: as of `shingle_hashes`.
+    shingles, bounds: as of `shingle_hashes`; each document has a shingle.
     """
-    minima = np.full((len(bounds) - 1, len(multipliers)), _MASK, np.uint64)
-    products = np.empty((_TILE, len(multipliers)), np.uint64)
-    for document, (begin, end) in enumerate(pairwise(bounds.tolist())):
-        least = minima[document]
-        for start in range(begin, end, _TILE):
-            part = shingles[start : min(start + _TILE, end), np.newaxis]
-            tile = np.multiply(part, multipliers, out=products[: len(part)])
-            np.minimum(least, tile.min(axis=0), out=least)
-    return minima
-
-
-def _minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U64:
-    """`tiled_minima` as a loop over products. Plain enough for numba to compile."""
-    minima = np.full((len(bounds) - 1, len(multipliers)), np.uint64(_MASK), np.uint64)
-    for document in range(len(bounds) - 1):
-        least = minima[document]
-        for shingle in shingles[bounds[document] : bounds[document + 1]]:
-            for number in range(len(multipliers)):
-                least[number] = min(least[number], shingle * multipliers[number])
-    return minima
-
-
-@lru_cache(maxsize=1)
-def fastest_minima() -> Minima:
-    """`tiled_minima`, or the loop where numba is installed. The minima are the same."""
-    try:
-        from numba import njit
-    except ImportError:
-        return tiled_minima
-    compiled: Minima = njit(_minima, nogil=True)
-    return compiled
+    found = np.empty((len(bounds) - 1, len(multipliers)), np.uint64)
+    begins = np.arange(0, len(shingles), _SHINGLES)
+    first = np.unique(np.searchsorted(bounds, begins, side="right") - 1).tolist()
+    for begin, end in pairwise([*first, len(found)]):
+        these = shingles[bounds[begin] : bounds[end]]
+        products = np.empty_like(these)
+        for number, multiplier in enumerate(multipliers):
+            np.multiply(these, multiplier, out=products)
+            documents = bounds[begin:end] - bounds[begin]
+            np.minimum.reduceat(products, documents, out=found[begin:end, number])
+    return found
 
 
 def band_keys(minima: U64, buckets: int) -> U64:

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.words.word_ids import BASE, SPACED, hash_of
+from fineshards.curation.words.word_ids import BASE, SPACED, hashes_of
 from fineshards.curation.words.words import Words
 
 _ONE = np.uint64(1)
 # The hash of the space that is between two words of a joined n-gram.
-_SPACE = np.uint64(hash_of(" "))
+_SPACE = hashes_of([" "])[0]
 
 
 class SortedNgrams(NamedTuple):

@@ -119,17 +119,21 @@ def _memo(words: Words) -> _Memo:
     if words == "characters":
         return _Memo(lambda chunk: _hashes("".join(_chunk_words(chunk))))
     if words == "spacy":
-        return _Memo(lambda word: _hashes([word]))
-    return _Memo(lambda chunk: _hashes(_chunk_words(chunk)))
+        return _Memo(_hash)
+    return _Memo(_chunk_hashes)
+
+
+def _chunk_hashes(chunk: str) -> bytes:
+    """The hashes of the words of a chunk, quickly for what most chunks are."""
+    word = chunk.lower().strip(_ENDS)
+    if word.isascii() and word.isalpha():
+        return _hash(word)
+    return _hashes(_chunk_words(chunk))
 
 
 def _chunk_words(chunk: str) -> list[str]:
-    """`simplified_words` of a text without white space, quickly for what most chunks are."""
-    text = chunk.lower()
-    word = text.strip(_ENDS)
-    if word.isascii() and word.isalpha():
-        return [word]
-    return _without_marks(_NUMBER.sub("0", text).translate(_TO_SPACES)).split()
+    """`simplified_words` of a text without white space."""
+    return _without_marks(_NUMBER.sub("0", chunk.lower()).translate(_TO_SPACES)).split()
 
 
 def _without_marks(text: str) -> str:
@@ -150,6 +154,10 @@ def _without_marks(text: str) -> str:
     return "".join(c for c in normalize("NFD", text) if category(c) != "Mn")
 
 
+def _hash(word: str) -> bytes:
+    """XXH3-64 of a word in UTF-8, little-endian; the library's digests are big-endian."""
+    return xxh3_64_digest(word)[::-1]
+
+
 def _hashes(words: Sequence[str]) -> bytes:
-    """XXH3-64 of each word, little-endian; the library's digests are big-endian."""
-    return b"".join([xxh3_64_digest(word.encode())[::-1] for word in words])
+    return b"".join(map(_hash, words))

@@ -31,11 +31,11 @@ def simple_words(chunk: str, special_cases: Container[str]) -> list[str] | None:
         (['(', 'all', ')', ','], None)
         >>> simple_words("(Mr.", {"Mr."})
     """
+    if chunk.isascii() and chunk.isalpha():
+        return None if chunk in special_cases else [chunk]
     found = _SIMPLE.fullmatch(chunk)
     if not found:
         return None
-    if chunk.isalpha():
-        return None if chunk in special_cases else [chunk]
     words = [part for part in found.groups() if part]
     count = len(words)
     joined = ("".join(words[a:b]) for a in range(count) for b in range(a + 1, count + 1))

@@ -41,7 +41,7 @@ class Growing:
     def __len__(self) -> int:
         return self._length
 
-    def extend(self, values: Sequence[int]) -> None:
+    def extend(self, values: Sequence[int] | npt.NDArray[np.uint64]) -> None:
         """Appends values."""
         end = self._length + len(values)
         if end > len(self._array):
@@ -123,7 +123,7 @@ class WordTable:
         self.lengths.extend(lengths)
         self.properties.extend([_properties(word, self._sentence_ends) for word in words])
         self.powers.extend([_power(length) for length in lengths])
-        self.hashes.extend([hash_of(word) for word in words])
+        self.hashes.extend(hashes_of(words))
         self.spaced = self.spaced or any(" " in word for word in words)
         for marked, marks in self._marks.items():
             marks.extend([_mark(marked, word) for word in words])
@@ -196,18 +196,17 @@ def _mark(marked: tuple[str, ...], word: str) -> int:
     return marked.index(word) + 1 if word in marked else 0
 
 
-_MASK = (1 << 64) - 1
-
-
 @lru_cache(maxsize=1 << 10)
 def _power(length: int) -> int:
     return pow(int(BASE), length, 1 << 64)
 
 
-def hash_of(word: str) -> int:
-    """The hash of a word, or of any text."""
-    base, value = int(BASE), 0
+def hashes_of(words: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """The hashes of words, or of any texts that are not empty."""
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), "<u4")
+    begins = np.cumsum([0, *map(len, words)])
+    places = np.arange(len(codes)) - np.repeat(begins[:-1], np.diff(begins))
+    powers = np.cumprod(np.append(np.uint64(1), np.full(places.max(initial=0), BASE)))
     # The last character is the highest digit, as in joined words.
-    for character in reversed(word):
-        value = (value * base + (ord(character) + 1) * _DIGIT) & _MASK
-    return value
+    digits = (codes.astype(np.uint64) + np.uint64(1)) * np.uint64(_DIGIT) * powers[places]
+    return np.add.reduceat(digits, begins[:-1])

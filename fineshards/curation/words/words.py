@@ -3,7 +3,8 @@
 Words are those that datatrove's English tokenizer gives: `spacy.blank("en")`, without white space.
 spaCy needs 2 µs per word, and nearly all chunks have been seen before. So each process remembers
 what spaCy made of a chunk, in a `WordTable`. Where that is not exact (`special_cases.py`), the
-whole text goes to spaCy; with other versions of spaCy than the table's, every text does.
+chunks that may depend on each other go to spaCy together; with other versions of spaCy than the
+table's, every text does.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from fineshards.extras import naming_the_extra
 LIMIT = 1_000_000
 # Characters that are looked up before new chunks are described, and the size is compared.
 _GROUP = 1 << 20
+# What `str.split` finds.
+_CHUNK = re.compile(r"\S+")
 
 # White space that spaCy makes a token: all of it but single spaces.
 _TOKEN_SPACE = re.compile(r"[^\S ]\s*| \s+")
@@ -90,8 +93,8 @@ class WordTokenizer:
         self._limit = limit
         self._lock = threading.Lock()
         self._vocabulary = WordTable(self._sentence_ends)
-        # How many texts went to spaCy as a whole.
-        self.whole = 0
+        # How many texts, or parts of them with several chunks, went to spaCy.
+        self.together = 0
 
     def words(self, texts: Sequence[str]) -> list[Words]:
         """The words of each text."""
@@ -140,7 +143,7 @@ class WordTokenizer:
     def _of_group(self, texts: Sequence[str]) -> list[Words]:
         vocabulary = self._vocabulary
         if self._cases is None:
-            self.whole += len(texts)
+            self.together += len(texts)
             return [Words(vocabulary, vocabulary.number(self._plain(text))) for text in texts]
         number = vocabulary.chunks.__getitem__
         split = [text.split() for text in texts]
@@ -149,11 +152,20 @@ class WordTokenizer:
         if vocabulary.new:
             self._describe(vocabulary)
         words, ends = vocabulary.expand(chunks)
-        bounds = np.concatenate([[0], ends])[np.cumsum([0, *counts])].tolist()
-        found = [Words(vocabulary, words[a:b]) for a, b in pairwise(bounds)]
-        for index in _suspects(vocabulary.flags[chunks], counts):
-            self.whole += 1
-            found[index] = Words(vocabulary, vocabulary.number(self._plain(texts[index])))
+        begins = np.cumsum([0, *counts])
+        places = np.concatenate([[0], ends])
+        found = [Words(vocabulary, words[a:b]) for a, b in pairwise(places[begins].tolist())]
+        for index, runs in _suspects(vocabulary.flags[chunks], begins).items():
+            spans = [each.span() for each in _CHUNK.finditer(texts[index])]
+            parts, done = [], int(begins[index])
+            for first, last in runs:
+                self.together += 1
+                start, end = spans[first - begins[index]][0], spans[last - begins[index]][1]
+                part = self._plain(texts[index][start:end])
+                parts += [words[places[done] : places[first]], vocabulary.number(part)]
+                done = last + 1
+            parts.append(words[places[done] : places[begins[index + 1]]])
+            found[index] = Words(vocabulary, np.concatenate(parts))
         return found
 
     def _describe(self, vocabulary: WordTable) -> None:
@@ -242,24 +254,29 @@ def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[start:]
 
 
-def _suspects(flags: npt.NDArray[np.uint8], counts: Sequence[int]) -> list[int]:
-    """Indices, ascending, of texts in which a match across a space could change words.
+def _suspects(
+    flags: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64]
+) -> dict[int, list[tuple[int, int]]]:
+    """By text, the first and the last chunk of each run in which a match across a space could
+    change words: no match goes beyond it.
 
-    flags: of the chunks of all texts. counts: how many chunks each text has.
+    flags: of the chunks of all texts. begins: the first chunk of each text, and the end.
     """
     left, right = flags[:-1], flags[1:]
     # Nearly always there are none.
-    changed = np.flatnonzero(flags & (CHANGED_LEFT | CHANGED_RIGHT))
-    if not changed.size:
-        return []
-    places = np.unique(np.concatenate([changed - 1, changed]))
-    places = places[(places >= 0) & (places < len(left))]
-    left, right = left[places], right[places]
+    if not (flags & (CHANGED_LEFT | CHANGED_RIGHT)).any():
+        return {}
     meeting = ((left & CHANGED_RIGHT) != 0) & ((right & LEFT) != 0)
     meeting |= ((left & RIGHT) != 0) & ((right & CHANGED_LEFT) != 0)
-    found: list[int] = np.unique(
-        np.searchsorted(np.cumsum(counts), places[meeting], side="right")
-    ).tolist()
+    apart = ((left & RIGHT) == 0) | ((right & LEFT) == 0)
+    between = begins[(begins > 0) & (begins < len(flags))] - 1
+    apart[between], meeting[between] = True, False
+    firsts = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(flags)]])
+    found: dict[int, list[tuple[int, int]]] = {}
+    for run in np.unique(np.searchsorted(firsts, np.flatnonzero(meeting), "right")).tolist():
+        first, last = int(firsts[run - 1]), int(firsts[run]) - 1
+        text = int(np.searchsorted(begins, first, "right")) - 1
+        found.setdefault(text, []).append((first, last))
     return found
 
 
