@@ -76,7 +76,8 @@ def test_where_a_special_case_is_cut_the_text_goes_to_spacy() -> None:
     # Only what depends on each other, with its own white space.
     for text in (f"One,  two\n{MET} three.\x1cFour {MET}", f"{MET}\n{MET}"):
         other = WordTokenizer("en")
-        assert [x.strings for x in other.words(["", text, "five"])] == [[], other.plain(text), ["five"]]
+        expected = [[], other.plain(text), ["five"]]
+        assert [x.strings for x in other.words(["", text, "five"])] == expected
         assert other.together == 2
 
 

@@ -156,7 +156,7 @@ def _without_marks(text: str) -> str:
 
 def _hash(word: str) -> bytes:
     """XXH3-64 of a word in UTF-8, little-endian; the library's digests are big-endian."""
-    return xxh3_64_digest(word)[::-1]
+    return xxh3_64_digest(word.encode())[::-1]
 
 
 def _hashes(words: Sequence[str]) -> bytes:
