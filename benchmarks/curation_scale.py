@@ -32,6 +32,10 @@ COPIED = 0.1
 DOCUMENTS, TEXT_BYTES = 23_000_000_000, 63_000_000_000_000
 BLOCK_BYTES = 64 << 20
 KEYS = 14
+# Assumed, not measured: how many documents share a key with an earlier one, with how many of those
+# they are compared, and the bytes of a word with its space. A shingle is a hash of 8 bytes.
+COMPARED, CANDIDATES, WORD_BYTES = 0.4, 1.5, 6
+FILES_OF_FINEWEB = 27_000
 # Assumed, not measured: what Dataflow asks for shuffled data and for a core, in dollars.
 SHUFFLE_PRICE, CORE_PRICE = 0.011, 0.05
 
@@ -84,6 +88,8 @@ def plan() -> dict[str, object]:
     keys = DOCUMENTS * KEYS
     key_bytes = keys * key_dtype(64).itemsize
     ranges, blocks = range_count(keys, None), TEXT_BYTES // BLOCK_BYTES
+    pairs = round(DOCUMENTS * COMPARED * CANDIDATES)
+    contents = round(pairs * TEXT_BYTES / DOCUMENTS / WORD_BYTES * 8)
     return {
         "documents": DOCUMENTS,
         "blocks": blocks,
@@ -97,6 +103,11 @@ def plan() -> dict[str, object]:
         "shuffle_dollars": round(key_bytes / 1e9 * SHUFFLE_PRICE),
         "core_hours_of_signatures_at_10_MB_per_s": round(TEXT_BYTES / 10e6 / 3600),
         "dollars_of_signatures": round(TEXT_BYTES / 10e6 / 3600 * CORE_PRICE),
+        "pairs_compared": pairs,
+        "bytes_of_contents": contents,
+        "bytes_of_contents_for_a_file": contents // FILES_OF_FINEWEB,
+        "dollars_of_contents": round(contents / 1e9 * SHUFFLE_PRICE),
+        "bytes_read_twice_more": 2 * TEXT_BYTES,
         "hours_on_1000_cores": round(TEXT_BYTES / 10e6 / 3600 / 1000, 1),
     }
 

@@ -319,7 +319,9 @@ class StatusReader:
             total = tokens
         elif stage == "writing":
             finished, total = [(time_, 1) for time_ in shard_times], shards_total
-        rate = self._rate(finished, began)
+        # No rate says how long it takes to compare documents.
+        compares = stage == "judging" and all_known and len(finished) == len(sizes)
+        rate = None if compares else self._rate(finished, began)
         left = None
         if rate and total is not None:
             left = max(0, total - sum(amount for _, amount in finished)) / rate

@@ -129,8 +129,11 @@ def test_each_step_of_a_recipe_is_measured_from_the_end_of_the_one_before(
     assert (found.stage, found.step, found.to_compare) == ("judging", "1 exact", ("2 exact",))
     assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
 
+    # All are judged, and no rate says how long it takes to compare them.
     files.discover(EARLIER)
     files.judge(0, *[EARLIER - 10] * BLOCKS)
+    found = status(output)
+    assert (found.stage, found.bytes_per_second, found.seconds_left) == ("judging", None, None)
     files.mark(0, BEGAN)
     files.judge(1, FIRST, SECOND)
     found = status(output)

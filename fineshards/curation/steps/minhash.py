@@ -43,8 +43,7 @@ U64 = npt.NDArray[np.uint64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-# Shingles whose products are made at once, and those of one document more: 0.5 MB, which stays in
-# the processor's cache.
+# Shingles whose products are made at once: 0.5 MB, which stays in the processor's cache.
 _SHINGLES = 1 << 16
 # Products per document are bounded: a mistake should not look like a job that hangs.
 _MOST_HASHES = 10_000

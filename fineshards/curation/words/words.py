@@ -39,8 +39,7 @@ from fineshards.extras import naming_the_extra
 LIMIT = 1_000_000
 # Characters that are looked up before new chunks are described, and the size is compared.
 _GROUP = 1 << 20
-# What `str.split` finds.
-_CHUNK = re.compile(r"\S+")
+_CHUNK = re.compile(r"\S+")  # what `str.split` finds
 
 # White space that spaCy makes a token: all of it but single spaces.
 _TOKEN_SPACE = re.compile(r"[^\S ]\s*| \s+")
