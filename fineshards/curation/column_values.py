@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,30 @@ def values_of(batch: Batch, column: str) -> list[Any]:
                     f"of Python: {error}."
                 ) from error
         raise
+
+
+def values_to_compare(batch: Batch, column: str) -> list[Any]:
+    """The values of a column, one per document, as `compared_values`; None where there is none."""
+    values = batch.columns[column]
+    if not batch.columns_are_json:
+        return compared_values(values)
+    return [None if value is None else json.loads(value) for value in values.to_pylist()]
+
+
+def compared_bytes(value: object) -> bytes | None:
+    """The bytes by which values of a column are compared; None for null.
+
+    A text is compared by its UTF-8, bytes as they are, and other values by their JSON text with
+    sorted keys; in it, what JSON does not have is a string.
+    """
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        # JSON may have a lone surrogate, which is not UTF-8.
+        return value.encode("utf-8", "surrogatepass")
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def compared_values(values: pa.Array) -> list[Any]:

@@ -88,6 +88,9 @@ def test_keys_of_near_duplicates_are_the_same_however_these_were_compared(
     refused = f'{recipe}options = {{verify="jaccard"}}\n'
     with pytest.raises(UsageError, match='verify must be "none": texts of other datasets'):
         build(tmp_path / "refused", source, refused)
+    refused = f'{recipe}options = {{within="file"}}\n'
+    with pytest.raises(UsageError, match='within must not be "file": other datasets have other'):
+        build(tmp_path / "refused", source, refused)
 
 
 def test_a_dataset_without_such_keys_is_refused(old: Path, tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
         (0, STEPS, ["--bucket_bytes=2000"]),
         (1, [("exact", {"by": "normalized"})], []),
         (2, [("paragraphs", {"min_doc_words": 3}), ("exact", {})], []),
+        (3, [("exact", {"within": "column:dump"}), ("minhash", {"within": "file"})], []),
     ],
 )
 def test_a_corpus_in_three_parts_is_the_corpus_at_once(

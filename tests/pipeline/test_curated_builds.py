@@ -66,6 +66,11 @@ RECIPES: dict[str, Steps] = {
         ("regex", {"regex_exp": "stone & stone"}),
         ("minhash", {"rule": "components", "seed": 5}),
     ],
+    "in groups": [
+        ("exact", {"by": "column:group", "within": "column:dump"}),
+        ("exact", {"within": "column:dump"}),
+        ("minhash", {"within": "file", "n_grams": 3, "threshold": 0.5}),
+    ],
     "cuts first": [
         ("paragraphs", {"min_doc_words": 0}),
         ("lines", {"min_chars": 3, "min_doc_words": 0}),

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from xxhash import xxh3_128_digest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.column_values import compared_values
+from fineshards.curation.column_values import compared_bytes, values_to_compare
+from fineshards.curation.groups import Within, columns_of, names_column, of_group
 from fineshards.curation.parameters import rule
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.words.normal_form import pins, word_hashes
 
-_COLUMN = "column:"
 # RFC 3986, appendix B, of URLs with an authority: scheme, user, host, port, path, query, fragment.
 _URL = re.compile(
     r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?([^/?#@]*?)(?::([0-9]*))?(?![^/?#])"
@@ -29,8 +28,7 @@ _ASCII_LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(ord("A
 
 
 def _is_compared(by: object) -> bool:
-    named = isinstance(by, str) and by.startswith(_COLUMN) and by != _COLUMN
-    return named or by in ("text", "normalized", "url")
+    return names_column(by) or by in ("text", "normalized", "url")
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,9 @@ class Exact(Keyed, name="exact"):
             words is kept. "url": the column `url`, normalized. "column:NAME": the value of a
             column; a document is kept where it is null. Dates, times and durations are compared
             as nanoseconds, whatever their unit.
+        within: Which documents are compared with each other. "all": all. "file": those of a file.
+            "column:NAME": those with the same value of a column, such as a crawl; those without a
+            value too.
 
     Example:
         >>> keys = Exact("normalized").keys(Batch.of_texts(["Page 1 of 9", "…", "page 3, of 9."]))
@@ -52,7 +53,10 @@ class Exact(Keyed, name="exact"):
         ([0, 2], True)
     """
 
+    BEFORE: ClassVar[Mapping[str, Any]] = {"within": "all"}
+
     by: Annotated[str, rule('"text", "normalized", "url" or "column:NAME"', _is_compared)] = "text"
+    within: Within = "all"
 
     @property
     def reason(self) -> str:
@@ -60,25 +64,26 @@ class Exact(Keyed, name="exact"):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        if self.by == "url":
-            return ("url",)
-        return (self.by.removeprefix(_COLUMN),) if self.by.startswith(_COLUMN) else ()
+        return tuple(dict.fromkeys((*self._compared_column, *columns_of(self.within))))
+
+    @property
+    def _compared_column(self) -> tuple[str, ...]:
+        return ("url",) if self.by == "url" else columns_of(self.by)
 
     def pins(self) -> dict[str, str]:
         return pins() if self.by == "normalized" else {}
 
     def keys(self, batch: Batch) -> Keys:
+        found = self._keys(batch)
+        return found._replace(keys=of_group(found.keys, found.owners, batch, self.within))
+
+    def _keys(self, batch: Batch) -> Keys:
         if self.by == "text":
             return keys_of(text.encode() for text in batch.strings)
         if self.by == "normalized":
             words = batch.derived("word hashes: space", word_hashes)
             return keys_of(document or None for document in words)
-        column = batch.columns[self.columns[0]]
-        if batch.columns_are_json:
-            texts = column.to_pylist()
-            values = [None if text is None else json.loads(text) for text in texts]
-        else:
-            values = compared_values(column)
+        values = values_to_compare(batch, *self._compared_column)
         if self.by == "url":
             values = [
                 normalized_url(value) if isinstance(value, str) else value for value in values
@@ -98,22 +103,6 @@ def keys_of(compared: Iterable[bytes | None]) -> Keys:
 def as_keys(digests: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Keys of 128 bits from digests, which are big-endian: shape (n, 2), the leading half first."""
     return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
-
-
-def compared_bytes(value: object) -> bytes | None:
-    """The bytes by which values of a column are compared; None for null.
-
-    A text is compared by its UTF-8, bytes as they are, and other values by their JSON text with
-    sorted keys; in it, what JSON does not have is a string.
-    """
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        # JSON may have a lone surrogate, which is not UTF-8.
-        return value.encode("utf-8", "surrogatepass")
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode(
-        "utf-8", "surrogatepass"
-    )
 
 
 def normalized_url(url: str) -> str:

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.groups import Within, columns_of, of_group
 from fineshards.curation.parameters import Seed, Share, check, whole
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.words.normal_form import Words, pins, word_hashes
@@ -74,6 +75,7 @@ class MinHash(Keyed, name="minhash"):
             shingles that the other one has. "none": not, as in datatrove.
         threshold: The least share at which they count as the same.
         candidates: Earlier documents per key that a document is compared with.
+        within: Which documents are compared with each other; see `exact`.
 
     Example:
         >>> batch = Batch.of_texts(["The same words!", "the same words", "…"])
@@ -83,7 +85,12 @@ class MinHash(Keyed, name="minhash"):
     """
 
     KEY_BITS: ClassVar[int] = 64
-    BEFORE: ClassVar[Mapping[str, Any]] = {"verify": "none", "threshold": 0.8, "candidates": 2}
+    BEFORE: ClassVar[Mapping[str, Any]] = {
+        "verify": "none",
+        "threshold": 0.8,
+        "candidates": 2,
+        "within": "all",
+    }
 
     n_grams: _Number = 5
     buckets: _Number = 14
@@ -94,6 +101,7 @@ class MinHash(Keyed, name="minhash"):
     verify: Literal["jaccard", "containment", "none"] = "jaccard"
     threshold: Share = 0.8
     candidates: Annotated[int, whole(1, MOST_CANDIDATES)] = 2
+    within: Within = "all"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,13 +114,18 @@ class MinHash(Keyed, name="minhash"):
     def reason(self) -> str:
         return "minhash"
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return columns_of(self.within)
+
     def pins(self) -> dict[str, str]:
         return pins(self.words)
 
     def keys(self, batch: Batch) -> Keys:
         shingles, bounds, owners = self._shingles(batch)
-        found = minima(shingles, bounds, self._multipliers)
-        return Keys(band_keys(found, self.buckets), np.repeat(owners, self.buckets))
+        keys = band_keys(minima(shingles, bounds, self._multipliers), self.buckets)
+        owners = np.repeat(owners, self.buckets)
+        return Keys(of_group(keys, owners, batch, self.within), owners)
 
     @property
     def compared(self) -> int:

@@ -51,6 +51,8 @@ class SeenIn(Keyed, name="seen_in"):
             raise UsageError(f"by must be {' or '.join(_COMPARED)}, got {self.by!r}.")
         if getattr(self.inner.step, "rule", "earlier") != "earlier":
             raise UsageError('the rule must be "earlier": indexes are not joined into components.')
+        if self.options.get("within") == "file":
+            raise UsageError('within must not be "file": other datasets have other files.')
         if self.options.get("verify", "none") != "none":
             raise UsageError('verify must be "none": texts of other datasets are not compared.')
 

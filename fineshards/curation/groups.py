@@ -1,0 +1,65 @@
+"""Groups of documents that are compared with each other: all, those of a file, or of a column.
+
+A group is part of the keys of its documents. So equal keys mean the same group, and nothing that
+compares keys knows of groups.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_128_digest
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.column_values import compared_bytes, values_to_compare
+from fineshards.curation.parameters import rule
+
+COLUMN = "column:"
+
+
+def names_column(value: object) -> bool:
+    """Whether a value of a parameter is `column:NAME`."""
+    return isinstance(value, str) and value.startswith(COLUMN) and value != COLUMN
+
+
+Within = Annotated[
+    str,
+    rule('"all", "file" or "column:NAME"', lambda v: v in ("all", "file") or names_column(v)),
+]
+
+
+def columns_of(within: str) -> tuple[str, ...]:
+    """The columns that groups are made by."""
+    return (within.removeprefix(COLUMN),) if within.startswith(COLUMN) else ()
+
+
+def of_group(
+    keys: npt.NDArray[np.uint64], owners: npt.NDArray[np.int64], batch: Batch, within: str
+) -> npt.NDArray[np.uint64]:
+    """Keys that are equal only if they were and their documents are of one group.
+
+    keys, owners: as of `Keys`. They are combined with the XXH3-128 of the file's number in the
+    input, or of the value of the column, by exclusive or. Documents without a value are a group.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> batch = Batch(3, np.arange(2), pa.array(["a", "a"]), {"dump": pa.array(["x", None])})
+        >>> keys, owners = np.array([5, 5], np.uint64), np.arange(2)
+        >>> of_group(keys, owners, batch, "column:dump").tolist()
+        [6661951676894867179, 5]
+    """
+    if within == "all":
+        return keys
+    if within == "file":
+        values: list[bytes | None] = [str(batch.file).encode()] * len(batch)
+    else:
+        values = [compared_bytes(value) for value in values_to_compare(batch, *columns_of(within))]
+    found = np.array([[0, 0] if each is None else _halves(each) for each in values], np.uint64)
+    groups = found.reshape(-1, 2)[owners]
+    return keys ^ (groups if keys.ndim == 2 else groups[:, 0])
+
+
+def _halves(content: bytes) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(xxh3_128_digest(content), ">u8").astype(np.uint64)
