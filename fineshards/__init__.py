@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fineshards.errors import FineshardsError
+    from fineshards.inspection.explain import explain
     from fineshards.inspection.find import find
     from fineshards.inspection.stats import stats
     from fineshards.job_status.status import status
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fineshards.maintenance.rebuild import repair
     from fineshards.maintenance.redact import redact
     from fineshards.pipeline.export_run import export
-    from fineshards.pipeline.run import append, build
+    from fineshards.pipeline.functions import append, build, estimate, recipe_check
     from fineshards.publishing.publish import publish
     from fineshards.reports.report import report
     from fineshards.verification.verify import verify
@@ -46,11 +47,14 @@ _HOME = {
     "Mixture": "fineshards.loader.mixing.mixture",
     "Packing": "fineshards.loader.packing",
     "TokenDataset": "fineshards.loader.token_dataset",
-    "append": "fineshards.pipeline.run",
-    "build": "fineshards.pipeline.run",
+    "append": "fineshards.pipeline.functions",
+    "build": "fineshards.pipeline.functions",
+    "estimate": "fineshards.pipeline.functions",
+    "explain": "fineshards.inspection.explain",
     "export": "fineshards.pipeline.export_run",
     "find": "fineshards.inspection.find",
     "publish": "fineshards.publishing.publish",
+    "recipe_check": "fineshards.pipeline.functions",
     "redact": "fineshards.maintenance.redact",
     "repair": "fineshards.maintenance.rebuild",
     "report": "fineshards.reports.report",
@@ -68,9 +72,12 @@ __all__ = [
     "__version__",
     "append",
     "build",
+    "estimate",
+    "explain",
     "export",
     "find",
     "publish",
+    "recipe_check",
     "redact",
     "repair",
     "report",
@@ -94,4 +101,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
@@ -16,7 +14,6 @@ from fineshards.errors import FineshardsError, InputError
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.beam_flags import check_beam_args, launches_template
-from fineshards.pipeline.recipe_flags import with_recipe
 from fineshards.pipeline.runners import dataflow
 from fineshards.pipeline.runners.choice import (
     local_args,
@@ -30,42 +27,29 @@ from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.remote_run import RemoteRun
 from fineshards.storage.base import Storage
 from fineshards.worker import own_process
-from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
+from fineshards.worker.fresh_interpreter import call_and_hear, call_in_fresh_interpreter
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
 
+    from fineshards.job_status.status import Status
     from fineshards.pipeline.launch import Launch
     from fineshards.shards.job.records import SourceFile
     from fineshards.worker.work import Work
 
-_Arguments = ParamSpec("_Arguments")
 
-
-def _with_config(
-    config: Callable[_Arguments, BuildConfig], action: Callable[[BuildConfig], Manifest]
-) -> Callable[_Arguments, Manifest]:
-    """Turns a function of a BuildConfig into one of its fields, for type checkers too."""
-
-    def taking_arguments(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Manifest:
-        signature.bind(*args, **kwargs)  # whose TypeError does not name the class
-        return action(config(*args, **with_recipe(kwargs)))
-
-    signature = inspect.signature(config).replace(return_annotation="Manifest")
-    taking_arguments.__signature__ = signature  # type: ignore[attr-defined]
-    return taking_arguments
-
-
-def run(config: BuildConfig) -> Manifest:
+def run(config: BuildConfig, hear: Callable[[Status], None] | None = None) -> Manifest:
     """Builds a dataset, resumes it, or finds it finished; returns its manifest.
 
     It works in a fresh interpreter, prints nothing, and changes nothing in this process. Raises
     FineshardsError when the build fails, and when the runner was told not to wait for its end.
+
+    hear: called here with the status of the job, again and again.
     """
-    return call_in_fresh_interpreter(build_quietly, config)
+    return call_and_hear(hear, build_quietly, config)
 
 
-def build_quietly(config: BuildConfig) -> Manifest:
+def build_quietly(config: BuildConfig, tell: Callable[[Status], None] | None = None) -> Manifest:
     """Does what `run` does, in this process, which does nothing else."""
     # Beam's log repeats with tracebacks what ends in one sentence.
     logging.basicConfig(handlers=[logging.NullHandler()])
@@ -74,7 +58,7 @@ def build_quietly(config: BuildConfig) -> Manifest:
     if launch.manifest is not None:
         return launch.manifest
     try:
-        submitted = execute(launch, config, lambda storage: nullcontext())
+        submitted = execute(launch, config, partial(_telling, tell))
     except Exception as error:
         explained = explain(error)
         if explained is None or explained is error:
@@ -86,67 +70,15 @@ def build_quietly(config: BuildConfig) -> Manifest:
     return finished(launch)
 
 
-build = _with_config(BuildConfig, run)
-build.__name__ = build.__qualname__ = "build"
-build.__doc__ = """Builds a dataset, resumes it, or finds it finished; returns its manifest.
+def _telling(
+    tell: Callable[[Status], None] | None, storage: Storage
+) -> AbstractContextManager[None]:
+    if tell is None:
+        return nullcontext()
+    from fineshards.job_status.progress import looking
+    from fineshards.job_status.status import StatusReader
 
-    The options are the flags of `fineshards build`, and the bytes are the same. An interrupted
-    build resumes when it is called again. It prints nothing and changes nothing in the calling
-    process, because it works in a fresh interpreter. (With a runner other than the default, Beam's
-    own workers in that interpreter may print the traceback of an error.)
-
-    Args:
-        **options: The fields of BuildConfig. `output` is required, and either `input` or
-            `dataset`.
-
-    Returns:
-        The Manifest of the finished dataset. `manifest.totals()` counts its documents and tokens.
-
-    Raises:
-        FineshardsError: One sentence that says what happened, where and what to do. UsageError is
-            for options, InputError for the input, OutputError for the output folder.
-
-    Example:
-        >>> import fineshards
-        >>> manifest = fineshards.build(
-        ...     input="samples/debian_text.parquet", output=folder, shard_tokens=100_000
-        ... )
-        >>> manifest.totals()["documents"], len(manifest.shards)
-        (1063, 8)
-    """
-
-
-def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
-    """Adds new files at the end of a finished dataset, as a new generation of it.
-
-    All else is as the dataset was built. Full shards are not touched; the last one of each split is
-    replaced by a longer one that begins with it. A reader of an earlier generation is not
-    disturbed. An interrupted append resumes when it is called again.
-
-    Args:
-        output: The dataset's folder.
-        **options: The fields of BuildConfig that a dataset has not decided: `input` or `dataset`,
-            and those of the work, such as `workers`.
-
-    Returns:
-        The Manifest of the new generation; that of the latest if all files are in it already.
-
-    Raises:
-        FineshardsError: One sentence that says what happened, where and what to do. UsageError is
-            for options and for files that are in the dataset already, InputError for the input,
-            OutputError for the dataset.
-
-    Example:
-        >>> import fineshards
-        >>> grows = f"{folder}-grows"
-        >>> _ = fineshards.build(
-        ...     input="samples/debian_text.parquet", output=grows, shard_tokens=100_000
-        ... )
-        >>> manifest = fineshards.append(grows, input=more_documents)
-        >>> manifest.generation, manifest.totals()["documents"]
-        (2, 1066)
-    """
-    return run(BuildConfig(**with_recipe({"output": output, "append": True, **options})))
+    return looking(StatusReader(storage, from_now=True), tell)
 
 
 @naming_the_extra()

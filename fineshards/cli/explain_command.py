@@ -7,7 +7,6 @@ from dataclasses import asdict
 
 from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder
-from fineshards.errors import UsageError
 from fineshards.parser import Parser
 
 
@@ -38,33 +37,20 @@ def _add_flags(parser: Parser) -> None:
 
 
 def _explain(args: Namespace) -> Answer:
-    from fineshards.inspection import explain
+    from fineshards.inspection.explain import (
+        ExplainedStep,
+        describe_documents,
+        describe_step,
+        explain,
+    )
 
-    loader = split = None
-    if args.state is not None:
-        state = explain.load_state(args.state)
-        loader, split = explain.loader_of(
-            args.folder, state, args.batch_size, args.rank, args.world_size
-        )
-    elif args.seed is not None or args.step is not None:
-        loader, split = explain.new_loader(
-            args.folder,
-            args.seed,
-            args.batch_size,
-            args.sequence_length,
-            args.rank,
-            args.world_size,
-        )
-    if args.document is not None or args.id is not None:
-        found = explain.explain_document(
-            args.folder, args.document, args.id, args.sequence_length, loader, args.epochs
-        )
-        lines = explain.describe_documents(found, loader is not None)
-        return Answer({"documents": [asdict(each) for each in found]}, lines)
-    if loader is None or split is None:
-        raise UsageError("give --state, or a --document or --id with --sequence_length.")
-    step = explain.explain_step(args.folder, loader, split, args.step)
-    return Answer(asdict(step), explain.describe_step(step))
+    given = {name: value for name, value in vars(args).items() if name not in ("folder", "json")}
+    found = explain(args.folder, **given)
+    if isinstance(found, ExplainedStep):
+        return Answer(asdict(found), describe_step(found))
+    with_steps = args.state is not None or args.seed is not None
+    documents = {"documents": [asdict(each) for each in found]}
+    return Answer(documents, describe_documents(found, with_steps))
 
 
 EXPLAIN = Command(

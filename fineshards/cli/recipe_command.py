@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_flag
@@ -14,8 +14,6 @@ from fineshards.cli.options import add_input_and_step_flags, input_and_steps
 from fineshards.errors import UsageError
 from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import recipe_shown
-
-_PROBE_BYTES, _EXAMPLES = 32 << 20, 2
 
 
 def _add_flags(parser: Parser) -> None:
@@ -52,7 +50,7 @@ def _add_flags(parser: Parser) -> None:
     add_flag(
         check,
         "--examples N",
-        f"Documents to show that each step drops. Default: {_EXAMPLES}.",
+        "Documents to show that each step drops. Default: 2.",
         default=argparse.SUPPRESS,
     )
     add_input_and_step_flags(parser)
@@ -94,25 +92,12 @@ def _steps(args: argparse.Namespace) -> Answer:
 
 def _check(args: argparse.Namespace) -> Answer:
     config = input_and_steps(args, args.name)
-    if not config.curates:
-        raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
-    from fineshards.inspection.recipe_check import check_recipe, describe_check
-    from fineshards.pipeline.launch import columns_of, find_input, settle_input
-    from fineshards.pipeline.requested_steps import columns_of_steps, describe_steps, steps_of
+    from fineshards.inspection.recipe_check import describe_check
+    from fineshards.pipeline.functions import EXAMPLES, PROBE_BYTES, check
 
-    steps = steps_of(config)
-
-    # Finds what is missing before the input is read.
-    described = describe_steps(steps, keep_keys=False)
-    if described is None:
-        raise UsageError(f"{args.name} has no steps to check.")
-    files, *_ = find_input(config)
-    files = settle_input(files, columns_of(config), config)
-    columns = replace(columns_of(config), others=columns_of_steps(steps))
     note("reading a probe of the input …")
-    size = getattr(args, "probe_bytes", _PROBE_BYTES)
-    examples, indexes = getattr(args, "examples", _EXAMPLES), described.indexes
-    found = check_recipe(steps, files, columns, size, examples, indexes)
+    probe_bytes = getattr(args, "probe_bytes", PROBE_BYTES)
+    found = check(config, probe_bytes, getattr(args, "examples", EXAMPLES))
     return Answer(asdict(found), describe_check(found))
 
 

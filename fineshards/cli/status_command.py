@@ -62,8 +62,8 @@ def _status(args: Namespace) -> Answer | int:
 
 def _watch(folder: str) -> None:
     """Shows the progress of a job until its end."""
-    from fineshards.cli.progress import follow
     from fineshards.cli.terminal import error_console, set_up_logging
+    from fineshards.job_status.progress import follow
     from fineshards.job_status.status import StatusReader
     from fineshards.storage.open import open_storage
 

@@ -67,7 +67,7 @@ def working(storage: Storage, local: bool) -> Iterator[None]:
     console = error_console()
     with ExitStack() as stack:
         if local:
-            from fineshards.cli.progress import watch
+            from fineshards.job_status.progress import watch
             from fineshards.job_status.status import StatusReader
 
             stack.enter_context(watch(StatusReader(storage, from_now=True), console))

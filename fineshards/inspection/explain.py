@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -67,6 +68,62 @@ class ExplainedDocument:
     id: str | None
     samples: list[int]
     drawn: list[DrawnSample]
+
+
+def explain(
+    folder: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    document: int | None = None,
+    id: str | None = None,
+    state: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    epochs: int = 1,
+) -> ExplainedStep | list[ExplainedDocument]:
+    """The documents of a training step, or the samples with a document and the steps they are in.
+
+    Args:
+        folder: The dataset's folder.
+        step: The step (global batch), from 0. Default: the last one before the state.
+        document: Instead of a step, a document by its number in the dataset.
+        id: Instead of a step, all documents with this id.
+        state: What `BatchLoader.state_dict()` returned, or a file with its JSON: the order.
+        seed: Without a state: the seed of a training on the train split.
+        batch_size: Of that training. Default: that of the state.
+        sequence_length: Of that training. With a document alone, the length of a sample.
+        rank: Only the rows of this rank.
+        world_size: The number of ranks.
+        epochs: Epochs to look at.
+
+    Returns:
+        An ExplainedStep, or for documents a list of ExplainedDocument.
+
+    Raises:
+        FineshardsError: For a state of another dataset, or a document or step that is not there.
+
+    Example:
+        >>> import fineshards
+        >>> found = fineshards.explain(
+        ...     dataset_folder, step=2, seed=1, batch_size=4, sequence_length=512
+        ... )
+        >>> [each.drawn.sample for each in found.samples]
+        [0, 0, 0, 0]
+    """
+    path, loader, split = os.fspath(folder), None, ""
+    if state is not None:
+        saved = state if isinstance(state, Mapping) else load_state(os.fspath(state))
+        loader, split = loader_of(path, saved, batch_size, rank, world_size)
+    elif seed is not None or step is not None:
+        loader, split = new_loader(path, seed, batch_size, sequence_length, rank, world_size)
+    if document is not None or id is not None:
+        return explain_document(path, document, id, sequence_length, loader, epochs)
+    if loader is None:
+        raise UsageError("give --state, or a --document or --id with --sequence_length.")
+    return explain_step(path, loader, split, step)
 
 
 def load_state(path: str) -> dict[str, Any]:

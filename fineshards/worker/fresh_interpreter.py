@@ -10,8 +10,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
@@ -45,6 +48,16 @@ def call_in_fresh_interpreter(
     An error that is not a FineshardsError is raised as RuntimeError with its traceback as text. The
     interpreter ends with this process, and at once if the caller is interrupted.
     """
+    return call_and_hear(None, partial(function, *arguments, **keywords))
+
+
+def call_and_hear(
+    hear: Callable[[Any], None] | None, function: Callable[..., _Result], /, *arguments: Any
+) -> _Result:
+    """As `call_in_fresh_interpreter`; the function may tell something meanwhile.
+
+    hear: called here with each value that the function gives to its last argument, a function.
+    """
     ours, theirs = Pipe()
     program = _PROGRAM.format(descriptor=theirs.fileno(), process=os.getpid())
     with ours:
@@ -61,12 +74,15 @@ def call_in_fresh_interpreter(
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
-            ours.send(sys.path)
-            ours.send((function, arguments, keywords))
-            result, error = ours.recv()
-        except (EOFError, OSError):
-            process.wait()
-            raise FineshardsError(_end_of(process.returncode)) from None
+            with _naming_the_end(process):
+                ours.send(sys.path)
+                ours.send((function, arguments, hear is not None))
+            while True:
+                with _naming_the_end(process):
+                    told, result, error = ours.recv()
+                if hear is None or not told:
+                    break
+                hear(result)
         finally:
             process.kill()
             process.wait()
@@ -91,6 +107,16 @@ def call_apart(
     return function(*arguments, **keywords)
 
 
+@contextmanager
+def _naming_the_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Raises FineshardsError if a process has ended before it answered."""
+    try:
+        yield
+    except (EOFError, OSError):
+        process.wait()
+        raise FineshardsError(_end_of(process.returncode)) from None
+
+
 def _end_of(code: int) -> str:
     why = ""
     if code == -signal.SIGKILL:
@@ -109,13 +135,21 @@ def answer(launcher: Connection, process: int) -> None:
     own_process.claim()
     own_process.prepare()
     end_with(process)
-    function, arguments, keywords = launcher.recv()
+    function, arguments, tells = launcher.recv()
+    sending = threading.Lock()
+
+    def send(*message: object) -> None:
+        with sending:
+            launcher.send(message)
+
+    if tells:
+        arguments = (*arguments, lambda value: send(True, value, None))
     result: Any = None
     error: Exception | None = None
     try:
-        result = function(*arguments, **keywords)
+        result = function(*arguments)
     except FineshardsError as expected:
         error = expected
     except BaseException:
         error = RuntimeError(f"failed unexpectedly:\n{traceback.format_exc()}")
-    launcher.send((result, error))
+    send(False, result, error)

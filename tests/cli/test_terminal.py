@@ -24,9 +24,9 @@ from rich.console import Console
 from support.checkout import ROOT
 from support.fresh_interpreter import run_program
 
-from fineshards.cli.progress import watch
 from fineshards.cli.terminal import error_console, report_errors
 from fineshards.config import BuildConfig
+from fineshards.job_status.progress import watch
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import prepare
 
@@ -180,7 +180,7 @@ def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: P
 IMPATIENT = """
 import sys
 import time
-from fineshards.cli import progress
+from fineshards.job_status import progress
 progress._LINE_SECONDS = progress._POLL_SECONDS = 0.05
 from fineshards.cli.cli import main
 sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ from support.faulty_proxy import Proxy
 from support.paused_build import BLOCKS, PausedBuild, paused_build
 
 from fineshards.cli.cli import main
-from fineshards.cli.progress import watch
+from fineshards.job_status.progress import watch
 from fineshards.job_status.stages import stages_of
 from fineshards.job_status.status import StatusReader, status
 from fineshards.shards.job.local_run import held_lock

@@ -23,9 +23,9 @@ from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_
 from support.process_tree import start
 
 from fineshards.cli.cli import main
-from fineshards.cli.progress import watch
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
+from fineshards.job_status.progress import watch
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards import checkpoints

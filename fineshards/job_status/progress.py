@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from rich.console import Console, Group, RenderableType
@@ -38,13 +38,32 @@ _BAR_COLUMNS = 24
 def watch(reader: StatusReader, console: Console) -> Iterator[None]:
     """Shows progress while the body runs. Its end does not wait for a server that is stalled."""
     progress = _Progress(console, surely_runs=True)
-    watcher = _Watcher(reader, progress)
-    with progress.live():
-        threading.Thread(target=watcher.run, daemon=True).start()
-        try:
-            yield
-        finally:
-            watcher.end()
+    with progress.live(), looking(reader, progress.show):
+        yield
+
+
+@contextmanager
+def looking(reader: StatusReader, show: Callable[[Status], None]) -> Iterator[None]:
+    """Calls a function with the status, again and again while the body runs, and at its end."""
+    watcher = _Watcher(reader, show)
+    threading.Thread(target=watcher.run, daemon=True).start()
+    try:
+        yield
+    finally:
+        watcher.end()
+
+
+@contextmanager
+def shown(progress: bool | Callable[[Status], None]) -> Iterator[Callable[[Status], None] | None]:
+    """What takes the status of a build: a function, or True for a table or, without a terminal or a
+    notebook, lines."""
+    if callable(progress) or not progress:
+        yield progress or None
+        return
+    console = Console()
+    table = _Progress(console, surely_runs=True, log=console.print)
+    with table.live():
+        yield table.show
 
 
 def follow(reader: StatusReader, console: Console) -> None:
@@ -71,8 +90,15 @@ def follow(reader: StatusReader, console: Console) -> None:
 class _Progress:
     """What was seen last, as a table that a terminal draws again and again, or as log lines."""
 
-    def __init__(self, console: Console, surely_runs: bool = False) -> None:
+    def __init__(
+        self,
+        console: Console,
+        surely_runs: bool = False,
+        log: Callable[[str], None] = _log.info,
+    ) -> None:
         self._console = console
+        self._draws = console.is_terminal or console.is_jupyter
+        self._log = log
         self._surely_runs = surely_runs
         self._spinner = Spinner("line" if console.options.ascii_only else "dots")
         self._status: Status | None = None
@@ -81,21 +107,21 @@ class _Progress:
 
     def live(self) -> Live | nullcontext[None]:
         """What draws the table; nothing without a terminal."""
-        if not self._console.is_terminal:
+        if not self._draws:
             return nullcontext()
         return Live(self, console=self._console, refresh_per_second=8)
 
     def show(self, status: Status) -> None:
         """Takes a status to be drawn, or logs what is new in it."""
         self._status = status
-        if self._console.is_terminal:
+        if self._draws:
             return
-        _log_stages(status, self._logged)
+        _log_stages(status, self._logged, self._log)
         now = time.monotonic()
         if status.stage != "finished" and now >= self._next_line:
             self._next_line = now + _LINE_SECONDS
             stage = next(stage for stage in stages_of(status) if stage.state == "now")
-            _log.info("%s: %s, %s", status.stage, stage.detail, self._pace(status))
+            self._log(f"{status.stage}: {stage.detail}, {self._pace(status)}")
 
     def __rich__(self) -> RenderableType:
         if self._status is None:
@@ -158,9 +184,9 @@ def _present(status: Status, stage: Stage, pace: str) -> RenderableType:
 class _Watcher:
     """Looks at the output folder again and again, in a thread of its own."""
 
-    def __init__(self, reader: StatusReader, progress: _Progress) -> None:
+    def __init__(self, reader: StatusReader, show: Callable[[Status], None]) -> None:
         self._reader = reader
-        self._progress = progress
+        self._show = show
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._over = False
@@ -204,11 +230,11 @@ class _Watcher:
             return False
         with self._lock:
             if not self._over:
-                self._progress.show(status)
+                self._show(status)
         return True
 
 
-def _log_stages(status: Status, logged: set[str]) -> None:
+def _log_stages(status: Status, logged: set[str], log: Callable[[str], None]) -> None:
     """Logs every stage once, when it is over, even if it was too short to be seen.
 
     logged: the stages logged so far; changed in place.
@@ -217,7 +243,7 @@ def _log_stages(status: Status, logged: set[str]) -> None:
     def once(stage: str, message: str) -> None:
         if stage not in logged:
             logged.add(stage)
-            _log.info("%s", message)
+            log(message)
 
     if status.stage == "discovering":
         return
