@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import fineshards
-from fineshards.config import BuildConfig
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
+from fineshards.inspection.estimate import Estimate
+from fineshards.inspection.explain import ExplainedDocument, ExplainedSample, ExplainedStep
 from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
+from fineshards.inspection.recipe_check import Check, StepResult
 from fineshards.inspection.stats import Count, Stats
 from fineshards.job_status.status import Status
 from fineshards.job_status.workers import Writing
 from fineshards.loader.batches import DrawnSample
-from fineshards.loader.sample_documents import SampleDocument
+from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.maintenance.redact import Redacted
 from fineshards.maintenance.repair import Repaired
 from fineshards.publishing.publish import Published
@@ -32,9 +34,11 @@ from fineshards.verification.verify import Verdict
 
 # The public names with the types they take, return and raise, in the order a user meets them.
 SECTIONS: dict[str, list[Any]] = {
-    "Building": [fineshards.build, BuildConfig, Manifest, Counts],
+    "Building": [fineshards.build, fineshards.append, Manifest, Counts],
+    "Beforehand": [fineshards.estimate, Estimate, fineshards.recipe_check, Check, StepResult],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status, Writing],
     "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],
+    "Explaining": [fineshards.explain, ExplainedStep, ExplainedSample, ExplainedDocument],
     "Counting": [fineshards.stats, Stats, Count],
     "Repairing and redacting": [fineshards.repair, Repaired, fineshards.redact, Redacted],
     "Reporting": [fineshards.report, Report],
@@ -43,6 +47,7 @@ SECTIONS: dict[str, list[Any]] = {
     "Training": [
         fineshards.TokenDataset,
         SampleDocument,
+        WholeDocument,
         fineshards.BatchLoader,
         DrawnSample,
         fineshards.Packing,

@@ -166,8 +166,8 @@ def recipe_check(
         >>> found = fineshards.recipe_check(
         ...     input="samples/debian_text.parquet", where="length(text) > 1000"
         ... )
-        >>> found.documents, [step.documents_kept for step in found.steps]
-        (1063, [489])
+        >>> found.documents, [step.kept for step in found.steps]
+        (1063, [602])
     """
     return check(_config("recipe_check", {"output": "out"} | options), probe_bytes, examples)
 
@@ -204,11 +204,11 @@ def _run(function: str, options: Mapping[str, Any]) -> Manifest:
 
 
 def _config(function: str, options: Mapping[str, Any]) -> BuildConfig:
-    """The configuration of options; raises UsageError for one that there is not."""
+    """The configuration of options; raises TypeError for one that there is not."""
     known = [each.name for each in fields(BuildConfig)]
     for name in options:
         if name not in known:
-            raise UsageError(
+            raise TypeError(
                 f"{function} has no option {name!r}.{did_you_mean(name, known)} "
                 "help(fineshards.build) describes them."
             )

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from dataclasses import replace
+import pickle
+import re
+import shutil
+from dataclasses import asdict, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from support.fresh_interpreter import run_program
 from support.oracle import oracle, read_texts, shards_in
 
 import fineshards
+from fineshards import TokenDataset
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
+from fineshards.job_status.status import Status
 
 # The state of a process that a library must not change.
 STATE = """
@@ -169,9 +177,147 @@ def test_a_wrong_option_is_refused_with_one_sentence(
     assert message in str(refused.value)
 
 
-def test_an_unknown_option_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="shard_token"):
-        fineshards.build(input="a", output="b", shard_token=5)
+@pytest.mark.parametrize("function", ["build", "estimate", "recipe_check"])
+def test_an_unknown_option_is_named_and_the_right_one_suggested(function: str) -> None:
+    with pytest.raises(TypeError, match=rf"{function} has no option 'inptu'\. Did you mean input"):
+        getattr(fineshards, function)(inptu="a", output="b")
+
+
+def test_an_unknown_option_of_an_append_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"append has no option 'inputs'\. Did you mean input"):
+        fineshards.append(tmp_path, inputs="a")
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        fineshards.build("a")  # type: ignore[misc]
+
+
+def test_help_describes_every_option() -> None:
+    described = fineshards.build.__doc__ or ""
+    options = inspect.signature(fineshards.build).parameters
+    missing = set(options) - {"beam_args"} - set(re.findall(r"^        (\w+): ", described, re.M))
+    assert "progress" in options
+    assert missing == set()
+
+
+def test_completion_offers_public_names_alone() -> None:
+    assert dir(fineshards) == sorted(fineshards.__all__)
+
+
+@pytest.mark.long
+def test_progress_is_told_to_a_function_and_an_error_in_it_ends_the_build(
+    sample: Path, tmp_path: Path
+) -> None:
+    seen: list[Status] = []
+    manifest = fineshards.build(input=sample, output=tmp_path / "out", progress=seen.append)
+    assert seen[-1].stage == "finished"
+    assert seen[-1].tokens == manifest.totals()["tokens"]
+    appended: list[Status] = []
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"text": "one"}\n')
+    fineshards.append(tmp_path / "out", input=more, progress=appended.append)
+    assert {each.generation for each in appended} == {2}
+
+    def fail(status: Status) -> None:
+        raise EOFError("the user's own error")
+
+    with pytest.raises(EOFError, match="the user's own error"):
+        fineshards.build(input=sample, output=tmp_path / "other", progress=fail)
+    again = fineshards.build(input=sample, output=tmp_path / "other")
+    assert again.totals() == manifest.totals()
+
+
+@pytest.mark.long
+def test_progress_is_printed_as_lines_without_a_terminal(sample: Path, tmp_path: Path) -> None:
+    program = "import sys, fineshards\nfineshards.build(input=sys.argv[1], output=sys.argv[2], {})"
+    done = run_program(program.format("progress=True"), sample, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "read 1 file (1 block)"
+    assert done.stdout.splitlines()[-1] == "wrote the manifest"
+    quiet = run_program(program.format("progress=False"), sample, tmp_path / "quiet")
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+
+
+@pytest.mark.long
+def test_functions_say_what_commands_say(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fineshards.cli.cli import main
+
+    def said(*command: object) -> Any:
+        capsys.readouterr()
+        assert main([*map(str, command), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    out = tmp_path / "out"
+    fineshards.build(input=sample, output=out, shard_tokens=50_000)
+    training = {"seed": 3, "batch_size": 4, "sequence_length": 256}
+    flags = [f"--{name}={value}" for name, value in training.items()]
+    step = fineshards.explain(out, step=5, **training)  # type: ignore[arg-type]
+    assert said("explain", out, "--step=5", *flags) == plain(step)
+    document = fineshards.explain(out, document=7, **training)  # type: ignore[arg-type]
+    assert said("explain", out, "--document=7", *flags)["documents"] == plain(document)
+    loader = fineshards.BatchLoader(TokenDataset(out, sequence_length=256), 4, 3)
+    state = loader.state_dict(6)
+    assert plain(fineshards.explain(out, state=state)) == plain(step)
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert plain(fineshards.explain(str(out), state=tmp_path / "state.json")) == plain(step)
+
+    where = "length(text) > 1000"
+    checked = plain(fineshards.recipe_check(input=sample, where=where, examples=1))
+    told = said("recipe", "check", f"--where={where}", "--input", sample, "--examples=1")
+    for each in (*checked["steps"], *told["steps"]):
+        each.pop("seconds")
+    assert told == checked
+    other = shutil.copy(sample, tmp_path / "other.parquet")
+    grown = fineshards.estimate(input=other, output=out)
+    assert grown.repeats == 1063
+
+
+@pytest.mark.long
+def test_a_dataset_gives_its_documents_as_they_were_in_the_input(
+    sample: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    fineshards.build(input=sample, output=out, shard_tokens=50_000, id_column="id")
+    splits = {name: TokenDataset(out, name, sequence_length=64) for name in ("test", "train")}
+    documents = [each for split in splits.values() for each in split.all_documents()]
+    assert [each.number for each in documents] == list(range(1063))
+    rows = pq.read_table(sample).to_pylist()
+    for each in documents:
+        assert (each.file, each.id) == (str(sample), rows[each.row]["id"])
+        assert each.text == rows[each.row]["text"]
+    train = pickle.loads(pickle.dumps(splits["train"]))
+    one = train.document(5)
+    assert (one.text, one.tokens.tolist()) == (documents[5].text, documents[5].tokens.tolist())
+    assert train.decode(one.tokens) == one.text
+    for number in (-1, 1063):
+        with pytest.raises((IndexError, UsageError), match=str(number)):
+            train.document(number)
+    fineshards.redact(out, documents=[5])
+    assert TokenDataset(out, "test", sequence_length=64).document(5).text == ""
+    assert train.document(6).text == documents[6].text
+
+
+@pytest.mark.long
+def test_what_is_read_says_in_a_line_what_it_is(sample: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fineshards.build(input=sample, output=out, shard_tokens=100_000, test_shards=1)
+    train = TokenDataset(out, sequence_length=1024)
+    assert repr(train) == (
+        f"TokenDataset({str(out)!r}, 'train', sequence_length=1024): 552 samples, 565,971 tokens"
+    )
+    mixture = fineshards.Mixture({"web": (train, 3), "code": (train, 1)}, exhausted="stop")
+    assert repr(mixture) == f"Mixture('web': 0.75, 'code': 0.25): {len(mixture)} draws"
+    loader = fineshards.BatchLoader(mixture, 8, 5, 1, 2)
+    next(loader)
+    assert repr(loader) == (
+        "BatchLoader at step 1: batches of 8 samples of 1,024 tokens, shuffled by seed 5, "
+        f"rank 1 of 2, from {mixture!r}"
+    )
+
+
+def plain(found: Any) -> Any:
+    """What JSON makes of dataclasses."""
+    return json.loads(json.dumps(found, default=asdict))
 
 
 def test_fractions_that_are_the_same_are_one_job() -> None:

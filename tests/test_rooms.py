@@ -30,10 +30,11 @@ ROOMS = [
 ]
 # Folders of the checkout that are installed inside the package.
 MAPPED = ("pipeline", "transforms")
-# A room that imports less than the rooms below it. The loader knows the files on disk alone.
+# A room that imports less than the rooms below it. The loader knows the files on disk alone,
+# and the tokenizer where a text is asked for.
 ALLOWED = {
     "exports": {"shards", "storage", "errors", "suggestions"},
-    "loader": {"shards", "storage", "extras", "errors", "suggestions"},
+    "loader": {"encoders", "shards", "storage", "extras", "errors", "suggestions"},
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
     "publishing": {"shards", "storage", "cores", "credentials", "errors", "printable"},
@@ -50,7 +51,7 @@ WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
 # They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
 MOST_FILES = 25
-MOST_LINES = 54_647
+MOST_LINES = 55_016
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 

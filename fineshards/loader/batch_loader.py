@@ -468,6 +468,16 @@ class BatchLoader:
         self._readers.clear()
         self._stop_ahead()
 
+    def __repr__(self) -> str:
+        share, order = self.batches.share, self._order
+        how = f"shuffled by seed {order['seed']}" if order["shuffle"] else "in order"
+        size = self.batches.steps.sizes(self.step)
+        return (
+            f"BatchLoader at step {self.step:,}: batches of {size:,} samples of "
+            f"{order['sequence_length']:,} tokens, {how}, rank {share.rank} of {share.world_size}, "
+            f"from {self.batches.sources[0] if self._mixture is None else self._mixture!r}"
+        )
+
     def __enter__(self) -> Self:
         return self
 

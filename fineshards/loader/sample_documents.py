@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 if TYPE_CHECKING:
     from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 
@@ -31,6 +34,27 @@ class SampleDocument:
     begin: int
     end: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class WholeDocument:
+    """A document of a dataset.
+
+    Attributes:
+        number: Its number in the dataset; documents of the test split come first.
+        file: The source file of its text.
+        row: The row in that file.
+        id: The value of the id column; None if there is none.
+        text: Its text, from its tokens; empty if it was redacted.
+        tokens: Its tokens, uint32, shape (n,), EOT first.
+    """
+
+    number: int
+    file: str
+    row: int
+    id: str | None
+    text: str
+    tokens: npt.NDArray[np.uint32]
 
 
 def pieces_between(

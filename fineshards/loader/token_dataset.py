@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
-from fineshards.loader.sample_documents import SampleDocument
+from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.loss_mask import LossMask
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS
@@ -466,6 +466,61 @@ class TokenDataset:
         """
         return self._documents.between(self._begin + begin, self._begin + end)
 
+    def decode(self, tokens: npt.ArrayLike) -> str:
+        """The text of tokens, by the dataset's own tokenizer.
+
+        Args:
+            tokens: Integers, shape (n,), such as a sample.
+
+        Returns:
+            The text. An EOT has none, and a part of a character at an end is U+FFFD.
+
+        Raises:
+            UsageError: The tokenizer's library or pyarrow is not installed.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> dataset.decode(dataset[0][151:156])
+            'LibreOffice Chart'
+        """
+        return self._documents.decode(tokens)
+
+    def document(self, number: int) -> WholeDocument:
+        """A document of the dataset, with its text and tokens.
+
+        Args:
+            number: Its number in the dataset, as in `documents`.
+
+        Raises:
+            IndexError: There is no such document.
+            UsageError: The tokenizer's library or pyarrow is not installed.
+            OutputError: A document table or a shard is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> document = TokenDataset(dataset_folder, sequence_length=1024).document(176)
+            >>> document.row, document.text[:17], document.tokens.shape
+            (176, 'LibreOffice Chart', (737,))
+        """
+        number = checked_integer("the document's number", number, 0)
+        try:
+            return self._documents.whole(number)
+        except IndexError:
+            raise IndexError(f"there is no document {number} in the dataset") from None
+
+    def all_documents(self) -> Iterator[WholeDocument]:
+        """The documents of the split one by one, as `document` gives them.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, "test", sequence_length=1024)
+            >>> documents = list(dataset.all_documents())
+            >>> len(documents), sum(len(document.tokens) for document in documents)
+            (176, 100151)
+        """
+        return map(self._documents.whole, self._documents.numbers())
+
     def close(self) -> None:
         """Closes all files. The dataset can still be used and reopens them."""
         self.stream.close()
@@ -474,7 +529,8 @@ class TokenDataset:
     def __repr__(self) -> str:
         return (
             f"TokenDataset({self._split.storage.root!r}, {self._split.name!r}, "
-            f"sequence_length={self.sequence_length}): {len(self):,} samples"
+            f"sequence_length={self.sequence_length}): {len(self):,} samples, "
+            f"{self.tokens:,} tokens"
         )
 
     def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:

@@ -126,6 +126,13 @@ class Mixture:
                 )
         return self._sizes[0]
 
+    def __repr__(self) -> str:
+        first = list(map(float, self._changes[0]))
+        shares = zip(self.names, first, strict=True)
+        parts = [f"{name!r}: {weight / sum(first):.3g}" for name, weight in shares]
+        length = "endless" if self.length is None else f"{self.length:,} draws"
+        return f"Mixture({', '.join(parts)}): {length}"
+
     def __len__(self) -> int:
         """The number of draws; raises TypeError if the mixture is endless."""
         if self.length is None:

@@ -6,14 +6,21 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.loader.sample_documents import SampleDocument, documents_of, pieces_between
+from fineshards.loader.sample_documents import (
+    SampleDocument,
+    WholeDocument,
+    documents_of,
+    pieces_between,
+)
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.manifest import Manifest
 
 if TYPE_CHECKING:
+    from fineshards.encoders.encoder import Encoder
     from fineshards.shards.dataset_files import Dataset
 
 
@@ -27,6 +34,7 @@ class SplitDocuments:
     def __init__(self, split: SplitShards) -> None:
         self._split = split
         self._dataset: Dataset | None = None
+        self._encoder: Encoder | None = None
 
     def between(self, begin: int, end: int) -> list[SampleDocument]:
         """The documents that tokens [begin, end) of the split touch."""
@@ -53,12 +61,34 @@ class SplitDocuments:
         ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
         return np.array(ranges, np.int64).reshape(-1, 2)
 
+    def numbers(self) -> range:
+        """The numbers of the documents with tokens in the split."""
+        last = self._split.tokens - 1
+        (first,), (end,) = self.between(0, 1), self.between(last, last + 1)
+        return range(first.number, end.number + 1)
+
+    def whole(self, number: int) -> WholeDocument:
+        """A document of the dataset, with its text; raises IndexError if there is none."""
+        found = self._tables().document(number)
+        # Of a redacted document, all tokens are EOT.
+        text = "" if (found.tokens == self._split.eot).all() else self.decode(found.tokens[1:])
+        return WholeDocument(number, found.file, found.row, found.id, text, found.tokens)
+
+    def decode(self, tokens: npt.ArrayLike) -> str:
+        """The text of tokens."""
+        if self._encoder is None:
+            from fineshards.encoders.loading import load_reference
+
+            settings = self._tables().manifest.settings
+            self._encoder = load_reference(settings.tokenizer, self._split.storage)
+        return self._encoder.decode(np.asarray(tokens, np.uint32))
+
     def close(self) -> None:
         """Releases the tables. The next use reads them again."""
         self._dataset = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_dataset": None}
+        return self.__dict__ | {"_dataset": None, "_encoder": None}
 
     def _position(self, shard: int) -> int:
         """A shard's position in the manifest, which lists the test split first."""
