@@ -34,7 +34,7 @@ from fineshards.verification.verify import Verdict
 
 # The public names with the types they take, return and raise, in the order a user meets them.
 SECTIONS: dict[str, list[Any]] = {
-    "Building": [fineshards.build, fineshards.append, Manifest, Counts],
+    "Building": [fineshards.build, fineshards.append, fineshards.Recipe, Manifest, Counts],
     "Beforehand": [fineshards.estimate, Estimate, fineshards.recipe_check, Check, StepResult],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status, Writing],
     "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fineshards.curation.recipe import Recipe
     from fineshards.errors import FineshardsError
     from fineshards.inspection.explain import explain
     from fineshards.inspection.find import find
@@ -46,6 +47,7 @@ _HOME = {
     "FineshardsError": "fineshards.errors",
     "Mixture": "fineshards.loader.mixing.mixture",
     "Packing": "fineshards.loader.packing",
+    "Recipe": "fineshards.curation.recipe",
     "TokenDataset": "fineshards.loader.token_dataset",
     "append": "fineshards.pipeline.functions",
     "build": "fineshards.pipeline.functions",
@@ -68,6 +70,7 @@ __all__ = [
     "FineshardsError",
     "Mixture",
     "Packing",
+    "Recipe",
     "TokenDataset",
     "__version__",
     "append",

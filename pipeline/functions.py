@@ -9,13 +9,14 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fineshards.config import BuildConfig
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.extras import naming_the_extra
-from fineshards.pipeline.recipe_flags import with_recipe
+from fineshards.pipeline.recipe_flags import shown_place, with_recipe
 from fineshards.pipeline.run import run
 from fineshards.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from fineshards.curation.recipe import Recipe
     from fineshards.inspection.estimate import Estimate
     from fineshards.inspection.recipe_check import Check
     from fineshards.job_status.status import Status
@@ -32,6 +33,7 @@ _DESCRIBED = (BuildConfig.__doc__ or "").partition("Args:\n")[2].partition("\n\n
 class _Options(BuildConfig):
     """The options of `build`, for its signature and for type checkers."""
 
+    recipe: str | os.PathLike[str] | Recipe | None = None  # type: ignore[assignment]
     progress: bool | Callable[[Status], None] = False
 
 
@@ -184,7 +186,7 @@ def check(config: BuildConfig, probe_bytes: int, examples: int) -> Check:
     # Finds what is missing before the input is read.
     described = describe_steps(steps, keep_keys=False)
     if described is None:
-        raise UsageError(f"{config.recipe} has no steps to check.")
+        raise UsageError(f"{shown_place(os.fspath(config.recipe or ''))} has no steps to check.")
     files, *_ = find_input(config)
     files = settle_input(files, columns_of(config), config)
     columns = replace(columns_of(config), others=columns_of_steps(steps))
@@ -212,4 +214,14 @@ def _config(function: str, options: Mapping[str, Any]) -> BuildConfig:
                 f"{function} has no option {name!r}.{did_you_mean(name, known)} "
                 "help(fineshards.build) describes them."
             )
-    return BuildConfig(**with_recipe(options))
+    given = dict(options)
+    if not isinstance(given.get("recipe"), str | os.PathLike | None):
+        from fineshards.curation.recipe import Recipe
+        from fineshards.curation.recipe_text import toml_of
+
+        if not isinstance(given["recipe"], Recipe):
+            raise UsageError(
+                f"recipe is {quoted(given['recipe'])}; give a file, a name or a fineshards.Recipe."
+            )
+        given["recipe"] = toml_of(given["recipe"])
+    return BuildConfig(**with_recipe(given))

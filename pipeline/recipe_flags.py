@@ -27,7 +27,12 @@ def shipped_recipes() -> dict[str, str]:
 
 
 def read_recipe(place: str) -> str:
-    """The content of a recipe, by path, gs:// or name; raises UsageError if there is none."""
+    """The content of a recipe, by path, gs:// or name; raises UsageError if there is none.
+
+    What has several lines is the content itself.
+    """
+    if "\n" in place:
+        return place
     if "://" in place:
         from fineshards.storage.open import open_storage
 
@@ -81,7 +86,12 @@ def load_recipe(place: str) -> Recipe:
     """A recipe by path or name; raises UsageError for anything that it may not hold."""
     from fineshards.curation.recipe import parse_recipe
 
-    return parse_recipe(read_recipe(place), place)
+    return parse_recipe(read_recipe(place), shown_place(place))
+
+
+def shown_place(place: str) -> str:
+    """What messages call a recipe."""
+    return "the recipe" if "\n" in place else place
 
 
 def flags_of_recipes() -> list[str]:
@@ -102,7 +112,7 @@ def with_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
     from fineshards.curation.recipe import read_tables
 
     # Without making the steps, whose libraries do not survive a fork.
-    build = read_tables(read_recipe(place), place)[0]
+    build, place = read_tables(read_recipe(place), shown_place(place))[0], shown_place(place)
     known = flags_of_recipes()
     for name in build:
         if name not in known:

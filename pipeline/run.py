@@ -52,7 +52,6 @@ def run(config: BuildConfig, hear: Callable[[Status], None] | None = None) -> Ma
 def build_quietly(config: BuildConfig, tell: Callable[[Status], None] | None = None) -> Manifest:
     """Does what `run` does, in this process, which does nothing else."""
     # Beam's log repeats with tracebacks what ends in one sentence.
-    logging.basicConfig(handlers=[logging.NullHandler()])
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL + 1)
     launch = prepare(config)
     if launch.manifest is not None:

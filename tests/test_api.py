@@ -9,6 +9,7 @@ import re
 import shutil
 from dataclasses import asdict, replace
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from support.fresh_interpreter import run_program
 from support.oracle import oracle, read_texts, shards_in
 
 import fineshards
-from fineshards import TokenDataset
+from fineshards import Recipe, TokenDataset
 from fineshards.config import BuildConfig
+from fineshards.curation import steps as steps_of_recipes
+from fineshards.curation.steps import Exact, GopherQuality, Length, MinHash, Regex
 from fineshards.errors import InputError, UsageError
 from fineshards.job_status.status import Status
 
@@ -202,6 +205,15 @@ def test_completion_offers_public_names_alone() -> None:
     assert dir(fineshards) == sorted(fineshards.__all__)
 
 
+def test_what_libraries_log_in_a_fresh_interpreter_is_not_shown() -> None:
+    done = run_program(
+        "import logging\n"
+        "from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter\n"
+        "call_in_fresh_interpreter(logging.warning, 'apitools not found')\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.long
 def test_progress_is_told_to_a_function_and_an_error_in_it_ends_the_build(
     sample: Path, tmp_path: Path
@@ -313,6 +325,78 @@ def test_what_is_read_says_in_a_line_what_it_is(sample: Path, tmp_path: Path) ->
         "BatchLoader at step 1: batches of 8 samples of 1,024 tokens, shuffled by seed 5, "
         f"rank 1 of 2, from {mixture!r}"
     )
+
+
+FUNCTION = """
+def is_long(document):
+    return len(document["text"].split()) >= 50
+"""
+
+
+@pytest.mark.long
+def test_a_recipe_of_objects_is_that_of_its_file(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "functions_of_a_test.py").write_text(FUNCTION)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    is_long = import_module("functions_of_a_test").is_long
+    steps = [
+        Length(min_chars=500),
+        Exact("normalized", within="file"),
+        MinHash(verify="none", threshold=0.5),
+        GopherQuality(min_doc_words=None, min_stop_words=None),
+        Regex('a "quote"\n'),
+        is_long,
+    ]
+    recipe = Recipe(steps, {"shard_tokens": 20_000}, "for a test")
+    (tmp_path / "recipe.toml").write_text(
+        """
+        build.shard_tokens = 20_000
+        [[steps]]
+        use = "length"
+        min_chars = 500
+        [[steps]]
+        use = "exact"
+        by = "normalized"
+        within = "file"
+        [[steps]]
+        use = "minhash"
+        verify = "none"
+        threshold = 0.5
+        [[steps]]
+        use = "gopher_quality"
+        min_doc_words = false
+        min_stop_words = false
+        [[steps]]
+        use = "regex"
+        regex_exp = "a \\"quote\\"\\n"
+        [[steps]]
+        use = "functions_of_a_test:is_long"
+        """
+    )
+    made = fineshards.build(input=sample, output=tmp_path / "a", recipe=recipe)
+    read = fineshards.build(input=sample, output=tmp_path / "b", recipe=tmp_path / "recipe.toml")
+    assert made == read
+    jobs = [(tmp_path / name / "metadata/job.json").read_bytes() for name in "ab"]
+    assert jobs[0] == jobs[1]
+    assert 0 < made.totals()["documents"] < 1063
+
+
+def test_what_is_no_recipe_is_refused() -> None:
+    for steps, said in (
+        ([3], "3 is no step: give one of fineshards.curation.steps"),
+        ([lambda document: True], "workers cannot import"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            Recipe(steps)
+    with pytest.raises(UsageError, match=r"recipe is \[1\]; give a file, a name or"):
+        fineshards.build(input="a", output="b", recipe=[1])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"the recipe: unknown key 'step'"):
+        fineshards.build(input="a", output="b", recipe="step = 1\n")
+    assert {"MinHash", "GopherQuality"} < set(dir(steps_of_recipes))
+    with pytest.raises(AttributeError, match="NoSuchStep"):
+        _ = steps_of_recipes.NoSuchStep
 
 
 def plain(found: Any) -> Any:

@@ -15,6 +15,7 @@ docs/recipe.schema.json describes it.
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,15 +77,50 @@ class NamedStep:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The content of a recipe file.
+    """What documents pass before they are tokenized, as a recipe file has it.
 
-    steps: in order. build: values of flags of `fineshards build`, by name. description: a line for
-    people.
+    Args:
+        steps: In order: steps of `fineshards.curation.steps`, and functions of a module that
+            workers can import, as `use = "package.module:function"` names them.
+        build: Values of options of `fineshards.build`, by name. What is given itself wins.
+        description: A line for people.
+
+    Raises:
+        UsageError: For anything else, or a function that workers cannot import.
+
+    Example:
+        >>> import fineshards
+        >>> from fineshards.curation.steps import Length, MinHash
+        >>> recipe = fineshards.Recipe([Length(min_chars=500), MinHash(threshold=0.7)])
+        >>> manifest = fineshards.build(
+        ...     input="samples/debian_text.parquet", output=folder, recipe=recipe
+        ... )
+        >>> manifest.totals()["documents"]
+        909
     """
 
-    steps: tuple[NamedStep, ...]
+    steps: Sequence[NamedStep]
     build: Mapping[str, Any] = field(default_factory=dict)
     description: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(map(named_step, self.steps)))
+
+
+def named_step(step: object) -> NamedStep:
+    """A step with its name; raises UsageError for what is none."""
+    if isinstance(step, NamedStep):
+        return step
+    if isinstance(step, Step):
+        return NamedStep(getattr(step, "use", None) or step.NAME, step)
+    if not inspect.isfunction(step):
+        raise UsageError(
+            f"{step!r} is no step: give one of fineshards.curation.steps, or a function."
+        )
+    use = f"{step.__module__}:{step.__qualname__}"
+    if step.__module__ == "__main__" or "<" in use:
+        raise UsageError(f"workers cannot import {use}: put the function into a module.")
+    return make_step(use, {}, "the recipe")
 
 
 def parse_recipe(content: str, path: str) -> Recipe:

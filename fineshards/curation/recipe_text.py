@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fineshards.curation.recipe import before, default_parameters
+from fineshards.curation.recipe import Recipe, before, default_parameters, parameters_of
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -31,6 +31,18 @@ def recipe_text(recipe: RecipeRecord, comment: str = "", everything: bool = Fals
         lines += [""] * bool(number)
         lines += _step_lines(step, everything)
     return "".join(f"{line}\n" for line in lines)
+
+
+def toml_of(recipe: Recipe) -> str:
+    """A recipe as the text of its file."""
+    records = []
+    for each in recipe.steps:
+        parameters = parameters_of(each.step)
+        records.append(StepRecord.of(each.use, parameters, each.step.VERSION, {}, False))
+    head = [f"description = {to_toml(recipe.description)}", "[build]"]
+    for name, value in recipe.build.items():
+        head += _assignment(name, value)
+    return "\n".join([*head, recipe_text(RecipeRecord(tuple(records), ""))])
 
 
 def to_toml(value: Any) -> str:

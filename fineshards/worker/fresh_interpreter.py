@@ -6,6 +6,7 @@ global state. So a build in a user's program runs in an interpreter of its own.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -132,6 +133,8 @@ def answer(launcher: Connection, process: int) -> None:
     # The launching process decides what Ctrl-C means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    # What libraries log repeats our errors with tracebacks, or helps no one.
+    logging.basicConfig(handlers=[logging.NullHandler()])
     own_process.claim()
     own_process.prepare()
     end_with(process)

@@ -1,1 +1,19 @@
-"""The steps of recipes, one per file."""
+"""The steps of recipes, one per file; `from fineshards.curation.steps import MinHash, Length`."""
+
+from __future__ import annotations
+
+
+def __getattr__(name: str) -> object:
+    # Imported when first used, as each needs other libraries.
+    from fineshards.curation.recipe import STEPS, step_class
+
+    for use, (_, kind) in STEPS.items():
+        if kind == name:
+            return step_class(use)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from fineshards.curation.recipe import STEPS
+
+    return sorted(kind for _, kind in STEPS.values())
