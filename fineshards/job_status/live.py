@@ -235,6 +235,8 @@ def _figures(status: Status, is_idle: bool) -> list[tuple[str, str]]:
         per_second = approximately(round(status.tokens_per_second))
     left = unknown if status.seconds_left is None else duration(status.seconds_left)
     pace = [(rate, per_second), ("Left in this stage", left)]
+    if status.seconds_running is not None:
+        pace.insert(0, ("Running for", duration(status.seconds_running)))
     return [
         ("Tokens", f"{status.tokens:,}"),
         *([] if is_idle else pace),

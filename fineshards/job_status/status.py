@@ -12,7 +12,7 @@ from fineshards.job_status.recent_rate import recent_rate
 from fineshards.job_status.workers import Writing, being_written
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import FORMAT_VERSION, Job
-from fineshards.shards.job.local_run import is_running
+from fineshards.shards.job.local_run import is_running, seconds_running
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
 from fineshards.shards.job.remote_run import RemoteRun
@@ -63,6 +63,7 @@ class Status:
         console: The address of that job's page in Google's console.
         running: Whether processes on this machine work on it; None where that is not known, as on
             object storage. A job that does not run has no rates and no time left.
+        seconds_running: How long they have worked since they last began; None if they do not.
 
     Example:
         >>> import fineshards
@@ -97,6 +98,7 @@ class Status:
     job_id: str | None = None
     console: str | None = None
     running: bool | None = None
+    seconds_running: float | None = None
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -200,8 +202,10 @@ class StatusReader:
         )
         if run is not None:
             return replace(found, job_id=run.job_id, console=run.console)
-        if (running := is_running(self._storage, self._checkpoints.folder)) is not False:
-            return replace(found, running=running)
+        where = self._storage, self._checkpoints.folder
+        if (running := is_running(*where)) is not False:
+            elapsed = seconds_running(*where) if running else None
+            return replace(found, running=running, seconds_running=elapsed)
         return replace(
             found,
             running=False,

@@ -21,6 +21,7 @@ from fineshards.errors import OutputError
 from fineshards.job_status.stages import describe_pace, list_writing
 from fineshards.job_status.status import StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
+from fineshards.shards.job.local_run import held_lock
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import Layout
 from fineshards.worker.blocks import discover_file
@@ -195,6 +196,20 @@ def test_a_build_that_resumes_counts_its_own_blocks_and_time(source: Path, outpu
     found = reader.read()
     assert found.tokens_per_second == pytest.approx(TOKENS / 280, rel=0.1)
     assert found.seconds_left == pytest.approx((BLOCKS - 3) * 280, rel=0.1)
+
+
+def test_a_running_job_says_for_how_long(source: Path, output: Path) -> None:
+    files = Files(source, output)
+    with held_lock(files.storage, files.folder):
+        found = status(output)
+        assert found.seconds_running is not None
+        assert found.seconds_running < 60
+        files.age(f"{files.folder}/running", 300)
+        found = status(output)
+        assert found.running
+        assert describe_pace(found).startswith("running for 5 min, ")
+    found = status(output)
+    assert (found.running, found.seconds_running) == (False, None)
 
 
 def test_an_append_is_resumed_by_its_own_command(source: Path, output: Path) -> None:

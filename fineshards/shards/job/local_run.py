@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -24,9 +25,17 @@ def held_lock(storage: Storage, folder: str) -> Iterator[None]:
     path = storage.path(f"{folder}/{_NAME}")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "ab") as file:
+        os.utime(path)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_SH)
         yield
+
+
+def seconds_running(storage: Storage, folder: str) -> float | None:
+    """How long ago the lock was taken, if `is_running`; None where that is not known."""
+    with suppress(OSError):
+        return max(0.0, time.time() - os.path.getmtime(storage.path(f"{folder}/{_NAME}")))
+    return None
 
 
 def forget(storage: Storage, folder: str) -> None:
