@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -97,7 +98,9 @@ class _Progress:
         log: Callable[[str], None] = _log.info,
     ) -> None:
         self._console = console
-        self._draws = console.is_terminal or console.is_jupyter
+        # Rich draws in a notebook with this library only.
+        in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+        self._draws = console.is_terminal or in_notebook
         self._log = log
         self._surely_runs = surely_runs
         self._spinner = Spinner("line" if console.options.ascii_only else "dots")
