@@ -95,7 +95,8 @@ def _check(args: argparse.Namespace) -> Answer:
     from fineshards.inspection.recipe_check import describe_check
     from fineshards.pipeline.functions import EXAMPLES, PROBE_BYTES, check
 
-    note("reading a probe of the input …")
+    if config.curates:  # if not, `check` says so
+        note("reading a probe of the input …")
     probe_bytes = getattr(args, "probe_bytes", PROBE_BYTES)
     found = check(config, probe_bytes, getattr(args, "examples", EXAMPLES))
     return Answer(asdict(found), describe_check(found))

@@ -21,6 +21,11 @@ def _add_flags(parser: Parser) -> None:
         "is the dataset's own.",
     )
     add_flag(
+        what,
+        "--title TEXT",
+        "Its heading. Default: the name of the hub's dataset or of the files.",
+    )
+    add_flag(
         what, "--verify", "Verify the dataset first, and say in the report what was found and when."
     )
 
@@ -29,7 +34,11 @@ def _report(args: Namespace) -> Answer:
     from fineshards.reports.report import describe_report, report
 
     written = report(
-        args.folder, output=args.output, generation=args.generation, verify=args.verify
+        args.folder,
+        output=args.output,
+        generation=args.generation,
+        verify=args.verify,
+        title=args.title,
     )
     return Answer(asdict(written), describe_report(written), int(written.verified is False))
 
@@ -37,7 +46,7 @@ def _report(args: Namespace) -> Answer:
 REPORT = Command(
     "report",
     "write a report of a dataset as an HTML page",
-    "FOLDER [--output FILE] [--verify] [--json]",
+    "FOLDER [--output FILE] [--title TEXT] [--verify] [--json]",
     "Writes one HTML file about a finished dataset: splits, lengths, sources, shards, a document\n"
     "with its tokens, and how to load it. It needs no network.",
     ("fineshards report out", "fineshards report out --output out.html --verify"),

@@ -112,8 +112,6 @@ def describe_pace(status: Status, surely_runs: bool = False) -> str:
             f"{command} command resumes it."
         )
     words = []
-    if status.seconds_running is not None:
-        words.append(f"running for {duration(status.seconds_running)}")
     if status.tokens_per_second and status.stage in ("tokenizing", "shuffling"):
         words.append(f"{approximately(round(status.tokens_per_second))} tokens/s")
     if status.bytes_per_second and status.stage == "judging":
@@ -121,6 +119,8 @@ def describe_pace(status: Status, surely_runs: bool = False) -> str:
     if status.seconds_left is not None:
         words.append(f"about {duration(status.seconds_left)} left in this stage")
     words.append(f"last written {duration(status.seconds_idle)} ago")
+    if status.seconds_running is not None:
+        words.append(f"running for {duration(status.seconds_running)}")
     return ", ".join(words)
 
 

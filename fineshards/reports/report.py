@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -49,6 +49,7 @@ def report(
     output: str | os.PathLike[str] | None = None,
     generation: int | None = None,
     verify: bool = False,
+    title: str | None = None,
 ) -> Report:
     """Writes a report of a finished dataset as one HTML file, which loads nothing else.
 
@@ -66,6 +67,7 @@ def report(
             latest.
         verify: Whether to verify the dataset first, and to say in the report what was found and
             when.
+        title: Its heading. Default: the name of the hub's dataset, or of the files.
 
     Returns:
         What was written, and what `verify` found.
@@ -92,6 +94,8 @@ def report(
         latest = Dataset.open(storage)
         dataset = latest if generation is None else Dataset.open(storage, generation)
         contents = contents_of(dataset, latest.manifest.generations)
+        if title is not None:
+            contents = replace(contents, title=title)
     except OutputError as error:
         if verified is None or verified.verdict.ok:
             raise
@@ -116,6 +120,7 @@ class Verified:
 def report_page(contents: Contents, verified: Verified | None = None) -> str:
     """The report as HTML. Without `verified` it depends on the contents alone."""
     headings = {
+        "verification": "Verification",
         "splits": "Splits",
         "lengths": "Document lengths",
         "sources": "Sources",
@@ -126,7 +131,6 @@ def report_page(contents: Contents, verified: Verified | None = None) -> str:
         "generations": "Generations" if len(contents.summary.generations) > 1 else "",
         "load": "Load it",
         "provenance": "Provenance",
-        "verification": "Verification",
     }
     return page(
         "reports/report.html",
@@ -142,6 +146,7 @@ def report_page(contents: Contents, verified: Verified | None = None) -> str:
         recipe_text=recipe_text,
         size=size,
         COMPARED_SHARE=COMPARED_SHARE,
+        FOLDED=("exactness", "shards", "provenance"),
         LONG_ENOUGH=LONG_ENOUGH,
         MOST_GENERATIONS=MOST_GENERATIONS,
         SEQUENCE_LENGTHS=SEQUENCE_LENGTHS,

@@ -81,7 +81,7 @@ class Contents:
     manifest: for the numbers that it has. files, shards: all, or some of many. lengths, document,
     steps: see there. hosts: None without statistics. redacted: whether any generation up to the
     latest redacted documents: then no examples of what was dropped are shown. overwritten: the
-    documents of this dataset that were redacted, and their tokens.
+    documents of this dataset that were redacted.
     """
 
     manifest: Manifest
@@ -94,14 +94,8 @@ class Contents:
     steps: tuple[StepRow, ...]
     document: ShownTokens | None
     shards: tuple[ShardRecord, ...]
-    overwritten: tuple[int, int]
+    overwritten: int
     redacted: bool
-
-    @property
-    def eots(self) -> int:
-        """The number of tokens that are EOT: one per document, and all of those redacted."""
-        documents, tokens = self.overwritten
-        return self.summary.documents - documents + tokens
 
 
 def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents:
@@ -191,19 +185,14 @@ def _hosts(dataset: Dataset) -> LabelCounts | None:
     )
 
 
-def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> tuple[int, int]:
-    """The documents of a dataset that were redacted, and their tokens, from the job records."""
-    manifest = dataset.manifest
-    ends = {split: sums["tokens"] for split, sums in manifest.splits().items()}
-    documents = tokens = 0
+def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
+    """The documents of a dataset that were redacted, from the job records."""
+    files, documents = len(dataset.manifest.files), 0
     for number, generation in enumerate(generations, 1):
         if generation.redacted:
             found = load_redaction(dataset.storage, number, generation)
-            documents += sum(file < len(manifest.files) for file, _ in found.documents)
-            tokens += sum(
-                max(0, min(end, ends[split]) - begin) for split, begin, end in found.ranges
-            )
-    return documents, tokens
+            documents += sum(file < files for file, _ in found.documents)
+    return documents
 
 
 def _steps(dataset: Dataset, with_examples: bool) -> tuple[StepRow, ...]:

@@ -207,7 +207,7 @@ def test_a_running_job_says_for_how_long(source: Path, output: Path) -> None:
         files.age(f"{files.folder}/running", 300)
         found = status(output)
         assert found.running
-        assert describe_pace(found).startswith("running for 5 min, ")
+        assert describe_pace(found).endswith(" ago, running for 5 min")
     found = status(output)
     assert (found.running, found.seconds_running) == (False, None)
 

@@ -9,12 +9,11 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 from lxml import html
@@ -139,11 +138,6 @@ def figure(page: html.HtmlElement, name: str) -> str:
     return str(found)
 
 
-def eot_share(eot: int, shards: Iterable[npt.NDArray[np.unsignedinteger]]) -> str:
-    tokens = np.concatenate(list(shards))
-    return f"{100 * np.count_nonzero(tokens == eot) / len(tokens):.2f} %"
-
-
 def lengths_in_tables(dataset: Path, one_stream: bool) -> list[int]:
     """The lengths of all documents, added up over the pieces in the document tables."""
     found: Counter[tuple[str, int]] = Counter()
@@ -185,8 +179,7 @@ def test_the_numbers_are_those_of_the_files(
     )
     assert figures["Documents"] == f"{len(found):,}"
     assert figures["Tokens"] == f"{sum(found):,}"
-    eot = Manifest.load_finished(open_storage(str(dataset))).settings.tokenizer.eot
-    assert figures["EOT share"] == eot_share(eot, shards.values())
+    assert figures["Median length"] == f"{found[(len(found) - 1) // 2]:,} tokens"
     *_, last = fits = rows_of(page, "lengths")
     for length, count, _, tokens, _ in fits:
         fitting = [each for each in found if each <= int(length)]
@@ -238,11 +231,9 @@ def test_an_earlier_generation_has_the_report_that_it_had(tmp_path: Path) -> Non
     last = manifest.totals()["documents"] - 1
     assert main(["redact", str(tmp_path / "out"), "--documents", "0", str(last)]) == 0
     for generation in (1, 2):
-        manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")), generation)
-        shards = [np.load(tmp_path / "out" / each.name)[: each.tokens] for each in manifest.shards]
         page = written(tmp_path / "out", tmp_path / "after.html", generation=generation)
-        expected = eot_share(manifest.settings.tokenizer.eot, shards)
-        assert figure(html.fromstring(page), "EOT share") == expected
+        manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")), generation)
+        assert figure(html.fromstring(page), "Tokens") == f"{manifest.totals()['tokens']:,}"
 
 
 def test_what_verify_finds_is_said_apart_from_the_rest(
@@ -260,6 +251,11 @@ def test_what_verify_finds_is_said_apart_from_the_rest(
     assert verified.partition(END)[2] == rest.partition(END)[2]
     assert "did not verify" in rest
     section = verified.partition(BEGIN)[2].partition(END)[0]
+    assert "<section" not in verified.partition(BEGIN)[0]
+    assert main(["report", "mine", "--title", "Our <web>"]) == 0
+    titled = (tmp_path / "mine-report.html").read_text()
+    assert "<h1>Our &lt;web&gt;</h1>" in titled
+    assert titled.partition("</h1>")[2] == without.partition("</h1>")[2]
     assert "(UTC), by fineshards " in section
     shard = next((dataset / "train").iterdir())
     shard.write_bytes(shard.read_bytes()[:-1])
