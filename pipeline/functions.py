@@ -61,7 +61,8 @@ build.__doc__ = f"""Builds a dataset, resumes it, or finds it finished; returns 
     Args:
 {_DESCRIBED}
         progress: True shows how far a local build is, in a terminal, a notebook or as lines. A
-            function is called with what `fineshards.status` returns, about twice a second.
+            function is called with what `fineshards.status` returns, about twice a second; what it
+            raises ends the build.
 
     Returns:
         The Manifest of the finished dataset. `manifest.totals()` counts its documents and tokens.
@@ -110,7 +111,7 @@ def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
         >>> manifest.generation, manifest.totals()["documents"]
         (2, 1066)
     """
-    return _run("append", {"output": output, "append": True, **options})
+    return _run("append", {**options, "output": output, "append": True})
 
 
 @naming_the_extra()
@@ -136,9 +137,12 @@ def estimate(*, probe_bytes: int | None = None, **options: Any) -> Estimate:
         >>> found.tokens, found.exact
         (665971, True)
     """
+    from fineshards.loader.arguments import checked_integer
     from fineshards.pipeline.probe import estimate
 
     grows = {"output": "out", "append": options.get("output") is not None}
+    if probe_bytes is not None:
+        probe_bytes = checked_integer("probe_bytes", probe_bytes, 1)
     config = _config("estimate", grows | options)
     return estimate(config, config.workers, probe_bytes)
 
@@ -176,6 +180,10 @@ def recipe_check(
 
 def check(config: BuildConfig, probe_bytes: int, examples: int) -> Check:
     """Runs the steps of a configuration over a probe of its input."""
+    from fineshards.loader.arguments import checked_integer
+
+    probe_bytes = checked_integer("probe_bytes", probe_bytes, 1)
+    examples = checked_integer("examples", examples, 0)
     from fineshards.inspection.recipe_check import check_recipe
     from fineshards.pipeline.launch import columns_of, find_input, settle_input
     from fineshards.pipeline.requested_steps import columns_of_steps, describe_steps, steps_of
@@ -197,7 +205,9 @@ def _run(function: str, options: Mapping[str, Any]) -> Manifest:
     given = dict(options)
     progress = given.pop("progress", False)
     config = _config(function, given)
-    if progress is False:
+    if not isinstance(progress, bool | None) and not callable(progress):
+        raise UsageError(f"progress is {quoted(progress)}; give True, False or a function.")
+    if not progress:
         return run(config)
     from fineshards.job_status.progress import shown
 
@@ -207,9 +217,9 @@ def _run(function: str, options: Mapping[str, Any]) -> Manifest:
 
 def _config(function: str, options: Mapping[str, Any]) -> BuildConfig:
     """The configuration of options; raises TypeError for one that there is not."""
-    known = [each.name for each in fields(BuildConfig)]
+    known = [each.name for each in fields(_Options)]
     for name in options:
-        if name not in known:
+        if name not in known or name == "progress":
             raise TypeError(
                 f"{function} has no option {name!r}.{did_you_mean(name, known)} "
                 "help(fineshards.build) describes them."

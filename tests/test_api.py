@@ -7,8 +7,10 @@ import json
 import pickle
 import re
 import shutil
+import time
 from dataclasses import asdict, replace
 from decimal import Decimal
+from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from fineshards import Recipe, TokenDataset
 from fineshards.config import BuildConfig
 from fineshards.curation import steps as steps_of_recipes
 from fineshards.curation.steps import Exact, GopherQuality, Length, MinHash, Regex
+from fineshards.curation.steps.user_function import UserFunction
 from fineshards.errors import InputError, UsageError
 from fineshards.job_status.status import Status
 
@@ -231,10 +234,27 @@ def test_progress_is_told_to_a_function_and_an_error_in_it_ends_the_build(
     def fail(status: Status) -> None:
         raise EOFError("the user's own error")
 
+    slow: list[Status] = []
+
+    def wait(status: Status) -> None:
+        slow.append(status)
+        time.sleep(3)
+
+    fineshards.build(input=sample, output=tmp_path / "slow", progress=wait)
+    # The latest at each time; none waits for those before it.
+    assert slow[-1].stage == "finished"
+    assert len(slow) <= 3
     with pytest.raises(EOFError, match="the user's own error"):
         fineshards.build(input=sample, output=tmp_path / "other", progress=fail)
     again = fineshards.build(input=sample, output=tmp_path / "other")
     assert again.totals() == manifest.totals()
+
+
+def test_progress_is_a_flag_or_a_function(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="progress is 'yes'; give True, False or a function"):
+        fineshards.build(input="a", output=tmp_path, progress="yes")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Did you mean progress"):
+        fineshards.append(tmp_path, input="a", progres=True)
 
 
 @pytest.mark.long
@@ -268,6 +288,15 @@ def test_functions_say_what_commands_say(
     document = fineshards.explain(out, document=7, **training)  # type: ignore[arg-type]
     assert said("explain", out, "--document=7", *flags)["documents"] == plain(document)
     loader = fineshards.BatchLoader(TokenDataset(out, sequence_length=256), 4, 3)
+    for options, said_of_it in (
+        ({"document": "3"}, "--document is '3'"),
+        ({"id": 3}, "--id is 3"),
+        ({"state": 5}, "--state is 5"),
+        ({"step": 1, "document": 2}, "one of step, document and id"),
+        (training, "give --step"),
+    ):
+        with pytest.raises(UsageError, match=said_of_it):
+            fineshards.explain(out, **options)  # type: ignore[arg-type]
     state = loader.state_dict(6)
     assert plain(fineshards.explain(out, state=state)) == plain(step)
     (tmp_path / "state.json").write_text(json.dumps(state))
@@ -301,6 +330,17 @@ def test_a_dataset_gives_its_documents_as_they_were_in_the_input(
     one = train.document(5)
     assert (one.text, one.tokens.tolist()) == (documents[5].text, documents[5].tokens.tolist())
     assert train.decode(one.tokens) == one.text
+    for tokens in ([-1], [100_270], [100_277], [0.5], [[1]]):
+        with pytest.raises(UsageError, match=r"no token|one dimension"):
+            train.decode(tokens)
+    more = tmp_path / "more.jsonl"
+    lines = [json.dumps({"id": str(n), "text": f"text {n} " * 50}) for n in range(40)]
+    more.write_text("\n".join(lines))
+    fineshards.append(out, input=more)
+    added = TokenDataset(out, sequence_length=64, after_generation=1)
+    (first, *_) = whole = list(added.all_documents())
+    assert (first.file, whole[-1].file) == (str(sample), str(more))
+    assert len(whole) <= 41
     for number in (-1, 1063):
         with pytest.raises((IndexError, UsageError), match=str(number)):
             train.document(number)
@@ -349,10 +389,11 @@ def test_a_recipe_of_objects_is_that_of_its_file(
         Regex('a "quote"\n'),
         is_long,
     ]
-    recipe = Recipe(steps, {"shard_tokens": 20_000}, "for a test")
+    build = {"shard_tokens": 20_000, "shuffle_seed": None, "test_fraction": Fraction(1, 50)}
+    recipe = Recipe(steps, build, "for a test")
     (tmp_path / "recipe.toml").write_text(
         """
-        build.shard_tokens = 20_000
+        build = { shard_tokens = 20_000, test_fraction = "0.02" }
         [[steps]]
         use = "length"
         min_chars = 500
@@ -395,6 +436,13 @@ def test_what_is_no_recipe_is_refused() -> None:
     with pytest.raises(UsageError, match=r"the recipe: unknown key 'step'"):
         fineshards.build(input="a", output="b", recipe="step = 1\n")
     assert {"MinHash", "GopherQuality"} < set(dir(steps_of_recipes))
+    for wrong in (Length(min_chars=3), 5):
+        with pytest.raises(UsageError, match="takes a list of steps"):
+            Recipe(wrong)  # type: ignore[arg-type]
+    for parameters in ({"x": None}, {"columns": ["y"]}, {1: 2}, {"x": {"a"}}, {"x": Path("a")}):
+        recipe = Recipe([UserFunction("builtins:bool", (), parameters)])
+        with pytest.raises(UsageError, match="a value that a recipe file cannot have"):
+            fineshards.build(input="a", output="b", recipe=recipe)
     with pytest.raises(AttributeError, match="NoSuchStep"):
         _ = steps_of_recipes.NoSuchStep
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_64_digest, xxh3_128_digest
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import compared_bytes, values_to_compare
@@ -40,15 +40,15 @@ def of_group(
 ) -> npt.NDArray[np.uint64]:
     """Keys that are equal only if they were and their documents are of one group.
 
-    keys, owners: as of `Keys`. They are combined with the XXH3-128 of the file's number in the
-    input, or of the value of the column, by exclusive or. Documents without a value are a group.
+    keys, owners: as of `Keys`. A key is hashed together with the XXH3-128 of the file's number in
+    the input, or of the value of the column. Documents without a value are a group.
 
     Example:
         >>> import pyarrow as pa
         >>> batch = Batch(3, np.arange(2), pa.array(["a", "a"]), {"dump": pa.array(["x", None])})
         >>> keys, owners = np.array([5, 5], np.uint64), np.arange(2)
         >>> of_group(keys, owners, batch, "column:dump").tolist()
-        [6661951676894867179, 5]
+        [13244664570562175444, 10233279695637096332]
     """
     if within == "all":
         return keys
@@ -56,10 +56,10 @@ def of_group(
         values: list[bytes | None] = [str(batch.file).encode()] * len(batch)
     else:
         values = [compared_bytes(value) for value in values_to_compare(batch, *columns_of(within))]
-    found = np.array([[0, 0] if each is None else _halves(each) for each in values], np.uint64)
-    groups = found.reshape(-1, 2)[owners]
-    return keys ^ (groups if keys.ndim == 2 else groups[:, 0])
-
-
-def _halves(content: bytes) -> npt.NDArray[np.uint64]:
-    return np.frombuffer(xxh3_128_digest(content), ">u8").astype(np.uint64)
+    groups = [b"" if each is None else xxh3_128_digest(each) for each in values]
+    digest = xxh3_128_digest if keys.ndim == 2 else xxh3_64_digest
+    hashed = b"".join(
+        digest(key.tobytes() + groups[owner])
+        for key, owner in zip(keys.astype("<u8"), owners.tolist(), strict=True)
+    )
+    return np.frombuffer(hashed, ">u8").astype(np.uint64).reshape(keys.shape)

@@ -104,6 +104,8 @@ class Recipe:
     description: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.steps, Iterable) or not isinstance(self.build, Mapping):
+            raise UsageError("a Recipe takes a list of steps, and a dict of options of build.")
         object.__setattr__(self, "steps", tuple(map(named_step, self.steps)))
 
 
@@ -111,8 +113,8 @@ def named_step(step: object) -> NamedStep:
     """A step with its name; raises UsageError for what is none."""
     if isinstance(step, NamedStep):
         return step
-    if isinstance(step, Step):
-        return NamedStep(getattr(step, "use", None) or step.NAME, step)
+    if isinstance(step, Step) and (use := getattr(step, "use", getattr(step, "NAME", None))):
+        return NamedStep(use, step)
     if not inspect.isfunction(step):
         raise UsageError(
             f"{step!r} is no step: give one of fineshards.curation.steps, or a function."

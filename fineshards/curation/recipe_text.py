@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
-from fineshards.curation.recipe import Recipe, before, default_parameters, parameters_of
+from fineshards.curation.recipe import (
+    Recipe,
+    before,
+    default_parameters,
+    parameters_of,
+    parse_recipe,
+)
+from fineshards.errors import UsageError
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -34,15 +43,32 @@ def recipe_text(recipe: RecipeRecord, comment: str = "", everything: bool = Fals
 
 
 def toml_of(recipe: Recipe) -> str:
-    """A recipe as the text of its file."""
-    records = []
-    for each in recipe.steps:
-        parameters = parameters_of(each.step)
-        records.append(StepRecord.of(each.use, parameters, each.step.VERSION, {}, False))
+    """A recipe as the text of its file; raises UsageError for what such a text cannot say."""
     head = [f"description = {to_toml(recipe.description)}", "[build]"]
-    for name, value in recipe.build.items():
-        head += _assignment(name, value)
-    return "\n".join([*head, recipe_text(RecipeRecord(tuple(records), ""))])
+    try:
+        records = []
+        for each in recipe.steps:
+            parameters = parameters_of(each.step)
+            records.append(StepRecord.of(each.use, parameters, each.step.VERSION, {}, False))
+        for name, value in recipe.build.items():
+            if value is not None:
+                head += _assignment(name, _plain(value))
+        text = "\n".join([*head, recipe_text(RecipeRecord(tuple(records), ""))])
+        same = parse_recipe(text, "the recipe").steps == recipe.steps
+    except TypeError:
+        same = False
+    if not same:
+        raise UsageError(
+            "the recipe has a value that a recipe file cannot have: give numbers, text, true, "
+            "false, and lists and tables of them."
+        )
+    return text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return str(value) if isinstance(value, Fraction) else value
 
 
 def to_toml(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fineshards.encoders.loading import load_reference
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError, UsageError, quoted
 from fineshards.inspection.find import find_id
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
@@ -114,7 +114,16 @@ def explain(
         [1085, 789, 534, 225]
     """
     path, loader, split = os.fspath(folder), None, ""
+    named = {"step": step, "document": document, "id": id}
+    if len([name for name in named if named[name] is not None]) > 1:
+        raise UsageError("give one of step, document and id.")
+    if document is not None:
+        document = checked_integer("--document", document)
+    if id is not None and not isinstance(id, str):
+        raise UsageError(f"--id is {quoted(id)}; give text.")
     if state is not None:
+        if not isinstance(state, Mapping | str | os.PathLike):
+            raise UsageError(f"--state is {quoted(state)}; give a dict or a file.")
         saved = state if isinstance(state, Mapping) else load_state(os.fspath(state))
         loader, split = loader_of(path, saved, batch_size, rank, world_size)
     elif seed is not None or step is not None:
@@ -123,6 +132,8 @@ def explain(
         return explain_document(path, document, id, sequence_length, loader, epochs)
     if loader is None:
         raise UsageError("give --state, or a --document or --id with --sequence_length.")
+    if state is None and step is None:
+        raise UsageError("give --step: without a state, no step is the last one.")
     return explain_step(path, loader, split, step)
 
 

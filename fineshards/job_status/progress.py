@@ -213,8 +213,11 @@ class _Watcher:
         last = threading.Thread(target=self._look, daemon=True)
         last.start()
         last.join(_LAST_LOOK_SECONDS)
-        with self._lock:
-            self._over = True
+        # What is being shown may wait for its reader.
+        held = self._lock.acquire(timeout=_LAST_LOOK_SECONDS)
+        self._over = True
+        if held:
+            self._lock.release()
 
     def _look(self) -> bool:
         """Looks, and shows what it found; returns whether it found anything."""

@@ -476,7 +476,7 @@ class TokenDataset:
             The text. An EOT has none, and a part of a character at an end is U+FFFD.
 
         Raises:
-            UsageError: The tokenizer's library or pyarrow is not installed.
+            UsageError: They are no tokens, or the tokenizer's library or pyarrow is not installed.
 
         Example:
             >>> from fineshards import TokenDataset
@@ -510,7 +510,7 @@ class TokenDataset:
             raise IndexError(f"there is no document {number} in the dataset") from None
 
     def all_documents(self) -> Iterator[WholeDocument]:
-        """The documents of the split one by one, as `document` gives them.
+        """The documents with tokens in `tokens`, one by one, as `document` gives them.
 
         Example:
             >>> from fineshards import TokenDataset
@@ -519,7 +519,7 @@ class TokenDataset:
             >>> len(documents), sum(len(document.tokens) for document in documents)
             (176, 100151)
         """
-        return map(self._documents.whole, self._documents.numbers())
+        return map(self._documents.whole, self._documents.numbers(self._begin))
 
     def close(self) -> None:
         """Closes all files. The dataset can still be used and reopens them."""

@@ -78,12 +78,15 @@ def call_and_hear(
             with _naming_the_end(process):
                 ours.send(sys.path)
                 ours.send((function, arguments, hear is not None))
-            while True:
+            told, latest = True, None
+            while told:
                 with _naming_the_end(process):
                     told, result, error = ours.recv()
-                if hear is None or not told:
-                    break
-                hear(result)
+                latest = result if told else latest
+                # What came while `hear` took its time is not heard any more, but the latest.
+                if hear is not None and latest is not None and not (told and ours.poll()):
+                    hear(latest)
+                    latest = None
         finally:
             process.kill()
             process.wait()

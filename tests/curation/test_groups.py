@@ -46,6 +46,26 @@ def test_keys_are_equal_where_texts_and_values_are(
             assert (keys == others) == (groups[one] == groups[other])
 
 
+def test_values_and_groups_do_not_stand_for_each_other() -> None:
+    rows = [(a, b) for a in range(12) for b in range(12)]
+    columns = {name: pa.array([row[at] for row in rows]) for at, name in enumerate("vg")}
+    texts = pa.array([str(value) for value, _ in rows], pa.large_string())
+    for parameters in ({"by": "column:v"}, {"by": "text"}):
+        batch = Batch(0, np.arange(len(rows)), texts, columns)
+        found = keys_of("exact", parameters | {"within": "column:g"}, batch)
+        assert len({key for _, key in found}) == len(rows)
+    by_file = [
+        key
+        for file in range(12)
+        for _, key in keys_of(
+            "exact",
+            {"by": "column:v", "within": "file"},
+            Batch(file, np.arange(len(rows)), texts, columns),
+        )
+    ]
+    assert len(set(by_file)) == 12 * 12
+
+
 @pytest.mark.parametrize("use", ["exact", "minhash"])
 def test_files_are_groups(use: str) -> None:
     texts = pa.array(["one", "two", "one"], pa.large_string())

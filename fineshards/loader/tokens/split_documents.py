@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.loader.sample_documents import (
     SampleDocument,
     WholeDocument,
@@ -61,10 +61,10 @@ class SplitDocuments:
         ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
         return np.array(ranges, np.int64).reshape(-1, 2)
 
-    def numbers(self) -> range:
-        """The numbers of the documents with tokens in the split."""
+    def numbers(self, begin: int) -> range:
+        """The numbers of the documents with tokens of the split from one on."""
         last = self._split.tokens - 1
-        (first,), (end,) = self.between(0, 1), self.between(last, last + 1)
+        (first,), (end,) = self.between(begin, begin + 1), self.between(last, last + 1)
         return range(first.number, end.number + 1)
 
     def whole(self, number: int) -> WholeDocument:
@@ -75,13 +75,23 @@ class SplitDocuments:
         return WholeDocument(number, found.file, found.row, found.id, text, found.tokens)
 
     def decode(self, tokens: npt.ArrayLike) -> str:
-        """The text of tokens."""
+        """The text of tokens; raises UsageError for what are none."""
+        ids = np.asarray(tokens)
+        size = self._split.vocabulary_size
+        if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
+            raise UsageError(f"tokens are {quoted(tokens)}; give integers in one dimension.")
+        if len(ids) and not 0 <= ids.min() <= ids.max() < size:
+            wrong = ids[(ids < 0) | (ids >= size)][0]
+            raise UsageError(f"{wrong} is no token: they go from 0 to {size - 1:,}.")
         if self._encoder is None:
             from fineshards.encoders.loading import load_reference
 
             settings = self._tables().manifest.settings
             self._encoder = load_reference(settings.tokenizer, self._split.storage)
-        return self._encoder.decode(np.asarray(tokens, np.uint32))
+        try:
+            return self._encoder.decode(ids.astype(np.uint32))
+        except KeyError as error:
+            raise UsageError(f"{error.args[0]}: it is no token of the vocabulary.") from error
 
     def close(self) -> None:
         """Releases the tables. The next use reads them again."""
