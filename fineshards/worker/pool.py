@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
+from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from fineshards.errors import FineshardsError
@@ -173,16 +174,18 @@ class Pool:
 
     def _dispatch(self) -> None:
         """Hands out tasks and takes results until the pool is closed."""
-        by_connection = {each.connection: each for each in self._processes}
         try:
-            while not self._closing:
-                self._hand_out()
-                for ready in wait([self._wake_up, *by_connection]):
-                    assert isinstance(ready, Connection)
-                    if ready is self._wake_up:
-                        ready.recv_bytes()
-                    elif not self._receive(by_connection[ready]):
-                        del by_connection[ready]
+            with DefaultSelector() as selector:
+                selector.register(self._wake_up, EVENT_READ)
+                for each in self._processes:
+                    selector.register(each.connection, EVENT_READ, each)
+                while not self._closing:
+                    self._hand_out()
+                    for ready, _ in selector.select():
+                        if ready.data is None:
+                            self._wake_up.recv_bytes()
+                        elif not self._receive(ready.data):
+                            selector.unregister(ready.fileobj)
         except BaseException as error:
             self._fail(error)
 
