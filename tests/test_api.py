@@ -25,8 +25,7 @@ import fineshards
 from fineshards import Recipe, TokenDataset
 from fineshards.config import BuildConfig
 from fineshards.curation import steps as steps_of_recipes
-from fineshards.curation.steps import Exact, GopherQuality, Length, MinHash, Regex
-from fineshards.curation.steps.user_function import UserFunction
+from fineshards.curation.steps import Exact, GopherQuality, Length, MinHash, Regex, UserFunction
 from fineshards.errors import InputError, UsageError
 from fineshards.job_status.status import Status
 
@@ -204,6 +203,38 @@ def test_help_describes_every_option() -> None:
     assert missing == set()
 
 
+@pytest.mark.parametrize("option", ["recipe", "where", "shard_tokens", "append"])
+def test_what_an_estimate_does_not_count_is_refused(option: str) -> None:
+    with pytest.raises(TypeError, match=f"estimate does not take '{option}'"):
+        fineshards.estimate(input="a", **{option: "b"})
+
+
+@pytest.mark.long
+def test_an_id_is_one_id_and_not_its_letters(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    lines = [json.dumps({"id": str(n), "text": f"text {n}"}) for n in range(15)]
+    source.write_text("\n".join(lines))
+    out = tmp_path / "out"
+    fineshards.build(input=source, output=out, test_fraction=0)
+    for wrong, said in (
+        ({"ids": [12]}, "12 is no id: give ids as text"),
+        ({"ids": 12}, "12 is no id"),
+        ({"documents": ["5"]}, "'5' is no number of a document"),
+        ({"documents": "5"}, "'5' is no number"),
+        ({"documents": True}, "True is no number"),
+        ({}, "give ids or documents"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            fineshards.redact(out, **wrong)  # type: ignore[arg-type]
+    assert fineshards.redact(out, "12").documents == 1
+    assert fineshards.redact(out, documents=np.int64(3)).documents == 1
+    texts = [each.text for each in TokenDataset(out, sequence_length=8).all_documents()]
+    assert texts == ["" if n in (3, 12) else f"text {n}" for n in range(15)]
+    assert fineshards.verify(out)
+    (out / "train/train_0000.npy").write_bytes(b"")
+    assert not fineshards.verify(out)
+
+
 def test_completion_offers_public_names_alone() -> None:
     assert dir(fineshards) == sorted(fineshards.__all__)
 
@@ -370,6 +401,10 @@ def test_what_is_read_says_in_a_line_what_it_is(sample: Path, tmp_path: Path) ->
 FUNCTION = """
 def is_long(document):
     return len(document["text"].split()) >= 50
+
+
+def is_in(document, dumps):
+    return document["dump"] in dumps
 """
 
 
@@ -380,14 +415,16 @@ def test_a_recipe_of_objects_is_that_of_its_file(
     (tmp_path / "functions_of_a_test.py").write_text(FUNCTION)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    is_long = import_module("functions_of_a_test").is_long
+    functions = import_module("functions_of_a_test")
+    dumps = ["LOCAL-lo_help", "LOCAL-gnome_help_en"]
     steps = [
         Length(min_chars=500),
         Exact("normalized", within="file"),
         MinHash(verify="none", threshold=0.5),
         GopherQuality(min_doc_words=None, min_stop_words=None),
         Regex('a "quote"\n'),
-        is_long,
+        functions.is_long,
+        UserFunction(functions.is_in, ("dump",), {"dumps": dumps}),
     ]
     build = {"shard_tokens": 20_000, "shuffle_seed": None, "test_fraction": Fraction(1, 50)}
     recipe = Recipe(steps, build, "for a test")
@@ -414,6 +451,10 @@ def test_a_recipe_of_objects_is_that_of_its_file(
         regex_exp = "a \\"quote\\"\\n"
         [[steps]]
         use = "functions_of_a_test:is_long"
+        [[steps]]
+        use = "functions_of_a_test:is_in"
+        columns = ["dump"]
+        dumps = ["LOCAL-lo_help", "LOCAL-gnome_help_en"]
         """
     )
     made = fineshards.build(input=sample, output=tmp_path / "a", recipe=recipe)

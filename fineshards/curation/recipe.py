@@ -81,7 +81,7 @@ class Recipe:
 
     Args:
         steps: In order: steps of `fineshards.curation.steps`, and functions of a module that
-            workers can import, as `use = "package.module:function"` names them.
+            workers can import, with `UserFunction(function, columns, parameters)` if need be.
         build: Values of options of `fineshards.build`, by name. What is given itself wins.
         description: A line for people.
 
@@ -117,12 +117,12 @@ def named_step(step: object) -> NamedStep:
         return NamedStep(use, step)
     if not inspect.isfunction(step):
         raise UsageError(
-            f"{step!r} is no step: give one of fineshards.curation.steps, or a function."
+            f"{step!r} is no step: give one of fineshards.curation.steps, such as UserFunction for "
+            "a function with parameters or columns, or a function."
         )
-    use = f"{step.__module__}:{step.__qualname__}"
-    if step.__module__ == "__main__" or "<" in use:
-        raise UsageError(f"workers cannot import {use}: put the function into a module.")
-    return make_step(use, {}, "the recipe")
+    from fineshards.curation.steps.user_function import UserFunction
+
+    return named_step(UserFunction(step))
 
 
 def parse_recipe(content: str, path: str) -> Recipe:

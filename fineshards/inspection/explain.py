@@ -34,7 +34,7 @@ _TOKENS, _CHARACTERS = 24, 60
 
 @dataclass(frozen=True, slots=True)
 class PartOfSample:
-    """A document's part of a sample, and the beginning of the part's text."""
+    """A document's part of a sample, and the first 60 characters of the part's text."""
 
     document: SampleDocument
     text: str
@@ -92,7 +92,8 @@ def explain(
         document: Instead of a step, a document by its number in the dataset.
         id: Instead of a step, all documents with this id.
         state: What `BatchLoader.state_dict()` returned, or a file with its JSON: the order.
-        seed: Without a state: the seed of a training on the train split.
+        seed: Without a state: the seed of a training that shuffles the train split, without
+            packing, a mixture or a ramp.
         batch_size: Of that training. Default: that of the state.
         sequence_length: Of that training. With a document alone, the length of a sample.
         rank: Only the rows of this rank.

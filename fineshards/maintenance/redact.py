@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.cores import usable_cores
-from fineshards.errors import InputError, OutputError, UsageError
+from fineshards.errors import InputError, OutputError, UsageError, quoted
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -54,7 +56,9 @@ class Redacted:
 
 
 def redact(
-    folder: str | os.PathLike[str], ids: Iterable[str] = (), documents: Iterable[int] = ()
+    folder: str | os.PathLike[str],
+    ids: str | Iterable[str] = (),
+    documents: int | Iterable[int] = (),
 ) -> Redacted:
     """Overwrites the tokens of documents by EOT, in a new generation of the dataset.
 
@@ -62,14 +66,15 @@ def redact(
 
     Args:
         folder: The dataset's folder, local, `gs://` or `s3://`.
-        ids: All documents with these ids.
-        documents: Numbers of documents in the latest generation.
+        ids: All documents with these ids, or this one.
+        documents: Numbers of documents in the latest generation, or a number.
 
     Returns:
         What was overwritten; with no documents if they were redacted before.
 
     Raises:
-        UsageError: For documents that are not there. Nothing has changed.
+        UsageError: For documents that are not there, or none, or what is no id or number. Nothing
+            has changed.
         OutputError: If the dataset is not finished, is damaged, or is being changed. Nothing has
             changed.
 
@@ -80,6 +85,7 @@ def redact(
         >>> done.generation, done.documents, done.tokens
         (2, 1, 2)
     """
+    wanted, numbers = _checked(ids, documents)
     storage = open_storage(os.fspath(folder))
     manifest = Manifest.load_finished(storage)
     refuse_earlier_version(
@@ -88,7 +94,7 @@ def redact(
         "whose documents cannot be redacted. Build it again without them.",
     )
     dataset, number = Dataset(storage, manifest), manifest.generation + 1
-    pieces = _pieces(dataset, [*ids], [*documents])
+    pieces = _pieces(dataset, wanted, numbers)
     pieces = [piece for piece in pieces if piece.tokens.redacted in (0, number)]
     if not pieces:
         # A job that was killed just after its manifest leaves them behind.
@@ -123,6 +129,22 @@ def redact(
             raise
         # The same command, run at the same time, was faster.
     return done
+
+
+def _checked(ids: Any, documents: Any) -> tuple[list[str], list[int]]:
+    """Ids and numbers as lists; raises UsageError for what are none, before anything is read."""
+    # A text is iterable too: as its letters, which may be other ids.
+    texts = [*ids] if isinstance(ids, Iterable) and not isinstance(ids, str) else [ids]
+    numbers = [*documents] if isinstance(documents, Iterable) else [documents]
+    for each in texts:
+        if not isinstance(each, str):
+            raise UsageError(f"{quoted(each)} is no id: give ids as text. Nothing was changed.")
+    for each in numbers:
+        if isinstance(each, bool) or not hasattr(each, "__index__"):
+            raise UsageError(f"{quoted(each)} is no number of a document. Nothing was changed.")
+    if not texts and not numbers:
+        raise UsageError("give ids or documents: which are to be redacted?")
+    return texts, [operator.index(each) for each in numbers]
 
 
 def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]]) -> None:

@@ -74,6 +74,9 @@ class Verdict:
     hashed: int = 0
     published_by: str = ""
 
+    def __bool__(self) -> bool:
+        return self.ok
+
 
 def verify(
     folder: str | os.PathLike[str],

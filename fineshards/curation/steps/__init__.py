@@ -7,6 +7,10 @@ def __getattr__(name: str) -> object:
     # Imported when first used, as each needs other libraries.
     from fineshards.curation.recipe import STEPS, step_class
 
+    if name == "UserFunction":
+        from fineshards.curation.steps.user_function import UserFunction
+
+        return UserFunction
     for use, (_, kind) in STEPS.items():
         if kind == name:
             return step_class(use)
@@ -16,4 +20,4 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     from fineshards.curation.recipe import STEPS
 
-    return sorted(kind for _, kind in STEPS.values())
+    return sorted(["UserFunction", *(kind for _, kind in STEPS.values())])

@@ -22,12 +22,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import ModuleType
+from inspect import isfunction
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
-from fineshards.curation.parameters import check, check_parameters
+from fineshards.curation.parameters import assign, check, check_parameters
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
 
@@ -44,7 +45,7 @@ class UserFunction(Judge):
     package must be installed, with the same source.
 
     Args:
-        use: Where the function is, `package.module:function`.
+        use: Where the function is, `package.module:function`; or the function.
         columns: Columns that the function sees in addition to the text.
         parameters: Keyword arguments of the function: the other parameters in the recipe.
 
@@ -57,11 +58,13 @@ class UserFunction(Judge):
     GOLDEN: ClassVar[bool] = False
     REWRITES: ClassVar[bool] = True
 
-    use: str
+    use: Any
     columns: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        if isfunction(self.use):
+            assign(self, "use", _name_of(self.use))
         fits = isinstance(self.use, str) and _NAME.fullmatch(self.use) is not None
         check("step", "use", self.use, fits, "package.module:function")
         check_parameters(self, self.use)
@@ -121,6 +124,16 @@ class UserFunction(Judge):
         if reason is not None:
             reason.encode()
         return (None if keep else reason or name), text
+
+
+def _name_of(function: FunctionType) -> str:
+    use = f"{function.__module__}:{function.__qualname__}"
+    if function.__module__ == "__main__" or "<" in use:
+        raise UsageError(
+            f"workers cannot import {use}: put the function into a module, such as my_steps.py in "
+            "the current folder."
+        )
+    return use
 
 
 @lru_cache(maxsize=64)
