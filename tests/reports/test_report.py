@@ -27,6 +27,7 @@ from support.tokenizer_files import path_of
 
 import fineshards
 from fineshards.cli.cli import main
+from fineshards.curation.steps import user_function
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import OutputError, UsageError
@@ -427,6 +428,7 @@ def test_a_report_runs_no_code_that_a_recipe_names(
         missing_ok=True
     )  # a worker that had imported the function did not write it
     sys.modules.pop("mine", None)
+    user_function._function.cache_clear()  # where another test has built with it in this process
     page = html.fromstring(written("out", cut / "report.html", verify=True))
     assert not (cut / "ran").exists()
     recipe = words_of(page, "recipe")
