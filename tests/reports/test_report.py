@@ -395,6 +395,12 @@ SECRET = "Grandmother hid the spare key below the third flower pot, and told onl
 MENU = "Home and products and contact and about us"
 
 
+def forget_function() -> None:
+    """Forgets that of an earlier folder: a process can make the fixture below twice."""
+    sys.modules.pop("mine", None)
+    user_function._function.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset whose recipe calls a function in its folder, and cuts repeated lines.
@@ -412,8 +418,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     growing.write_rows(folder / "a.jsonl", [{"text": text} for text in texts])
     steps = '[[steps]]\nuse = "mine:keep"\n[[steps]]\nuse = "lines"\nmin_doc_words = 1\n'
     (folder / "recipe.toml").write_text(steps)
-    # That of an earlier folder: a process can make this fixture twice.
-    sys.modules.pop("mine", None)
+    forget_function()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         growing.build("out", "a.jsonl", "--recipe=recipe.toml", "--test_fraction=0")
@@ -427,8 +432,7 @@ def test_a_report_runs_no_code_that_a_recipe_names(
     (cut / "ran").unlink(
         missing_ok=True
     )  # a worker that had imported the function did not write it
-    sys.modules.pop("mine", None)
-    user_function._function.cache_clear()  # where another test has built with it in this process
+    forget_function()
     page = html.fromstring(written("out", cut / "report.html", verify=True))
     assert not (cut / "ran").exists()
     recipe = words_of(page, "recipe")
