@@ -268,6 +268,7 @@ bench-loader: .torch-venv/installed ## compare the loader with plain loops and o
 bench-curation: .curation-venv/installed ## compare steps of recipes with datatrove's (PyPI)
 	.curation-venv/bin/python -m benchmarks.curation $(if $(INPUT),$(INPUT),$(firstword \
 	    $(wildcard ../shared/corpus/crawl-*.parquet) $(SAMPLE)))
+	.curation-venv/bin/python -m benchmarks.curation_minhash $(INPUT)
 	.curation-venv/bin/python -m benchmarks.curation_scale
 
 bench-scale: .venv/installed ## plan and resume 15 trillion tokens, with made-up counts

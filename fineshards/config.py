@@ -381,6 +381,12 @@ def flags() -> list[Field[Any]]:
     return [each for each in fields(BuildConfig) if each.metadata]
 
 
+def estimated_flags() -> tuple[str, ...]:
+    """The names of the flags that decide what `estimate` counts: the input and the tokenizer."""
+    inputs = [flag.name for flag in flags() if flag.metadata["group"] == _INPUT]
+    return (*inputs, "tokenizer", "eot_token", "dtype", "tokenizer_engine")
+
+
 def deciding_flags() -> tuple[str, ...]:
     """The names of the flags that decide what a dataset is."""
     return tuple(flag.name for flag in flags() if flag.metadata["decides"])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from fineshards.config import BuildConfig, flags
+from fineshards.config import BuildConfig, estimated_flags, flags
 from fineshards.errors import UsageError, quoted
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline.recipe_flags import shown_place, with_recipe
@@ -144,10 +144,9 @@ def estimate(*, probe_bytes: int | None = None, **options: Any) -> Estimate:
     grows = {"output": "out", "append": options.get("output") is not None}
     if probe_bytes is not None:
         probe_bytes = checked_integer("probe_bytes", probe_bytes, 1)
-    groups = {flag.name: flag.metadata["group"] for flag in flags()}
-    others = ("output", "workers", "tokenizer", "eot_token", "dtype", "tokenizer_engine")
-    for name in options:
-        if name in groups and groups[name] != groups["input"] and name not in others:
+    known = (*estimated_flags(), "output", "workers")
+    for name in {flag.name for flag in flags()}.intersection(options):
+        if name not in known:
             raise TypeError(f"estimate does not take {name!r}; recipe_check says what steps keep.")
     config = _config("estimate", grows | options)
     return estimate(config, config.workers, probe_bytes)

@@ -11,7 +11,15 @@ from typing import Any
 
 from fineshards.cli.command import add_flag
 from fineshards.cli.number_parser import byte_count, count, count_or_share
-from fineshards.config import PATTERNS, BuildConfig, choices, deciding_flags, flags, kinds
+from fineshards.config import (
+    PATTERNS,
+    BuildConfig,
+    choices,
+    deciding_flags,
+    estimated_flags,
+    flags,
+    kinds,
+)
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text
 from fineshards.parser import Parser, one_of
@@ -31,8 +39,6 @@ _OF_IMPORT = {
     "split_key": "What is hashed: text, which means the document's tokens, or row. Default: text, "
     "so exact duplicates are in the same split.",
 }
-# What `estimate` takes of the flags of `build`, beside those that name the input.
-_ESTIMATED = ("tokenizer", "eot_token", "dtype", "tokenizer_engine")
 
 
 def add_build_flags(parser: Parser) -> None:
@@ -68,9 +74,7 @@ def import_config(args: argparse.Namespace) -> BuildConfig:
 
 def add_estimate_flags(parser: Parser) -> None:
     """Adds the flags of `estimate`: those of `build` that decide the work, and its own."""
-    group = flags()[0].metadata["group"]
-    inputs = [flag.name for flag in flags() if flag.metadata["group"] == group]
-    _add_flags(parser, [*inputs, *_ESTIMATED])
+    _add_flags(parser, estimated_flags())
     own = parser.add_argument_group("estimate")
     add_flag(
         own,

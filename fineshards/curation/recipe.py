@@ -110,15 +110,15 @@ class Recipe:
 
 
 def named_step(step: object) -> NamedStep:
-    """A step with its name; raises UsageError for what is none."""
+    """A step with its name; raises UsageError for anything else."""
     if isinstance(step, NamedStep):
         return step
     if isinstance(step, Step) and (use := getattr(step, "use", getattr(step, "NAME", None))):
         return NamedStep(use, step)
     if not inspect.isfunction(step):
         raise UsageError(
-            f"{step!r} is no step: give one of fineshards.curation.steps, such as UserFunction for "
-            "a function with parameters or columns, or a function."
+            f"{step!r} is not a step: give a function, or one of fineshards.curation.steps; "
+            "UserFunction takes a function with parameters."
         )
     from fineshards.curation.steps.user_function import UserFunction
 

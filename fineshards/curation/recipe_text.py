@@ -52,7 +52,7 @@ def toml_of(recipe: Recipe) -> str:
             records.append(StepRecord.of(each.use, parameters, each.step.VERSION, {}, False))
         for name, value in recipe.build.items():
             if value is not None:
-                head += _assignment(name, _plain(value))
+                head += _assignment(name, _as_flag(value))
         text = "\n".join([*head, recipe_text(RecipeRecord(tuple(records), ""))])
         same = parse_recipe(text, "the recipe").steps == recipe.steps
     except TypeError:
@@ -65,7 +65,8 @@ def toml_of(recipe: Recipe) -> str:
     return text
 
 
-def _plain(value: Any) -> Any:
+def _as_flag(value: Any) -> Any:
+    """A value of an option as a flag takes it: paths and fractions as text."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return str(value) if isinstance(value, Fraction) else value

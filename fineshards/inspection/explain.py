@@ -115,8 +115,7 @@ def explain(
         [1085, 789, 534, 225]
     """
     path, loader, split = os.fspath(folder), None, ""
-    named = {"step": step, "document": document, "id": id}
-    if len([name for name in named if named[name] is not None]) > 1:
+    if sum(each is not None for each in (step, document, id)) > 1:
         raise UsageError("give one of step, document and id.")
     if document is not None:
         document = checked_integer("--document", document)

@@ -469,9 +469,8 @@ class BatchLoader:
         self._stop_ahead()
 
     def __repr__(self) -> str:
-        share, order = self.batches.share, self._order
+        share, order, size = self.batches.share, self._order, self.batches.steps.sizes(self.step)
         how = f"shuffled by seed {order['seed']}" if order["shuffle"] else "in order"
-        size = self.batches.steps.sizes(self.step)
         return (
             f"BatchLoader at step {self.step:,}: batches of {size:,} samples of "
             f"{order['sequence_length']:,} tokens, {how}, rank {share.rank} of {share.world_size}, "

@@ -476,7 +476,7 @@ class TokenDataset:
             The text. An EOT has none, and a part of a character at an end is U+FFFD.
 
         Raises:
-            UsageError: They are no tokens, or the tokenizer's library or pyarrow is not installed.
+            UsageError: A number is not a token, or the tokenizer's library or pyarrow is missing.
 
         Example:
             >>> from fineshards import TokenDataset

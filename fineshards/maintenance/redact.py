@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, OutputError, UsageError, quoted
+from fineshards.loader.arguments import checked_integer
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -73,8 +73,8 @@ def redact(
         What was overwritten; with no documents if they were redacted before.
 
     Raises:
-        UsageError: For documents that are not there, or none, or what is no id or number. Nothing
-            has changed.
+        UsageError: For documents that are not there, none at all, or another type. Nothing has
+            changed.
         OutputError: If the dataset is not finished, is damaged, or is being changed. Nothing has
             changed.
 
@@ -132,19 +132,16 @@ def redact(
 
 
 def _checked(ids: Any, documents: Any) -> tuple[list[str], list[int]]:
-    """Ids and numbers as lists; raises UsageError for what are none, before anything is read."""
+    """Ids and numbers as lists; raises UsageError for other types, before anything is read."""
     # A text is iterable too: as its letters, which may be other ids.
     texts = [*ids] if isinstance(ids, Iterable) and not isinstance(ids, str) else [ids]
     numbers = [*documents] if isinstance(documents, Iterable) else [documents]
     for each in texts:
         if not isinstance(each, str):
-            raise UsageError(f"{quoted(each)} is no id: give ids as text. Nothing was changed.")
-    for each in numbers:
-        if isinstance(each, bool) or not hasattr(each, "__index__"):
-            raise UsageError(f"{quoted(each)} is no number of a document. Nothing was changed.")
+            raise UsageError(f"{quoted(each)} is not an id: give ids as text.")
     if not texts and not numbers:
-        raise UsageError("give ids or documents: which are to be redacted?")
-    return texts, [operator.index(each) for each in numbers]
+        raise UsageError("give the ids or the numbers of the documents to redact.")
+    return texts, [checked_integer("documents", each) for each in numbers]
 
 
 def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]]) -> None:

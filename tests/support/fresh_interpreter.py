@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,3 +24,11 @@ def run_program(
         timeout=timeout,
         check=False,
     )
+
+
+def tell_many(told: Path, tell: Callable[[int], None]) -> str:
+    """Tells a hundred numbers, then makes a file."""
+    for number in range(100):
+        tell(number)
+    told.touch()
+    return "done"

@@ -217,10 +217,9 @@ def minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U6
     first = np.unique(np.searchsorted(bounds, begins, side="right") - 1).tolist()
     for begin, end in pairwise([*first, len(found)]):
         these = shingles[bounds[begin] : bounds[end]]
-        products = np.empty_like(these)
+        products, documents = np.empty_like(these), bounds[begin:end] - bounds[begin]
         for number, multiplier in enumerate(multipliers):
             np.multiply(these, multiplier, out=products)
-            documents = bounds[begin:end] - bounds[begin]
             np.minimum.reduceat(products, documents, out=found[begin:end, number])
     return found
 

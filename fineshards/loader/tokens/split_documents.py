@@ -75,14 +75,14 @@ class SplitDocuments:
         return WholeDocument(number, found.file, found.row, found.id, text, found.tokens)
 
     def decode(self, tokens: npt.ArrayLike) -> str:
-        """The text of tokens; raises UsageError for what are none."""
+        """The text of tokens; raises UsageError for other numbers."""
         ids = np.asarray(tokens)
         size = self._split.vocabulary_size
         if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
             raise UsageError(f"tokens are {quoted(tokens)}; give integers in one dimension.")
         if len(ids) and not 0 <= ids.min() <= ids.max() < size:
             wrong = ids[(ids < 0) | (ids >= size)][0]
-            raise UsageError(f"{wrong} is no token: they go from 0 to {size - 1:,}.")
+            raise UsageError(f"{wrong} is not a token: they go from 0 to {size - 1:,}.")
         if self._encoder is None:
             from fineshards.encoders.loading import load_reference
 
@@ -91,7 +91,7 @@ class SplitDocuments:
         try:
             return self._encoder.decode(ids.astype(np.uint32))
         except KeyError as error:
-            raise UsageError(f"{error.args[0]}: it is no token of the vocabulary.") from error
+            raise UsageError(f"{error.args[0]}: it is not in the vocabulary.") from error
 
     def close(self) -> None:
         """Releases the tables. The next use reads them again."""
