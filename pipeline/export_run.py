@@ -34,6 +34,7 @@ def export(
     dtype: str | None = None,
     link: bool = False,
     skip: Literal["redacted", "none"] | None = None,
+    columns: str | None = None,
     generation: int | None = None,
     s3_endpoint: str | None = None,
     workers: int | None = None,
@@ -56,6 +57,8 @@ def export(
         link: Point into the dataset's shards instead of copying the tokens.
         skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
             Default: `redacted` for formats whose readers find documents by their EOTs.
+        columns: Columns of the sources to write as well, with commas between them, for `text` and
+            `text-jsonl`.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
         s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
             Amazon S3.
@@ -77,7 +80,9 @@ def export(
         >>> export.splits["train"]["tokens"], export.splits["train"]["documents"]
         (565972, 888)
     """
-    options = ExportOptions(to, split, eot, tokens_per_file, sequence_length, dtype, link, skip)
+    options = ExportOptions(
+        to, split, eot, tokens_per_file, sequence_length, dtype, link, skip, columns
+    )
     job, finished = prepare(os.fspath(folder), os.fspath(output), options, generation, s3_endpoint)
     return finished or run_here(job, workers)
 

@@ -52,6 +52,11 @@ def _add_flags(parser: Parser) -> None:
     )
     add_flag(
         what,
+        "--columns NAMES",
+        "Columns of the sources to write as well, such as url,dump, for text and text-jsonl.",
+    )
+    add_flag(
+        what,
         "--s3_endpoint URL",
         "The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",
     )

@@ -39,6 +39,11 @@ class ExactEncoder(Encoder):
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         return self.reference.decode(tokens)
 
+    def decode_all(
+        self, tokens: npt.NDArray[np.uint32], offsets: npt.NDArray[np.integer]
+    ) -> pa.Array:
+        return self.reference.decode_all(tokens, offsets)
+
 
 def _replaced(batch: TokenBatch, places: npt.NDArray[np.int64], others: TokenBatch) -> TokenBatch:
     """Returns `batch` with the documents at `places` replaced by those of `others`, in order."""

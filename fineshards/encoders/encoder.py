@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -62,3 +63,13 @@ class Encoder(ABC):
     @abstractmethod
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         """Decodes tokens to text, without EOTs. Incomplete characters become U+FFFD."""
+
+    def decode_all(
+        self, tokens: npt.NDArray[np.uint32], offsets: npt.NDArray[np.integer]
+    ) -> pa.Array:
+        """Decodes documents, as `decode`, to large_string of shape (documents,).
+
+        offsets: where each begins in the tokens, and where the last one ends.
+        """
+        texts = [self.decode(tokens[begin:end]) for begin, end in pairwise(offsets)]
+        return pa.array(texts, pa.large_string())

@@ -23,6 +23,7 @@ from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.proof import damaged_shards
 from fineshards.exports.record import Export, FileRecord, PartRecord
 from fineshards.exports.redacted import NONE, redacted_ranges
+from fineshards.exports.source_columns import columns_of
 from fineshards.exports.stream import Stream, splits_of
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
@@ -89,7 +90,9 @@ def prepare(
     redacted = any(each.redacted for each in manifest.generations)
     settings = settle(options, manifest.settings, redacted)
     _check_places(dataset.storage, storage, options)
-    streams = _streams(dataset, splits_of(dataset, options.split), settings)
+    kind = format_of(settings.to)
+    splits = splits_of(dataset, options.split, kind.whole_documents)
+    streams = _streams(dataset, splits, settings)
     if options.split is None and any(stream.tokens for stream in streams):
         streams = [stream for stream in streams if stream.tokens]
     for stream in streams:
@@ -97,9 +100,10 @@ def prepare(
             but = " but those of redacted documents" if settings.skip else ""
             raise UsageError(f"--split {stream.split}: the dataset has no tokens there{but}.")
     _check_links(streams, options)
-    kind = format_of(settings.to)
     parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
     kind.check(settings, parts)
+    if settings.columns:
+        columns_of(dataset.manifest, settings.columns)
     decides = {
         "settings": _options(settings),
         "splits": [stream.split for stream in streams],
@@ -121,9 +125,9 @@ def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) 
 
 
 def _options(settings: ExportSettings) -> dict[str, Any]:
-    """The settings as the record has them; without those of documents that there are none of."""
-    fields = to_fields(settings)
-    return fields if settings.skip else {k: v for k, v in fields.items() if k != "skip"}
+    """The settings as the record has them; without those of later versions that are not used."""
+    unused = {name for name in ("skip", "columns") if not getattr(settings, name)}
+    return {name: value for name, value in to_fields(settings).items() if name not in unused}
 
 
 def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> None:

@@ -27,6 +27,7 @@ class ExportOptions:
         dtype: `uint16` or `uint32`; that of the dataset by default.
         link: Make no copy of the tokens: point into the dataset's shards.
         skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
+        columns: Columns of the sources to write as well, with commas between them, for text.
 
     Raises:
         UsageError: For a value out of range.
@@ -40,6 +41,7 @@ class ExportOptions:
     dtype: str | None = None
     link: bool = False
     skip: str | None = None
+    columns: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (

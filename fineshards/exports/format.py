@@ -27,7 +27,8 @@ class ExportSettings:
 
     side: whether the EOT is before each document or after it. tokens_per_file: None for one file
     per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
-    skip: `redacted` if there are redacted documents and they are left out.
+    skip: `redacted` if there are redacted documents and they are left out. columns: of the sources,
+    to be written beside the text.
     """
 
     to: str
@@ -40,6 +41,7 @@ class ExportSettings:
     vocabulary: int
     tokenizer: str
     skip: str | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -121,7 +123,9 @@ class Format(ABC):
     decide its bytes. revision: goes up when the same dataset gets other bytes. by_eot: whether
     readers find documents by their EOTs alone, so that redacted ones are left out by default.
     fixed_dtype: what tokens are stored as whatever `--dtype` says; empty where it decides.
-    reading: how a trainer is told to read the split train of `FOLDER`.
+    whole_documents: whether a split may not begin or end within a document. own_columns: those of
+    its rows; empty if `--columns` has no meaning. reading: how a trainer is told to read the split
+    train of `FOLDER`.
     """
 
     name: ClassVar[str]
@@ -136,6 +140,8 @@ class Format(ABC):
     revision: ClassVar[int] = 1
     by_eot: ClassVar[bool] = True
     fixed_dtype: ClassVar[str] = ""
+    whole_documents: ClassVar[bool] = False
+    own_columns: ClassVar[tuple[str, ...]] = ()
     reading: ClassVar[str]
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:

@@ -23,6 +23,8 @@ _CLASSES = {
     "litdata": ("litdata", "Litdata"),
     "parquet": ("input_ids", "Parquet"),
     "hf-arrow": ("hf_arrow", "HfArrow"),
+    "text": ("text", "TextParquet"),
+    "text-jsonl": ("text", "TextJsonLines"),
 }
 NAMES = tuple(_CLASSES)
 # What exports of 0.1.0 call `nemo`.
@@ -83,6 +85,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         tokenizer.size,
         tokenizer.name,
         _skip(options, kind) if redacted else None,
+        _columns(options, kind),
     )
 
 
@@ -92,6 +95,17 @@ def _skip(options: ExportOptions, kind: Format) -> str | None:
     by_default = (kind.by_eot or options.sequence_length is not None) and not options.link
     wanted = options.skip or (REDACTED if by_default else None)
     return wanted if wanted == REDACTED else None
+
+
+def _columns(options: ExportOptions, kind: Format) -> tuple[str, ...]:
+    """The columns of the sources that are asked for."""
+    names = tuple(filter(None, (options.columns or "").split(",")))
+    if names and not kind.own_columns:
+        raise UsageError(f"--columns: --to {options.to} has tokens only. Use --to text.")
+    for name in names:
+        if name in kind.own_columns or names.count(name) > 1:
+            raise UsageError(f"--columns: there is a column {name!r} already. Leave it out.")
+    return names
 
 
 def _check_flags(options: ExportOptions, kind: Format) -> None:
@@ -104,7 +118,9 @@ def _check_flags(options: ExportOptions, kind: Format) -> None:
     if options.link and options.skip == REDACTED:
         raise UsageError("--skip redacted: links lead to whole shards. Leave --link out.")
     if options.dtype and kind.fixed_dtype:
-        raise UsageError(f"--dtype: {to} has lists of {kind.fixed_dtype}. Leave it out.")
+        raise UsageError(f"--dtype: {to} has {kind.fixed_dtype}. Leave it out.")
+    if kind.whole_documents and options.skip not in (None, REDACTED):
+        raise UsageError(f"--skip {options.skip}: a redacted document has no text. Leave it out.")
     if options.link and options.tokens_per_file:
         raise UsageError("--link has one file per shard; leave --tokens_per_file out.")
     if kind.rows == "needed" and options.sequence_length is None:

@@ -35,7 +35,7 @@ class InputIds(Format):
     most_ids = 1 << 31
     libraries = ("pyarrow",)
     by_eot = False
-    fixed_dtype = "int32"
+    fixed_dtype = "lists of int32"
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         length, size = settings.sequence_length, settings.tokens_per_file

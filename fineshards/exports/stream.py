@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import OutputError
+from fineshards.errors import OutputError, UsageError
 from fineshards.exports.redacted import NONE, Ranges, kept, length_of, outside
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
@@ -195,9 +195,16 @@ class Stream:
         return self.dataset.parse_table(shard, head)
 
 
-def splits_of(dataset: Dataset, split: str | None) -> list[str]:
-    """The streams that an export has: the splits that are not empty, or the one that is named."""
+def splits_of(dataset: Dataset, split: str | None, whole_documents: bool) -> list[str]:
+    """The streams that an export has: the splits that are not empty, or the one that is named.
+
+    whole_documents: whether no stream may cut a document, as the border of test shards does.
+    """
     counts = dataset.manifest.splits()
-    if split is not None:
-        return [split]
-    return [name for name in SPLITS if counts[name]["tokens"]]
+    found = [name for name in SPLITS if counts[name]["tokens"]]
+    cut = whole_documents and not dataset.manifest.settings.split.by_document and len(found) > 1
+    if cut and split not in (None, "all"):
+        raise UsageError(
+            f"--split {split}: the border of the splits may cut a document in two. Use --split all."
+        )
+    return ["all"] if cut else found if split is None else [split]

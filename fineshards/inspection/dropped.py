@@ -22,12 +22,12 @@ from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64
+from fineshards.sources.chosen_rows import read_rows
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
 from fineshards.wording import counted, shortened
 from fineshards.worker.indexes import index_of, texts_of
 from fineshards.worker.kept_rows import batch_of
-from fineshards.worker.source_rows import read_rows
 
 # Files of decisions that are read to choose from: reading all of a large dataset takes long.
 _FILES = 64

@@ -38,10 +38,10 @@ from fineshards.shards.tables.verdicts import (
     earlier_decisions,
     is_of,
 )
+from fineshards.sources.chosen_rows import read_rows
 from fineshards.storage.base import Storage
 from fineshards.worker.kept_rows import batch_of
 from fineshards.worker.marking import Marking, bytes_of, joins
-from fineshards.worker.source_rows import read_rows
 from fineshards.worker.work import Work
 
 Contents = npt.NDArray[np.uint64]

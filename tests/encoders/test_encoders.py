@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,21 @@ def test_decode_omits_the_eot_and_marks_incomplete_characters() -> None:
     cut = tokens[: tokens.tolist().index(EOT, 1) - 1]
     assert encoder().decode(cut).startswith("hello ")
     assert encoder().decode(cut).endswith("\ufffd")
+
+
+def test_documents_are_decoded_together_as_each_by_itself(sample_texts: list[str]) -> None:
+    texts = [*sample_texts[:200], *HOSTILE.values()]
+    batch = encoder().encode(pa.array(texts, pa.large_string()))
+    assert encoder().decode_all(batch.tokens, batch.offsets).to_pylist() == texts
+    special = np.array([EOT, 100_258, 9906], np.uint32)
+    published = TiktokenEncoder(resolve_vocabulary("cl100k_base", None))
+    assert published.decode_all(special, np.array([0, 3])).to_pylist() == ["<|fim_prefix|>Hello"]
+    within_a_character = encoder().encode(pa.array(["hello 👩"], pa.large_string())).tokens[:-1]
+    for offsets in ([0, len(within_a_character)], [0, 2, 3, len(within_a_character)]):
+        found = encoder().decode_all(within_a_character, np.array(offsets)).to_pylist()
+        assert found == [
+            encoder().decode(within_a_character[begin:end]) for begin, end in pairwise(offsets)
+        ]
 
 
 @pytest.mark.long

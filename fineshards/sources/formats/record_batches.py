@@ -42,7 +42,8 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
         wanted.append((columns.id, "Choose one with --id_column."))
     if columns.split is not None:
         wanted.append((columns.split, "Choose one with --split_key."))
-    wanted += [(name, "A step of the recipe reads it; change the step.") for name in columns.others]
+    advice = "A step of the recipe or --columns names it."
+    wanted += [(name, advice) for name in columns.others]
     for name, advice in wanted:
         if schema.names.count(name) != 1:
             found = "several columns" if name in schema.names else "no column"

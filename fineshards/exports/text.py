@@ -1,0 +1,158 @@
+"""Curated text: a row per document, to be published, or tokenized by others.
+
+Texts are decoded from the tokens, so neither the sources nor the recipe are needed. Each text is
+encoded again and compared with its tokens, so a build of the files gives the same shards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.loading import load_encoder
+from fineshards.errors import UsageError
+from fineshards.exports.format import ExportSettings, Format, Target, Written
+from fineshards.exports.input_ids import batches
+from fineshards.exports.parts import PartReader
+from fineshards.exports.source_columns import SourceColumns, source_columns
+from fineshards.shards.dataset_files import Dataset
+
+# id: null without an id column. file: the path of the source, below the folder that all are in.
+_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+    ]
+)
+
+
+class TextFormat(Format):
+    """What the formats of text have in common."""
+
+    sides = ("begin",)
+    tokens_per_file = "shard"
+    whole_documents = True
+    fixed_dtype = "text"
+    own_columns = tuple(_SCHEMA.names)
+
+
+class TextParquet(TextFormat):
+    """Parquet, as FineWeb has it."""
+
+    name = "text"
+    libraries = ("pyarrow",)
+    reading = 'load_dataset("FOLDER")["train"]'
+
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
+        rows = _Rows(reader, source_columns(reader, settings.columns).as_text())
+        options = {"compression": "zstd", "write_page_checksum": True}
+        with (
+            target.create(f"{rows.name}.parquet") as file,
+            pq.ParquetWriter(file, rows.schema, **options) as writer,
+        ):
+            for table in rows.tables():
+                writer.write_table(table, row_group_size=len(table))
+        return Written(len(rows.ends))
+
+
+class TextJsonLines(TextFormat):
+    """JSON Lines, compressed with zstd."""
+
+    name = "text-jsonl"
+    libraries = ("pyarrow", "orjson")
+    reading = 'load_dataset("json", data_files="FOLDER/data/train-*")'
+
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
+        columns = source_columns(reader, settings.columns)
+        rows = _Rows(reader, columns)
+        with (
+            target.create(f"{rows.name}.jsonl.zst") as file,
+            pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as compressed,
+        ):
+            for table in rows.tables():
+                for row in table.to_pylist():
+                    compressed.write(_line(row, columns))
+        return Written(len(rows.ends))
+
+
+class _Rows:
+    """The documents of a part as rows. columns: of their sources, a row per document."""
+
+    def __init__(self, reader: PartReader, columns: SourceColumns) -> None:
+        part = reader.part
+        # A folder without `export.json`, so that it is an input as it is; as on the hub.
+        self.name = f"data/{part.split}-{part.index:05d}-of-{part.count:05d}"
+        self.schema = pa.schema([*_SCHEMA, *columns.table.schema])
+        self.ends, self._sources = reader.documents()
+        self._reader, self._columns = reader, columns
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows, some millions of tokens at a time."""
+        dataset = self._reader.stream.dataset
+        encoder = load_encoder(dataset.manifest.settings.tokenizer, dataset.storage, "auto")
+        first = 0
+        for batch in batches(self._reader, self.ends):
+            some = _below_their_folder(dataset, self._sources.slice(first, len(batch)))
+            texts = _texts(encoder, batch["input_ids"], some)
+            columns = self._columns.table.slice(first, len(batch)).columns
+            values = [some["id"], texts, some["file"], some["row"], *columns]
+            yield pa.table(values, schema=self.schema)
+            first += len(batch)
+
+
+def _line(row: dict[str, Any], columns: SourceColumns) -> bytes:
+    """A row as a line of JSON."""
+    if columns.are_json:
+        for name in columns.table.column_names:
+            if row[name] is not None:
+                row[name] = orjson.Fragment(row[name])
+    try:
+        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError as error:
+        raise UsageError(
+            f"row {row['row']} of {row['file']} cannot be a line of JSON: {error}. Use --to text, "
+            "or leave the column out of --columns."
+        ) from error
+
+
+def _below_their_folder(dataset: Dataset, sources: pa.Table) -> pa.Table:
+    """Sources with their paths below the folder that all of the dataset are in.
+
+    So the bytes do not depend on where the input was.
+    """
+    paths = [file.path for file in dataset.manifest.files]
+    # Not `commonpath`, which makes one slash of the two in a URL.
+    folder = os.path.commonprefix(paths).rpartition("/")[0]  # noqa: RUF071
+    names = pc.utf8_slice_codeunits(sources["file"], len(folder) + 1 if folder else 0)
+    return sources.set_column(sources.column_names.index("file"), "file", names)
+
+
+def _texts(encoder: Encoder, documents: pa.ListArray, sources: pa.Table) -> pa.Array:
+    """The texts of documents, given by their tokens: large_string, shape (documents,).
+
+    sources: for messages.
+    """
+    offsets, tokens = documents.offsets.to_numpy(), documents.values.to_numpy().view(np.uint32)
+    texts = encoder.decode_all(tokens, offsets)
+    again = encoder.encode(texts)
+    if np.array_equal(again.tokens, tokens):
+        return texts
+    for number, (begin, end) in enumerate(pairwise(offsets)):
+        if not np.array_equal(again.document(number), tokens[begin:end]):
+            raise UsageError(
+                f"row {sources['row'][number]} of {sources['file'][number]} cannot be written as "
+                f"text: {encoder.name} encodes the text that its tokens stand for as other tokens. "
+                "Publish the source instead."
+            )
+    raise AssertionError

@@ -1,0 +1,172 @@
+"""Exports of the texts: equal to what was curated, and to be built again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.growing import Row, append, build, made_up_rows, write_rows
+from support.oracle import files_in, shards_in
+from support.tokenizer_files import save, train
+from tokenizers import normalizers
+
+import fineshards
+from fineshards.errors import InputError, UsageError
+
+ROWS = made_up_rows(1, 150)
+TO = pytest.mark.parametrize("to", ["text", "text-jsonl"])
+BY_TEXT = ["--shard_tokens=300", "--test_fraction=0.2"]
+
+
+def read(folder: Path, split: str) -> list[Row]:
+    """The rows of a split, by other programs than ours."""
+    rows: list[Row] = []
+    for path in sorted((folder / "data").glob(f"{split}-*")):
+        if path.suffix == ".parquet":
+            rows += pq.read_table(path).to_pylist()
+        else:
+            lines = subprocess.run(["zstd", "-dc", path], capture_output=True, check=True).stdout
+            rows += map(json.loads, lines.splitlines())
+    return rows
+
+
+def row_of(row: int, file: str = "rows.parquet", rows: list[Row] = ROWS) -> Row:
+    return {"id": rows[row]["id"], "text": rows[row]["text"], "file": file, "row": row}
+
+
+@TO
+@pytest.mark.parametrize(
+    "flags",
+    [BY_TEXT, ["--shard_tokens=300", "--test_shards=2"], [*BY_TEXT, "--shuffle_seed=3"]],
+    ids=["by text", "one stream", "shuffled"],
+)
+def test_a_build_of_the_texts_has_the_same_shards(
+    flags: list[str], to: str, tmp_path: Path
+) -> None:
+    build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS), *flags)
+    export = fineshards.export(tmp_path / "out", tmp_path / "text", to, tokens_per_file=700)
+    found = [row for split in export.splits for row in read(tmp_path / "text", split)]
+    expected = [row_of(row) for row in range(len(ROWS)) if ROWS[row]["text"] is not None]
+    assert sorted(found, key=lambda row: int(row["row"])) == expected
+    assert sum(each["documents"] for each in export.splits.values()) == len(expected)
+    assert fineshards.verify(tmp_path / "text").ok
+    again = [flag for flag in flags if not flag.startswith("--shuffle")]
+    build(tmp_path / "again", tmp_path / "text/data", *again)
+    assert shards_in(tmp_path / "again") == shards_in(tmp_path / "out")
+
+
+def test_texts_are_those_that_the_steps_have_made(tmp_path: Path) -> None:
+    texts = ["one\n{ two }\nthree", "* * *\nfour five", "short", "six seven"]
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[[steps]]\nuse = "symbol_lines"\n[[steps]]\nuse = "length"\nmin_chars = 6\n')
+    pq.write_table(pa.table({"text": texts}), tmp_path / "rows.parquet")
+    build(tmp_path / "out", tmp_path / "rows.parquet", f"--recipe={recipe}", "--test_shards=0")
+    fineshards.export(tmp_path / "out", tmp_path / "text", "text")
+    assert [row["text"] for row in read(tmp_path / "text", "train")] == [
+        "one\n{ two }\nthree",
+        "four five",
+        "six seven",
+    ]
+
+
+def test_bytes_do_not_depend_on_places_or_workers(tmp_path: Path) -> None:
+    found = []
+    for place, workers in (("a", 1), ("b/c", 3)):
+        paths = [tmp_path / place / f"x{part}/rows.jsonl" for part in (1, 2)]
+        for part, path in enumerate(paths):
+            write_rows(path, ROWS[part::2])
+        build(tmp_path / place / "out", *paths, *BY_TEXT, f"--workers={workers}")
+        text = tmp_path / place / "text"
+        fineshards.export(
+            tmp_path / place / "out", text, "text", columns="url,group", workers=workers
+        )
+        found.append(files_in(text, ("data",)))
+        assert {row["file"] for row in read(text, "train")} == {"x1/rows.jsonl", "x2/rows.jsonl"}
+    assert found[0] == found[1]
+
+
+@TO
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_columns_of_the_sources_are_written_beside_the_text(
+    kind: str, to: str, tmp_path: Path
+) -> None:
+    parts = [ROWS[:60], ROWS[60:]]
+    paths = [write_rows(tmp_path / f"{part}.{kind}", rows) for part, rows in enumerate(parts)]
+    build(tmp_path / "out", paths[0], "--shuffle_seed=1", *BY_TEXT)
+    append(tmp_path / "out", paths[1])
+    fineshards.export(
+        tmp_path / "out", tmp_path / "x", to, columns="group,url", tokens_per_file=500
+    )
+    found = [row for split in ("test", "train") for row in read(tmp_path / "x", split)]
+    as_written: Callable[[Any], Any] = lambda value: value  # noqa: E731
+    if (kind, to) == ("jsonl", "text"):  # JSON has no types to write, so numbers are texts
+        as_written = lambda value: value if value is None else str(value)  # noqa: E731
+    expected = [
+        row_of(number, path.name, rows) | {"group": as_written(row["group"]), "url": row["url"]}
+        for path, rows in zip(paths, parts, strict=True)
+        for number, row in enumerate(rows)
+        if row["text"] is not None
+    ]
+    assert sorted(found, key=lambda row: (row["file"], row["row"])) == expected
+
+
+def test_redacted_documents_are_left_out(tmp_path: Path) -> None:
+    build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS), *BY_TEXT)
+    gone = [row["id"] for row in ROWS if row["text"] and row["id"]][3:9]
+    fineshards.redact(tmp_path / "out", gone)
+    export = fineshards.export(tmp_path / "out", tmp_path / "text", "text")
+    left = {row["row"] for split in export.splits for row in read(tmp_path / "text", split)}
+    kept = {n for n, row in enumerate(ROWS) if row["text"] is not None and row["id"] not in gone}
+    assert left == kept
+    assert sum(each["skipped"]["documents"] for each in export.splits.values()) == len(gone)
+
+
+def test_a_tokenizer_that_changes_texts_is_refused_by_row(tmp_path: Path) -> None:
+    texts = ["all is lower", "Not all Is"]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "rows.parquet")
+    tokenizer = train("gpt2", texts, 300)
+    tokenizer.normalizer = normalizers.Replace("N", "n")
+    flags = [f"--tokenizer={save(tokenizer, tmp_path / 'tokenizer.json')}", "--test_shards=0"]
+    build(tmp_path / "out", tmp_path / "rows.parquet", *flags)
+    fineshards.export(tmp_path / "out", tmp_path / "text", "text")  # the same tokens again
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace("o", "oo"), normalizers.Replace("N", "n")]
+    )
+    flags = [f"--tokenizer={save(tokenizer, tmp_path / 'other.json')}", "--test_shards=0"]
+    build(tmp_path / "other", tmp_path / "rows.parquet", *flags)
+    with pytest.raises(UsageError, match=r"row 0 of rows\.parquet cannot be written as text"):
+        fineshards.export(tmp_path / "other", tmp_path / "text-other", "text")
+
+
+def test_what_cannot_be_is_refused_before_the_folder_is_taken(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.parquet", ROWS)
+    build(tmp_path / "out", rows, "--shard_tokens=300", "--test_shards=2")
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (UsageError, "--columns: --to raw has tokens only", {"to": "raw", "columns": "url"}),
+        (InputError, r"has no column 'ulr'", {"columns": "ulr"}),
+        (UsageError, "there is a column 'text' already", {"columns": "text"}),
+        (UsageError, "there is a column 'url' already", {"columns": "url,url"}),
+        (UsageError, "may cut a document in two. Use --split all", {"split": "train"}),
+        (UsageError, "a redacted document has no text", {"skip": "none"}),
+        (UsageError, "--to text has text. Leave it out", {"dtype": "uint16"}),
+        (UsageError, "--to text has no rows", {"sequence_length": 8}),
+    ]
+    for error, message, options in cases:
+        with pytest.raises(error, match=message):
+            fineshards.export(tmp_path / "out", tmp_path / "x", **{"to": "text"} | options)
+        assert not (tmp_path / "x").exists()
+
+
+def test_a_source_that_has_changed_since_is_named(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", ROWS)
+    build(tmp_path / "out", rows, *BY_TEXT)
+    write_rows(rows, ROWS[1:])
+    with pytest.raises(InputError, match=r"rows\.jsonl"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="url")
+    fineshards.export(tmp_path / "out", tmp_path / "text", "text")  # needs no source
