@@ -35,6 +35,7 @@ def export(
     link: bool = False,
     skip: Literal["redacted", "none"] | None = None,
     columns: str | None = None,
+    copies: bool = False,
     generation: int | None = None,
     s3_endpoint: str | None = None,
     workers: int | None = None,
@@ -59,6 +60,7 @@ def export(
             Default: `redacted` for formats whose readers find documents by their EOTs.
         columns: Columns of the sources to write as well, with commas between them, for `text` and
             `text-jsonl`.
+        copies: Write how many duplicates of each document the recipe dropped, for the same.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
         s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
             Amazon S3.
@@ -81,7 +83,7 @@ def export(
         (565972, 888)
     """
     options = ExportOptions(
-        to, split, eot, tokens_per_file, sequence_length, dtype, link, skip, columns
+        to, split, eot, tokens_per_file, sequence_length, dtype, link, skip, columns, copies
     )
     job, finished = prepare(os.fspath(folder), os.fspath(output), options, generation, s3_endpoint)
     return finished or run_here(job, workers)

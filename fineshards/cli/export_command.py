@@ -57,6 +57,11 @@ def _add_flags(parser: Parser) -> None:
     )
     add_flag(
         what,
+        "--copies",
+        "Write how many duplicates of each document the recipe dropped, for the same.",
+    )
+    add_flag(
+        what,
         "--s3_endpoint URL",
         "The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",
     )

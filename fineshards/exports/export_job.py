@@ -126,7 +126,7 @@ def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) 
 
 def _options(settings: ExportSettings) -> dict[str, Any]:
     """The settings as the record has them; without those of later versions that are not used."""
-    unused = {name for name in ("skip", "columns") if not getattr(settings, name)}
+    unused = {name for name in ("skip", "columns", "copies") if not getattr(settings, name)}
     return {name: value for name, value in to_fields(settings).items() if name not in unused}
 
 

@@ -28,6 +28,7 @@ class ExportOptions:
         link: Make no copy of the tokens: point into the dataset's shards.
         skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
         columns: Columns of the sources to write as well, with commas between them, for text.
+        copies: Whether to write how many duplicates of each document were dropped, for text.
 
     Raises:
         UsageError: For a value out of range.
@@ -42,6 +43,7 @@ class ExportOptions:
     link: bool = False
     skip: str | None = None
     columns: str | None = None
+    copies: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (

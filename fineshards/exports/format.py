@@ -28,7 +28,7 @@ class ExportSettings:
     side: whether the EOT is before each document or after it. tokens_per_file: None for one file
     per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
     skip: `redacted` if there are redacted documents and they are left out. columns: of the sources,
-    to be written beside the text.
+    to be written beside the text. copies: whether the numbers of dropped duplicates are.
     """
 
     to: str
@@ -42,6 +42,7 @@ class ExportSettings:
     tokenizer: str
     skip: str | None = None
     columns: tuple[str, ...] = ()
+    copies: bool = False
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:

@@ -86,6 +86,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         tokenizer.name,
         _skip(options, kind) if redacted else None,
         _columns(options, kind),
+        _copies(options, kind, dataset),
     )
 
 
@@ -106,6 +107,15 @@ def _columns(options: ExportOptions, kind: Format) -> tuple[str, ...]:
         if name in kind.own_columns or names.count(name) > 1:
             raise UsageError(f"--columns: there is a column {name!r} already. Leave it out.")
     return names
+
+
+def _copies(options: ExportOptions, kind: Format, dataset: Settings) -> bool:
+    """Whether duplicates are counted."""
+    if options.copies and not kind.own_columns:
+        raise UsageError(f"--copies: --to {options.to} has tokens only. Use --to text.")
+    if options.copies and not (dataset.recipe and dataset.recipe.keyed):
+        raise UsageError("--copies: the recipe of the dataset drops no duplicates. Leave it out.")
+    return options.copies
 
 
 def _check_flags(options: ExportOptions, kind: Format) -> None:

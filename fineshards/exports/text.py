@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_encoder
 from fineshards.errors import UsageError
+from fineshards.exports.copies import SCHEMA as COPIES
+from fineshards.exports.copies import copies_of
 from fineshards.exports.format import ExportSettings, Format, Target, Written
 from fineshards.exports.input_ids import batches
 from fineshards.exports.parts import PartReader
@@ -44,7 +46,7 @@ class TextFormat(Format):
     tokens_per_file = "shard"
     whole_documents = True
     fixed_dtype = "text"
-    own_columns = tuple(_SCHEMA.names)
+    own_columns = (*_SCHEMA.names, *COPIES.names)
 
 
 class TextParquet(TextFormat):
@@ -55,7 +57,7 @@ class TextParquet(TextFormat):
     reading = 'load_dataset("FOLDER")["train"]'
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
-        rows = _Rows(reader, source_columns(reader, settings.columns).as_text())
+        rows = _Rows(reader, settings, source_columns(reader, settings.columns).as_text())
         options = {"compression": "zstd", "write_page_checksum": True}
         with (
             target.create(f"{rows.name}.parquet") as file,
@@ -75,7 +77,7 @@ class TextJsonLines(TextFormat):
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         columns = source_columns(reader, settings.columns)
-        rows = _Rows(reader, columns)
+        rows = _Rows(reader, settings, columns)
         with (
             target.create(f"{rows.name}.jsonl.zst") as file,
             pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as compressed,
@@ -89,13 +91,19 @@ class TextJsonLines(TextFormat):
 class _Rows:
     """The documents of a part as rows. columns: of their sources, a row per document."""
 
-    def __init__(self, reader: PartReader, columns: SourceColumns) -> None:
-        part = reader.part
+    def __init__(
+        self, reader: PartReader, settings: ExportSettings, columns: SourceColumns
+    ) -> None:
+        part, dataset = reader.part, reader.stream.dataset
         # A folder without `export.json`, so that it is an input as it is; as on the hub.
         self.name = f"data/{part.split}-{part.index:05d}-of-{part.count:05d}"
-        self.schema = pa.schema([*_SCHEMA, *columns.table.schema])
         self.ends, self._sources = reader.documents()
-        self._reader, self._columns = reader, columns
+        more = [columns.table]
+        if settings.copies:
+            more.append(copies_of(dataset, self._sources))
+        self.schema = pa.schema([*_SCHEMA, *(field for table in more for field in table.schema)])
+        self._reader = reader
+        self._more = [column for table in more for column in table.columns]
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows, some millions of tokens at a time."""
@@ -105,8 +113,8 @@ class _Rows:
         for batch in batches(self._reader, self.ends):
             some = _below_their_folder(dataset, self._sources.slice(first, len(batch)))
             texts = _texts(encoder, batch["input_ids"], some)
-            columns = self._columns.table.slice(first, len(batch)).columns
-            values = [some["id"], texts, some["file"], some["row"], *columns]
+            more = [column.slice(first, len(batch)) for column in self._more]
+            values = [some["id"], texts, some["file"], some["row"], *more]
             yield pa.table(values, schema=self.schema)
             first += len(batch)
 
