@@ -58,9 +58,10 @@ def export(
         link: Point into the dataset's shards instead of copying the tokens.
         skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
             Default: `redacted` for formats whose readers find documents by their EOTs.
-        columns: Columns of the sources to write as well, with commas between them, for `text` and
+        columns: Columns to write as well, with commas between them: those of the sources for `text`
+            and `text-jsonl`, `labels` and `attention_mask` for `parquet` and `hf-arrow`.
+        copies: Write how many duplicates of each document the recipe dropped, for `text` and
             `text-jsonl`.
-        copies: Write how many duplicates of each document the recipe dropped, for the same.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
         s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
             Amazon S3.

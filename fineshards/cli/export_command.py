@@ -53,12 +53,13 @@ def _add_flags(parser: Parser) -> None:
     add_flag(
         what,
         "--columns NAMES",
-        "Columns of the sources to write as well, such as url,dump, for text and text-jsonl.",
+        "Columns to write as well: those of the sources, such as url,dump, for text and "
+        "text-jsonl; labels,attention_mask for parquet and hf-arrow.",
     )
     add_flag(
         what,
         "--copies",
-        "Write how many duplicates of each document the recipe dropped, for the same.",
+        "Write how many duplicates of each document the recipe dropped, for text and text-jsonl.",
     )
     add_flag(
         what,

@@ -102,7 +102,7 @@ def prepare(
     _check_links(streams, options)
     parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
     kind.check(settings, parts)
-    if settings.columns:
+    if settings.columns and not kind.offered_columns:
         columns_of(dataset.manifest, settings.columns)
     decides = {
         "settings": _options(settings),

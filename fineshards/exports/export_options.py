@@ -27,7 +27,8 @@ class ExportOptions:
         dtype: `uint16` or `uint32`; that of the dataset by default.
         link: Make no copy of the tokens: point into the dataset's shards.
         skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
-        columns: Columns of the sources to write as well, with commas between them, for text.
+        columns: Columns to write as well, with commas between them: those of the sources for text,
+            `labels` and `attention_mask` for `parquet` and `hf-arrow`.
         copies: Whether to write how many duplicates of each document were dropped, for text.
 
     Raises:

@@ -27,8 +27,8 @@ class ExportSettings:
 
     side: whether the EOT is before each document or after it. tokens_per_file: None for one file
     per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
-    skip: `redacted` if there are redacted documents and they are left out. columns: of the sources,
-    to be written beside the text. copies: whether the numbers of dropped duplicates are.
+    skip: `redacted` if there are redacted documents and they are left out. columns: to be written
+    beside the format's own. copies: whether the numbers of dropped duplicates are.
     """
 
     to: str
@@ -125,7 +125,8 @@ class Format(ABC):
     readers find documents by their EOTs alone, so that redacted ones are left out by default.
     fixed_dtype: what tokens are stored as whatever `--dtype` says; empty where it decides.
     whole_documents: whether a split may not begin or end within a document. own_columns: those of
-    its rows; empty if `--columns` has no meaning. reading: how a trainer is told to read the split
+    its rows; empty if `--columns` has no meaning. offered_columns: those that `--columns` may name;
+    empty for all of the sources. reading: how a trainer is told to read the split
     train of `FOLDER`.
     """
 
@@ -143,6 +144,7 @@ class Format(ABC):
     fixed_dtype: ClassVar[str] = ""
     whole_documents: ClassVar[bool] = False
     own_columns: ClassVar[tuple[str, ...]] = ()
+    offered_columns: ClassVar[tuple[str, ...]] = ()
     reading: ClassVar[str]
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:

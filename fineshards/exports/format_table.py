@@ -99,11 +99,16 @@ def _skip(options: ExportOptions, kind: Format) -> str | None:
 
 
 def _columns(options: ExportOptions, kind: Format) -> tuple[str, ...]:
-    """The columns of the sources that are asked for."""
+    """The columns that are asked for beside the format's own."""
     names = tuple(filter(None, (options.columns or "").split(",")))
     if names and not kind.own_columns:
         raise UsageError(f"--columns: --to {options.to} has tokens only. Use --to text.")
     for name in names:
+        if kind.offered_columns and name not in kind.offered_columns:
+            raise UsageError(
+                f"--columns {name}: --to {options.to} has {' and '.join(kind.offered_columns)}. "
+                "Use --to text for columns of the sources."
+            )
         if name in kind.own_columns or names.count(name) > 1:
             raise UsageError(f"--columns: there is a column {name!r} already. Leave it out.")
     return names

@@ -15,16 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from fineshards.exports.format import ExportSettings, Target, Written
-from fineshards.exports.input_ids import SCHEMA, InputIds, batches, row_ends
+from fineshards.exports.input_ids import InputIds, batches, row_ends, schema_of, types_of
 from fineshards.exports.parts import PartReader
 from fineshards.exports.record import PartRecord
-
-# Versions before 4 know no `List`, and later ones read `Sequence` as one.
-_FEATURES = {
-    "input_ids": {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "Sequence"},
-}
-_INFO = {"citation": "", "description": "", "features": _FEATURES, "homepage": "", "license": ""}
-_METADATA = {"huggingface": json.dumps({"info": {"features": _FEATURES}})}
 
 
 class HfArrow(InputIds):
@@ -37,13 +30,15 @@ class HfArrow(InputIds):
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part
         ends = row_ends(reader, settings.sequence_length)
-        schema = SCHEMA.with_metadata(_METADATA)
+        features = {"info": {"features": _features(settings)}}
+        metadata = {"huggingface": json.dumps(features)}
+        schema = schema_of(settings.columns).with_metadata(metadata)
         with (
             target.create(f"{part.split}/data-{part.index:05d}-of-{part.count:05d}.arrow") as file,
             pa.ipc.new_stream(file, schema) as writer,
         ):
-            for batch in batches(reader, ends):
-                writer.write_batch(batch.replace_schema_metadata(_METADATA))
+            for batch in batches(reader, ends, settings.columns):
+                writer.write_batch(batch.replace_schema_metadata(metadata))
         return Written(len(ends) if settings.sequence_length is None else None)
 
     def finish(
@@ -62,7 +57,18 @@ class HfArrow(InputIds):
             "_split": split,
         }
         yield f"{split}/state.json", json.dumps(state, indent=2).encode()
-        yield f"{split}/dataset_info.json", json.dumps(_INFO, indent=2).encode()
+        info = {"citation": "", "description": "", "features": _features(settings)}
+        info |= {"homepage": "", "license": ""}
+        yield f"{split}/dataset_info.json", json.dumps(info, indent=2).encode()
 
     def finish_all(self, splits: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         yield "dataset_dict.json", json.dumps({"splits": [*splits]}).encode()
+
+
+def _features(settings: ExportSettings) -> dict[str, Any]:
+    """The types of the columns, as the library describes them."""
+    # Versions before 4 know no `List`, and later ones read `Sequence` as one.
+    return {
+        name: {"feature": {"dtype": type_, "_type": "Value"}, "_type": "Sequence"}
+        for name, type_ in types_of(settings.columns).items()
+    }

@@ -1,12 +1,15 @@
 """Parquet files with the column `input_ids`, named as on the Hugging Face Hub; and the column.
 
+`labels` and `attention_mask` can be written as well, for trainers that take rows with all three
+only: the labels are the tokens, which models of transformers shift themselves, and the mask is 1.
+
 A row is a document, or with `--sequence_length` so many tokens of the stream; the last one may be
 shorter. Tokens are int32, which trainers take as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +26,7 @@ from fineshards.exports.stream import Stream
 _BATCH_TOKENS = 1 << 22
 # Offsets in a list array are int32.
 _LONGEST = (1 << 31) - 1 - _BATCH_TOKENS
-SCHEMA = pa.schema([pa.field("input_ids", pa.list_(pa.int32()))])
+_TYPES = {"input_ids": "int32", "labels": "int32", "attention_mask": "int8"}
 
 
 class InputIds(Format):
@@ -36,6 +39,8 @@ class InputIds(Format):
     libraries = ("pyarrow",)
     by_eot = False
     fixed_dtype = "lists of int32"
+    own_columns = ("input_ids",)
+    offered_columns = ("labels", "attention_mask")
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         length, size = settings.sequence_length, settings.tokens_per_file
@@ -58,11 +63,24 @@ class Parquet(InputIds):
         options = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
         with (
             target.create(f"{part.split}-{part.index:05d}-of-{part.count:05d}.parquet") as file,
-            pq.ParquetWriter(file, SCHEMA, write_page_checksum=True, **options) as writer,
+            pq.ParquetWriter(
+                file, schema_of(settings.columns), write_page_checksum=True, **options
+            ) as writer,
         ):
-            for batch in batches(reader, ends):
+            for batch in batches(reader, ends, settings.columns):
                 writer.write_batch(batch, row_group_size=len(batch))
         return Written(len(ends) if settings.sequence_length is None else None)
+
+
+def types_of(columns: Sequence[str]) -> dict[str, str]:
+    """The type of a value in the lists of each column. columns: beside `input_ids`."""
+    return {name: _TYPES[name] for name in ("input_ids", *columns)}
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """The columns of lists."""
+    types = types_of(columns).items()
+    return pa.schema([(name, pa.list_(pa.type_for_alias(type_))) for name, type_ in types])
 
 
 def row_ends(reader: PartReader, sequence_length: int | None) -> npt.NDArray[np.int64]:
@@ -83,8 +101,11 @@ def row_ends(reader: PartReader, sequence_length: int | None) -> npt.NDArray[np.
     return ends
 
 
-def batches(reader: PartReader, ends: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+def batches(
+    reader: PartReader, ends: npt.NDArray[np.int64], columns: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """The rows of a part, some millions of tokens at a time. Depends on the rows alone."""
+    schema = schema_of(columns)
     # A row is in the batch of its last token.
     number = (ends - 1) // _BATCH_TOKENS
     firsts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
@@ -94,8 +115,11 @@ def batches(reader: PartReader, ends: npt.NDArray[np.int64]) -> Iterator[pa.Reco
         offsets = np.append(begin, ends[first:last]) - begin
         begin = int(ends[last - 1])
         tokens, left = _take(int(offsets[-1]), chunks, left)
-        lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(tokens))
-        yield pa.RecordBatch.from_arrays([lists], schema=SCHEMA)
+        borders = pa.array(offsets.astype(np.int32))
+        ones = np.ones(len(tokens), np.int8)
+        values = [ones if name == "attention_mask" else tokens for name in schema.names]
+        lists = [pa.ListArray.from_arrays(borders, pa.array(each)) for each in values]
+        yield pa.RecordBatch.from_arrays(lists, schema=schema)
     # The reader records what it has read when it is asked for more.
     assert next(chunks, None) is None
 

@@ -90,6 +90,26 @@ def test_a_row_that_fits_exactly_leaves_nothing_out(dataset: Contents, tmp_path:
     assert read_mds(tmp_path / "m/train") == [dataset.tokens["train"].tolist()]
 
 
+@pytest.mark.parametrize("length", [None, LENGTH])
+def test_labels_are_the_tokens_and_masks_are_one(
+    dataset: Contents, length: int | None, tmp_path: Path
+) -> None:
+    flags = {"columns": "attention_mask,labels", "sequence_length": length}
+    for to in ("parquet", "hf-arrow"):
+        fineshards.export(dataset.folder, tmp_path / to, to, **flags)
+        fineshards.export(dataset.folder, tmp_path / f"{to}-alone", to, sequence_length=length)
+    files = {"train": str(tmp_path / "parquet/train-*.parquet")}
+    found = datasets.load_dataset(
+        "parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache")
+    )
+    arrow = datasets.load_from_disk(str(tmp_path / "hf-arrow"))["train"]
+    alone = read_hf_arrow(tmp_path / "hf-arrow-alone/train")
+    for rows in (found, arrow):
+        assert rows.column_names == ["input_ids", "attention_mask", "labels"]
+        assert rows["input_ids"][:] == rows["labels"][:] == alone
+        assert rows["attention_mask"][:] == [[1] * len(row) for row in alone]
+
+
 @SIDES
 @pytest.mark.parametrize("flags", [{}, {"tokens_per_file": 100}, {"sequence_length": LENGTH}])
 def test_litdata_holds_the_stream(
