@@ -77,7 +77,7 @@ def write_with_checksum(content: npt.NDArray[np.uint8], target: BinaryIO, checks
     """Writes bytes; returns the checksum of the target's whole content.
 
     checksum: that of the target before the write. Bytes are written in small chunks: writes of
-    eight megabytes took the kernel more than twice as long (docs/performance.md).
+    eight megabytes took the kernel more than twice as long.
     """
     for start in range(0, len(content), _COPY_BYTES):
         chunk = content[start : start + _COPY_BYTES]

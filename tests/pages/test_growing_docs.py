@@ -1,4 +1,4 @@
-"""docs/growing.md runs as printed, on three months of made-up dumps."""
+"""docs/growing.md and docs/redaction.md run as printed, on three months of made-up dumps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from support.checkout import ROOT, SAMPLE
 import fineshards
 from fineshards.cli.cli import main
 
-PAGE = ROOT / "docs/growing.md"
+PAGES = [ROOT / "docs/growing.md", ROOT / "docs/redaction.md"]
 
 
-def test_the_page_runs_and_prints_what_it_shows(
+def test_the_pages_run_and_print_what_they_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = pq.read_table(SAMPLE)
@@ -30,7 +30,7 @@ def test_the_page_runs_and_prints_what_it_shows(
     names: dict[str, object] = {}
     for command, code in re.findall(
         r"^    fineshards ([^\n]*)$|^```python\n(.*?)^```$",
-        PAGE.read_text(),
+        "".join(page.read_text() for page in PAGES),
         re.MULTILINE | re.DOTALL,
     ):
         # A command is one line; the pattern's dot takes several for the code.
@@ -41,7 +41,7 @@ def test_the_page_runs_and_prints_what_it_shows(
             commands += 1
         if code:
             capsys.readouterr()
-            exec(compile(code, str(PAGE), "exec"), names)
+            exec(compile(code, "a page", "exec"), names)
             shown = re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
             printed = capsys.readouterr().out.splitlines()
             assert len(shown) == len(printed) > 0
