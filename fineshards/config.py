@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, quoted, with_escaped_bytes
 from fineshards.import_flags import settled_import
+from fineshards.text_template import template_parts
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
@@ -76,6 +77,9 @@ class BuildConfig:
             Secret Manager, as projects/P/secrets/S/versions/latest. Default: HF_TOKEN in the
             environment, which those workers do not have.
         text_column: The column that holds the text. Default: text.
+        text_template: Instead of --text_column, a text of several columns, such as
+            '{title}\\n\\n{text}'. On the command line \\n, \\t and \\\\ mean line end, tab and
+            backslash. {{ and }} are braces.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
         extract: The library that extracts text from HTML in WARC files: resiliparse, which is
@@ -165,6 +169,7 @@ class BuildConfig:
     dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
     hf_token_secret: str | None = _flag(None, _INPUT, "NAME")
     text_column: str = _flag("text", _INPUT, "NAME", decides=True)
+    text_template: str | None = _flag(None, _INPUT, "TEXT", decides=True)
     id_column: str | None = _flag(None, _INPUT, "NAME", decides=True)
     extract: Literal["resiliparse", "trafilatura"] = _flag("resiliparse", _INPUT)
     limit: int | None = _flag(None, _INPUT, "N", least=1)
@@ -236,6 +241,8 @@ class BuildConfig:
         if self.test_fraction is not None and self.test_shards is not None:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
         self._check_import()
+        if self.text_template is not None:
+            self._check_template(self.text_template)
         if self.append:
             self._check_append()
         elif self.fail_on_repeats:
@@ -313,6 +320,14 @@ class BuildConfig:
             raise UsageError(
                 f"--split_key must be {', '.join(_SPLIT_KEYS)} or column:NAME, got {quoted(key)}."
             )
+
+    def _check_template(self, template: str) -> None:
+        if self.text_column != "text":
+            raise UsageError("--text_column and --text_template exclude each other; give one.")
+        try:
+            template_parts(template)
+        except ValueError as error:
+            raise UsageError(f"--text_template {quoted(template)}: {error}.") from None
 
     def _check_append(self) -> None:
         """Nothing is said that the dataset has decided."""

@@ -11,7 +11,8 @@ from fineshards.errors import UsageError
 _OWN = ("eot_side", "source_dtype", "test_input", "verify_text")
 # Flags that mean nothing for tokens that exist already.
 NEED_TEXT = (
-    *("dataset", "dataset_config", "dataset_split", "dataset_revision", "text_column", "id_column"),
+    *("dataset", "dataset_config", "dataset_split", "dataset_revision"),
+    *("text_column", "text_template", "id_column"),
     *("extract", "recipe", "where", "dedup", "decontaminate", "keep_keys", "statistics"),
     *("tokenizer_engine", "max_bad_rows"),
 )

@@ -178,6 +178,7 @@ def columns_of(config: BuildConfig) -> Columns:
         id=config.id_column or "id",
         id_required=bool(config.id_column) or key == "id",
         split=split_column(key),
+        template=config.text_template,
     )
 
 

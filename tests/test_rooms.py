@@ -25,7 +25,7 @@ ROOMS = [
     *("job_status", "reports", "maintenance", "verification", "inspection", "worker"),
     *("exports", "loader", "curation", "encoders", "sources", "publishing", "wording", "shards"),
     *("storage", "config"),
-    *("parser", "import_flags", "extras", "cores", "parent", "credentials"),
+    *("parser", "import_flags", "text_template", "extras", "cores", "parent", "credentials"),
     *("errors", "printable", "suggestions"),
 ]
 # Folders of the checkout that are installed inside the package.
@@ -38,10 +38,10 @@ ALLOWED = {
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
     "publishing": {"shards", "storage", "cores", "credentials", "errors", "printable"},
-    "sources": {"shards", "storage", "extras", "credentials", "errors"},
-    "shards": {"storage", "errors"},
+    "sources": {"shards", "storage", "text_template", "extras", "credentials", "errors"},
+    "shards": {"storage", "text_template", "errors"},
     "storage": {"credentials", "errors", "extras"},
-    "config": {"credentials", "errors", "import_flags"},
+    "config": {"credentials", "errors", "import_flags", "text_template"},
     "credentials": {"errors"},
     "import_flags": {"errors"},
     "extras": {"errors"},
@@ -51,7 +51,7 @@ WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
 # They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
 MOST_FILES = 25
-MOST_LINES = 55_766
+MOST_LINES = 55_990
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 

@@ -29,6 +29,8 @@ from fineshards.pipeline.recipe_flags import with_recipe
 _MOST_WORKERS = 4000
 # What `build` must be given, beside an input.
 _REQUIRED = ("output",)
+# In a text on the command line, where a shell has none.
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 # Help texts of flags that take something else in `import` than in `build`.
 _OF_IMPORT = {
     "input": "Files of tokens, one or more: 'data/*.bin', or a folder, or the part of a name that "
@@ -124,6 +126,8 @@ def _add_flags(
             options |= {"type": one_of(choices(flag)), "choices": choices(flag)}
         elif flag.name == "max_bad_rows":
             options |= {"type": count_or_share}
+        elif flag.name == "text_template":
+            options |= {"type": _unescaped}
         elif flag.name == "recipe":
             options |= {"action": _RecipeAction}
         elif int in kinds(flag):
@@ -183,6 +187,18 @@ class _RecipeAction(argparse.Action):
         output = parser._option_string_actions["--output"]
         with suppress(FineshardsError):  # what is wrong with it is said when it is read
             output.required = "output" not in with_recipe({"recipe": recipe})
+
+
+def _unescaped(text: str) -> str:
+    """A text with what its escapes mean."""
+
+    def meaning(found: re.Match[str]) -> str:
+        if found[0] not in _ESCAPES:
+            known = ", ".join(_ESCAPES)
+            raise argparse.ArgumentTypeError(f"has {found[0]}, which is none of {known}: {text!r}")
+        return _ESCAPES[found[0]]
+
+    return re.sub(r"\\.?", meaning, text, flags=re.DOTALL)
 
 
 def _boolean(text: str) -> bool:

@@ -81,7 +81,7 @@ class Recipe:
 
     Args:
         steps: In order: steps of `fineshards.curation.steps`, and functions of a module that
-            workers can import, with `UserFunction(function, columns, parameters)` if need be.
+            workers can import, as `UserFunction(function, columns, parameters, batch)` if need be.
         build: Values of options of `fineshards.build`, by name. What is given itself wins.
         description: A line for people.
 
@@ -196,7 +196,8 @@ def parameters_of(step: Step) -> dict[str, Any]:
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
     if "parameters" in values:
         # Other people's code. What it is called stands in the recipe's `use`.
-        values = {"columns": values["columns"]} | dict(values["parameters"])
+        own = {name: value for name, value in values.items() if name in ("columns", "batch")}
+        values = own | dict(values["parameters"])
     values = {name: _plain(value) for name, value in values.items()}
     # So the fingerprints of earlier jobs stay the same.
     return dict(each for each in values.items() if each not in step.BEFORE.items())
@@ -238,7 +239,8 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
             return DatatroveBlock(use.removeprefix("datatrove:"), columns, others)
         from fineshards.curation.steps.user_function import UserFunction
 
-        return UserFunction(use, columns, others)
+        batch = others.pop("batch", None)
+        return UserFunction(use, columns, others, batch)
     kind = step_class(use)
     known = {each.name: each for each in parameters_of_class(kind)}
     types = get_type_hints(kind)

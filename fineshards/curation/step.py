@@ -54,6 +54,14 @@ class Step:
         """Columns of the input that the step reads in addition to the text."""
         return ()
 
+    @property
+    def advice(self) -> str:
+        """What to do where a document that is judged again gets another verdict."""
+        return (
+            "Remove what depends on a clock, on chance or on earlier documents; if the step is one "
+            "of fineshards, please report the document."
+        )
+
     def pins(self) -> dict[str, str]:
         """What else decides: versions of libraries, SHA-256 of files, by name.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import starmap
 from typing import Any
 
@@ -14,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, Dropped, LabelCount, Unextracted
+from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.split_hash import hash_files, hash_keys, hash_texts, host_names
 from fineshards.shards.tables.documents import source_schema
 from fineshards.shards.tables.measures import Traits
+from fineshards.text_template import template_parts
 
 # Columns of FineWeb whose values are counted in the manifest, if a file has them.
 LABEL_COLUMNS = ("dump", "language")
@@ -145,6 +148,26 @@ class Rows:
             text_bytes=self.text_bytes,
             labels=tuple(labels),
         )
+
+
+def joined_texts(columns: Columns, values: Mapping[str, pa.Array]) -> pa.Array:
+    """The texts of rows, of the columns that they consist of.
+
+    A text is null if all its columns are; otherwise a null is an empty text.
+    values: of the columns of `Columns.of_text`, as large_string.
+    """
+    if columns.template is None:
+        return values[columns.text]
+    parts = [
+        values[part] if number % 2 else pa.scalar(part, pa.large_string())
+        for number, part in enumerate(template_parts(columns.template))
+    ]
+    nothing = pa.scalar("", pa.large_string())
+    joined = pc.binary_join_element_wise(
+        *parts, nothing, null_handling="replace", null_replacement=""
+    )
+    is_null = reduce(pc.and_, [each.is_null() for each in values.values()])
+    return pc.if_else(is_null, pa.scalar(None, pa.large_string()), joined)
 
 
 def _label_counts(

@@ -51,6 +51,7 @@ MADE: list[tuple[str, dict[str, Any]]] = [
     ("minhash", {"verify": "containment", "threshold": 0.5, "candidates": 3}),
     ("lines", {}),
     ("builtins:bool", {}),
+    ("builtins:list", {"batch": 64, "other": 1}),
     ("builtins:dict", {"columns": ["a"], "any key": [1, {"b": "c"}], "off": False}),
 ]
 

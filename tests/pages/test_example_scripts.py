@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from support.dataset_contents import Contents
 from support.foreign_readers import read_megatron
 
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.tables.decisions import read_decisions
 from fineshards.storage.open import open_storage
 
 EXAMPLES = ROOT / "examples"
@@ -120,6 +122,28 @@ def test_the_recipe_drops_what_its_check_said(tmp_path: Path) -> None:
     steps = tomllib.loads((EXAMPLES / "recipe.toml").read_text())["steps"]
     assert {dropped.step for dropped in counts.dropped} == set(range(len(steps)))
     assert "earlier " in printed
+
+
+@pytest.mark.curation
+def test_the_classifier_gives_each_document_its_verdict(tmp_path: Path) -> None:
+    printed = run("classify.py", tmp_path)
+    folder = tmp_path / "classified"
+    table = pq.read_table(SAMPLE)
+    classifier = runpy.run_path(str(EXAMPLES / "classify.py"))
+    with np.load(folder / "model.npz") as model:
+        vectors, weights, bias = model["vectors"].astype(int), model["weights"], model["bias"]
+    dropped = set()
+    for row, text in enumerate(table["text"].to_pylist()):
+        words = ["", *re.findall(r"\w+", text.lower())]
+        places = [zlib.crc32(word.encode()) % classifier["HASHES"] for word in words]
+        if sum(int(vectors[place] @ weights) for place in places) <= len(words) * int(bias):
+            dropped.add(row)
+    decisions = read_decisions(open_storage(str(folder / "dataset")), 0).table
+    assert set(decisions["row"].to_pylist()) == dropped
+    assert printed.endswith(f"{len(table) - len(dropped)} of {len(table)} documents are English\n")
+    unseen = [row for row in range(len(table)) if row % 2]
+    english = {row for row, name in enumerate(table["language"].to_pylist()) if name == "en"}
+    assert sum((row in english) != (row in dropped) for row in unseen) > 0.85 * len(unseen)
 
 
 def test_the_page_of_the_examples_names_each() -> None:

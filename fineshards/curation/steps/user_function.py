@@ -8,8 +8,11 @@ The function gets a dict of one document: `text`, the columns that the step name
     a text                      keep with this text
     None                        drop
 
-It must be a function of what it gets. A sample of the documents is judged twice, and the
-job fails if the verdict is another one.
+With `batch`, it gets a list of such dicts and returns a list of as many of these. How documents
+fall into lists follows from the format and the blocks, and must not matter.
+
+It must be a function of what it gets. A sample of the documents is judged twice, the second time
+alone, and the job fails if the verdict is another one.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Any, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
-from fineshards.curation.parameters import assign, check, check_parameters
+from fineshards.curation.parameters import Positive, assign, check, check_parameters
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
 
@@ -48,6 +51,8 @@ class UserFunction(Judge):
         use: Where the function is, `package.module:function`; or the function.
         columns: Columns that the function sees in addition to the text.
         parameters: Keyword arguments of the function: the other parameters in the recipe.
+        batch: The most documents that the function takes at a time, in a list; None where it takes
+            one, and no list.
 
     Example:
         >>> step = UserFunction("builtins:bool")
@@ -57,10 +62,12 @@ class UserFunction(Judge):
 
     GOLDEN: ClassVar[bool] = False
     REWRITES: ClassVar[bool] = True
+    BEFORE: ClassVar[Mapping[str, Any]] = {"batch": None}
 
     use: Any
     columns: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    batch: Positive | None = None
 
     def __post_init__(self) -> None:
         if isfunction(self.use):
@@ -84,28 +91,61 @@ class UserFunction(Judge):
         with open(path, "rb") as source:
             return {self.use: hashlib.file_digest(source, "sha256").hexdigest()}
 
+    @property
+    def advice(self) -> str:
+        """See Step."""
+        if self.batch is None:
+            return super().advice
+        return (
+            "The second time it was in another batch. So the result of "
+            f"{self.use} depends on the other documents in its batch, or on a clock, on chance or "
+            "on earlier documents: pad, round and score each document by itself."
+        )
+
     def apply(self, batch: Batch) -> Outcome:
         _, function = _function(self.use)
         columns = {name: values_of(batch, name) for name in self.columns}
         reasons: list[str | None] = []
         texts: list[str] = []
-        rewritten = False
-        for index, (row, text) in enumerate(zip(batch.rows.tolist(), batch.strings, strict=True)):
-            document = {name: values[index] for name, values in columns.items()}
-            document |= {"text": text, "file": batch.file, "row": row}
+        rows, size = batch.rows.tolist(), self.batch or 1
+        for first in range(0, len(rows), size):
+            given = range(first, min(first + size, len(rows)))
+            documents = [
+                {name: values[index] for name, values in columns.items()}
+                | {"text": batch.strings[index], "file": batch.file, "row": rows[index]}
+                for index in given
+            ]
+            place = batch.place(rows[first])
+            if len(given) > 1:
+                place += f" to row {rows[given[-1]]}"
             try:
-                answer = function(document, **self.parameters)
-                reason, left = self._read(answer, text)
+                for index, answer in zip(given, self._answers(function, documents), strict=True):
+                    place = batch.place(rows[index])
+                    reason, left = self._read(answer, batch.strings[index])
+                    reasons.append(reason)
+                    texts.append(left)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # sys.exit() would end a job as if it were finished
                 raise InputError(
-                    f"{batch.place(row)}: {self.use} failed with {type(error).__name__}: {error}"
+                    f"{place}: {self.use} failed with {type(error).__name__}: {error}"
                 ) from error
-            rewritten = rewritten or left is not text
-            reasons.append(reason)
-            texts.append(left)
+        rewritten = any(new is not old for new, old in zip(texts, batch.strings, strict=True))
         return Outcome(reasons, texts if rewritten else None)
+
+    def _answers(
+        self, function: Callable[..., object], documents: list[dict[str, Any]]
+    ) -> list[object]:
+        """What a function returns for each document; without `batch` there is one."""
+        if self.batch is None:
+            return [function(documents[0], **self.parameters)]
+        answers = function(documents, **self.parameters)
+        if isinstance(answers, list) and len(answers) == len(documents):
+            return answers
+        found = f"{type(answers).__name__} {answers!r:.100}"
+        if isinstance(answers, list):
+            found = f"a list of {len(answers)}"
+        raise TypeError(f"it returned {found}, expected a list of {len(documents)} verdicts")
 
     def _read(self, answer: object, text: str) -> tuple[str | None, str]:
         """The reason to drop, or None, and the text, from what a function returned."""

@@ -28,6 +28,7 @@ from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
 from fineshards.storage.base import Storage
+from fineshards.text_template import template_parts
 
 JOB_NAME = "metadata/job.json"
 VOCABULARY_NAME = "metadata/vocabulary.tiktoken"
@@ -56,6 +57,7 @@ class Columns:
         others: Columns that the steps of a recipe ask for.
         optional: Columns that are counted where a file has them.
         imported: How tokens are read in place of text; None for text.
+        template: How the text consists of several columns; None where it is `text` alone.
     """
 
     text: str
@@ -65,6 +67,19 @@ class Columns:
     others: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     imported: Imported | None = None
+    template: str | None = None
+
+    @property
+    def of_text(self) -> tuple[str, ...]:
+        """The columns that the text consists of."""
+        if self.template is None:
+            return (self.text,)
+        return tuple(dict.fromkeys(template_parts(self.template)[1::2]))
+
+    @property
+    def text_flag(self) -> str:
+        """The flag that names the columns of the text."""
+        return "--text_column" if self.template is None else "--text_template"
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +369,7 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    for name in ("others", "optional", "imported"):
+    for name in ("others", "optional", "imported", "template"):
         if not fields["columns"][name]:
             del fields["columns"][name]
     if not settings.statistics:
@@ -402,7 +417,9 @@ def _columns_from_json(fields: dict[str, Any]) -> Columns:
         tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "optional")
     )
     imported = from_fields(Imported, fields["imported"]) if "imported" in fields else None
-    found = {"split": None} | fields
+    found = {"split": None, "template": None} | fields
+    if found["template"] is not None:
+        template_parts(as_text(found["template"]))
     return from_fields(Columns, found, others=others, optional=optional, imported=imported)
 
 
@@ -439,6 +456,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
     imported = columns.imported
     return [
         ("--text_column", columns.text),
+        ("--text_template", columns.template),
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
         ("columns for the recipe", columns.others),

@@ -177,4 +177,4 @@ def check_reports(
         rows = f"the input has no documents: {sums['rows']} rows, none with"
         if of_tokens:
             raise InputError(f"{rows} tokens. Check --input.")
-        raise InputError(f"{rows} text. Check --input and --text_column.")
+        raise InputError(f"{rows} text. Check --input, and --text_column or --text_template.")

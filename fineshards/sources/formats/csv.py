@@ -148,7 +148,7 @@ def _read(
             numbers = _numbers(first, batch.num_rows, bad)
             first, before = int(numbers[-1]) + 1, (numbers, batch)
     # The batch before the end is kept back, to look for the mark in it.
-    if before is None or not _is_end(before[1].column(columns.text)[-1]):
+    if before is None or not _is_end(before[1].column(columns.of_text[0])[-1]):
         raise InputError(
             f"{file.path}, after {progress}: ends inside a quoted value. The file is truncated, or "
             "a quote is missing; download it again, or fix it."

@@ -20,7 +20,7 @@ from fineshards.sources.compression import (
     open_text,
     read_lines,
 )
-from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows
+from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows, joined_texts
 
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
 # What the values of the columns of `Columns.optional` must be to be counted, and become.
@@ -40,7 +40,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
             record = _parse(line)
         except ValueError:
             break
-        for flag, name in _named(columns).items():
+        for flag, name in _named(columns):
             if name not in record:
                 raise InputError(
                     f"{file.path}, line {line_number}: has no field {name!r}; its fields are "
@@ -92,7 +92,7 @@ class _LineBatch:
     def rows(self) -> Rows:
         return Rows(
             numbers=np.array(self._numbers, dtype=np.int64),
-            texts=self._column(self._columns.text, pa.large_string()),
+            texts=self._texts(),
             ids=self._column(self._columns.id, pa.string()),
             split=self._column(self._columns.split, pa.string()),
             labels={name: self._column(name, pa.string()) for name in LABEL_COLUMNS},
@@ -104,6 +104,15 @@ class _LineBatch:
             others_are_json=True,
             optional={name: self._optional(name) for name in self._columns.optional},
         )
+
+    def _texts(self) -> pa.Array:
+        parts = {
+            name: pa.array(
+                [_json_form(each.get(name)) for each in self._records], pa.large_string()
+            )
+            for name in self._columns.of_text
+        }
+        return joined_texts(self._columns, parts)
 
     def _optional(self, name: str) -> pa.Array:
         """The values of a column that have the type that it is counted by, and nulls."""
@@ -123,18 +132,27 @@ def _parse_row(line: bytes, columns: Columns) -> tuple[dict[str, Any], list[str 
     Raises ValueError with the reason if it cannot be a row.
     """
     record = _parse(line)
-    if columns.text not in record:
+    texts = columns.of_text
+    if record.keys().isdisjoint(texts):
         # Not the names of the others, which may be text: reasons stay in the dataset.
         fields = "1 field" if len(record) == 1 else f"{len(record):,} fields"
-        raise ValueError(f"has no field {columns.text!r} (an object of {fields})")
-    text = record[columns.text]
-    if text is not None and not isinstance(text, str):
-        raise ValueError(f"its {columns.text!r} is {_kind(text)}, expected a string")
+        names = " or ".join(map(repr, texts))
+        raise ValueError(f"has no field {names} (an object of {fields})")
+    for name in texts:
+        value = record.get(name)
+        if value is None or isinstance(value, str):
+            continue
+        if columns.template is None:
+            raise ValueError(f"its {name!r} is {_kind(value)}, expected a string")
+        if isinstance(value, dict | list):
+            expected = "a string, a number or a boolean"
+            raise ValueError(f"its {name!r} is {_kind(value)}, expected {expected}")
     if columns.id_required and isinstance(id_ := record.get(columns.id), dict | list):
         raise ValueError(f"its {columns.id!r} is {_kind(id_)}, expected a string or a number")
     others = [_json_text(record.get(name), name, line) for name in columns.others]
     # Integers beyond 64 bits have become floats, which would make different ids equal.
-    as_text = [columns.id, *LABEL_COLUMNS, *([columns.split] if columns.split else [])]
+    as_text = [*texts, columns.id, *LABEL_COLUMNS]
+    as_text += [columns.split] if columns.split else []
     inexact = [name for name in as_text if _is_inexact(record.get(name))]
     if inexact:
         exact = _parse_exactly(line, parse_int=str, parse_float=str)
@@ -212,6 +230,11 @@ def _as_text(value: object) -> str | None:
     return None if isinstance(value, dict | list) else str(value)
 
 
+def _json_form(value: object) -> str | None:
+    """A string as it is, a number or a boolean as JSON writes it; null for null."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
 def _kind(value: object) -> str:
     """What JSON calls a value, with its article."""
     if value is None:
@@ -222,13 +245,13 @@ def _kind(value: object) -> str:
     return "a number"
 
 
-def _named(columns: Columns) -> dict[str, str]:
-    """The fields that every object must have, by the flag that names them."""
-    named = {"--text_column": columns.text}
+def _named(columns: Columns) -> list[tuple[str, str]]:
+    """The fields that the first object must have, with the flags that name them."""
+    named = [(columns.text_flag, name) for name in columns.of_text]
     if columns.id_required:
-        named["--id_column"] = columns.id
+        named.append(("--id_column", columns.id))
     if columns.split is not None:
-        named["--split_key"] = columns.split
+        named.append(("--split_key", columns.split))
     return named
 
 

@@ -51,9 +51,13 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     footer = parquet.metadata
     for name in (*([columns.id] if columns.id_required else []), *columns.others):
         next(column_chunks(file, footer, name), None)
+    texts = zip(*(column_chunks(file, footer, name) for name in columns.of_text), strict=True)
     sizes = [
-        (footer.row_group(group).num_rows, chunk.total_uncompressed_size if chunk else 0)
-        for group, chunk in enumerate(column_chunks(file, footer, columns.text))
+        (
+            footer.row_group(group).num_rows,
+            sum(chunk.total_uncompressed_size for chunk in chunks if chunk),
+        )
+        for group, chunks in enumerate(texts)
     ]
     rows = sum(rows for rows, _ in sizes)
     if rows != footer.num_rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -14,7 +15,7 @@ from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.formats.token_lists import check_lists, raw_lists
-from fineshards.sources.rows import LABEL_COLUMNS, Rows
+from fineshards.sources.rows import LABEL_COLUMNS, Rows, joined_texts
 
 
 def blocks_of(file: SourceFile, parts: Iterable[tuple[int, int]], block_bytes: int) -> list[Block]:
@@ -36,8 +37,9 @@ def blocks_of(file: SourceFile, parts: Iterable[tuple[int, int]], block_bytes: i
 
 def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
     """Raises InputError unless a schema has all columns that are asked for, with usable types."""
-    advice = "Choose one with --text_column." if columns.imported is None else "Give other files."
-    wanted = [(columns.text, advice)]
+    flag = columns.text_flag
+    advice = f"Choose one with {flag}." if columns.imported is None else "Give other files."
+    wanted = [(name, advice) for name in columns.of_text]
     if columns.id_required:
         wanted.append((columns.id, "Choose one with --id_column."))
     if columns.split is not None:
@@ -51,14 +53,20 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
                 f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
                 f"{advice}"
             )
-    text_type = schema.field(columns.text).type
-    if columns.imported is not None:
-        check_lists(file, columns.text, text_type)
-    elif not is_text(text_type):
-        raise InputError(
-            f"{file.path}: column {columns.text!r} has type {text_type}, expected a string type. "
-            "Choose the text column with --text_column."
-        )
+    for name in columns.of_text:
+        kind = schema.field(name).type
+        if columns.imported is not None:
+            check_lists(file, name, kind)
+        elif columns.template is None and not is_text(kind):
+            raise InputError(
+                f"{file.path}: column {name!r} has type {kind}, expected a string type. Choose the "
+                f"text column with {flag}."
+            )
+        elif not _has_json_form(kind):
+            raise InputError(
+                f"{file.path}: column {name!r} has type {kind}, expected strings, integers, "
+                f"floats or booleans. Choose another one with {flag}."
+            )
     if columns.id_required and not has_text_form(schema.field(columns.id).type):
         raise InputError(
             f"{file.path}: column {columns.id!r} has type {schema.field(columns.id).type}, "
@@ -83,7 +91,7 @@ def columns_to_read(
     """The columns to read: those that were asked for, and others that the schema has, usable."""
     if columns.imported is not None:
         return [columns.text]
-    named = {columns.text, *columns.others}
+    named = {*columns.of_text, *columns.others}
     if columns.split is not None:
         named.add(columns.split)
     if columns.id_required:
@@ -124,6 +132,22 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
+def _has_json_form(kind: pa.DataType) -> bool:
+    """Whether a type is one of strings, numbers or booleans, or has nulls only."""
+    is_plain = pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    return is_text(kind) or is_number(kind) or is_plain
+
+
+def _json_form(values: pa.Array) -> pa.Array:
+    """Strings as they are, numbers and booleans as JSON writes them, as large_string."""
+    if pa.types.is_floating(values.type):
+        numbers = values.cast(pa.float64()).to_pylist()
+        return pa.array(
+            [None if each is None else json.dumps(each) for each in numbers], pa.large_string()
+        )
+    return _as_text(values, pa.large_string())
+
+
 # What the columns of `Columns.optional` must be to be read, and are read as.
 _KINDS = {URL_COLUMN: is_text, SCORE_COLUMN: is_number}
 _OPTIONAL = {URL_COLUMN: pa.string(), SCORE_COLUMN: pa.float64()}
@@ -143,13 +167,13 @@ def rows_of(
     """
     if columns.imported is not None:
         return raw_lists(batch.column(columns.text), numbers)
-    texts = _as_text(batch.column(columns.text), pa.large_string())
+    parts = {name: _json_form(batch.column(name)) for name in columns.of_text}
     ids = pa.nulls(batch.num_rows, pa.string())
     # A column that may have another type, if no one asked for it, is not read.
     if columns.id in batch.schema.names and has_text_form(batch.schema.field(columns.id).type):
         ids = _as_text(batch.column(columns.id), pa.string())
     # A column that the user did not name must not reject a row.
-    named = {columns.text: _invalid(texts)}
+    named = {name: _invalid(values) for name, values in parts.items()}
     if columns.id_required:
         named[columns.id] = _invalid(ids)
     else:
@@ -171,7 +195,15 @@ def rows_of(
         for name in columns.optional
         if _has(batch.schema, name, _KINDS[name])
     }
-    rows = Rows(numbers, texts, ids, split, labels, others=others, optional=optional)
+    rows = Rows(
+        numbers,
+        joined_texts(columns, parts),
+        ids,
+        split,
+        labels,
+        others=others,
+        optional=optional,
+    )
     return _without_bad(rows, named, place)
 
 
