@@ -51,6 +51,7 @@ STEPS = {
     "pii": ("pii", "Pii"),
     "regex": ("pattern", "Regex"),
     "sample": ("sample", "Sample"),
+    "score": ("score", "Score"),
     "seen_in": ("other_datasets", "SeenIn"),
     "sentences": ("spans", "Sentences"),
     "symbol_lines": ("symbol_lines", "SymbolLines"),

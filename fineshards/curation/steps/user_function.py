@@ -19,12 +19,12 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import isfunction
 from types import FunctionType, ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
@@ -32,9 +32,11 @@ from fineshards.curation.parameters import assign, check, check_parameters
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
 
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+FUNCTION_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 # Names that the dict has anyway.
 _GIVEN = ("text", "file", "row")
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class UserFunction(Judge):
     def __post_init__(self) -> None:
         if isfunction(self.use):
             assign(self, "use", _name_of(self.use))
-        fits = isinstance(self.use, str) and _NAME.fullmatch(self.use) is not None
+        fits = isinstance(self.use, str) and FUNCTION_NAME.fullmatch(self.use) is not None
         check("step", "use", self.use, fits, "package.module:function")
         check_parameters(self, self.use)
         if given := sorted(set(self.columns) & set(_GIVEN)):
@@ -85,27 +87,30 @@ class UserFunction(Judge):
             return {self.use: hashlib.file_digest(source, "sha256").hexdigest()}
 
     def apply(self, batch: Batch) -> Outcome:
+        judged = list(self.each(batch, self._read))
+        texts = [left for _, left in judged]
+        rewritten = any(left is not text for left, text in zip(texts, batch.strings, strict=True))
+        return Outcome([reason for reason, _ in judged], texts if rewritten else None)
+
+    def each(self, batch: Batch, read: Callable[[object, str], Read]) -> Iterator[Read]:
+        """What `read` makes of the function's answer and the text, document by document.
+
+        Raises InputError, with the row, if either of them fails.
+        """
         _, function = _function(self.use)
         columns = {name: values_of(batch, name) for name in self.columns}
-        reasons: list[str | None] = []
-        texts: list[str] = []
-        rewritten = False
         for index, (row, text) in enumerate(zip(batch.rows.tolist(), batch.strings, strict=True)):
             document = {name: values[index] for name, values in columns.items()}
             document |= {"text": text, "file": batch.file, "row": row}
             try:
-                answer = function(document, **self.parameters)
-                reason, left = self._read(answer, text)
+                found = read(function(document, **self.parameters), text)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # sys.exit() would end a job as if it were finished
                 raise InputError(
                     f"{batch.place(row)}: {self.use} failed with {type(error).__name__}: {error}"
                 ) from error
-            rewritten = rewritten or left is not text
-            reasons.append(reason)
-            texts.append(left)
-        return Outcome(reasons, texts if rewritten else None)
+            yield found
 
     def _read(self, answer: object, text: str) -> tuple[str | None, str]:
         """The reason to drop, or None, and the text, from what a function returned."""

@@ -56,6 +56,7 @@ class Columns:
         others: Columns that the steps of a recipe ask for.
         optional: Columns that are counted where a file has them.
         imported: How tokens are read in place of text; None for text.
+        scores: Names that a recipe gives to scores, so that no column may have them.
     """
 
     text: str
@@ -65,6 +66,7 @@ class Columns:
     others: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     imported: Imported | None = None
+    scores: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +356,7 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    for name in ("others", "optional", "imported"):
+    for name in ("others", "optional", "imported", "scores"):
         if not fields["columns"][name]:
             del fields["columns"][name]
     if not settings.statistics:
@@ -398,12 +400,13 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
 
 
 def _columns_from_json(fields: dict[str, Any]) -> Columns:
-    others, optional = (
-        tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "optional")
-    )
+    lists = {
+        kind: tuple(as_text(name) for name in fields.get(kind, ()))
+        for kind in ("others", "optional", "scores")
+    }
     imported = from_fields(Imported, fields["imported"]) if "imported" in fields else None
     found = {"split": None} | fields
-    return from_fields(Columns, found, others=others, optional=optional, imported=imported)
+    return from_fields(Columns, found, imported=imported, **lists)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:

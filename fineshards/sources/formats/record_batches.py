@@ -50,6 +50,12 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
                 f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
                 f"{advice}"
             )
+    for name in schema.names:
+        if name.lower() in columns.scores:
+            raise InputError(
+                f"{file.path} has a column {name!r}, and the recipe gives a score that name: "
+                "where could mean either. Give the score another name."
+            )
     text_type = schema.field(columns.text).type
     if columns.imported is not None:
         check_lists(file, columns.text, text_type)
