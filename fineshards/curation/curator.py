@@ -211,18 +211,26 @@ class Curator:
             assert isinstance(step, Keyed)
             statistics.drop(number, self.texts(gone, earlier, number), [step.reason] * len(gone))
 
-    def judge_again(self, batch: Batch, decisions: Decisions) -> dict[int, tuple[int, str]]:
-        """Judges documents in all steps; of those that are dropped, the step and the reason by row.
+    def judge_again(
+        self, batch: Batch, decisions: Decisions
+    ) -> tuple[dict[int, tuple[int, str]], list[pa.Table]]:
+        """Judges documents in all steps.
 
         decisions: all those about the source file. What keyed steps do is taken from there.
+
+        Returns the step and the reason of those that are dropped, by row; and what each scorer
+        gave.
         """
         found: dict[int, tuple[int, str]] = {}
+        scores: list[pa.Table] = []
         for number in range(len(self.steps)):
-            outcome = self.decide(number, batch, decisions)
+            outcome, step = self.decide(number, batch, decisions), self.steps[number]
+            if isinstance(step, Scorer):
+                scores.append(scored(batch.rows, step.name, outcome.scores))
             dropped = zip(batch.rows.tolist(), outcome.reasons or (), strict=False)
             found |= {row: (number, reason) for row, reason in dropped if reason is not None}
             batch = self.left(number, batch, outcome)
-        return found
+        return found, scores
 
     def left(self, number: int, batch: Batch, outcome: Outcome) -> Batch:
         """The documents that a step keeps, with the texts that it gives them."""
