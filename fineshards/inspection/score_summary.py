@@ -90,11 +90,12 @@ def count_satisfied(storage: Storage, manifest: Manifest, sql: str) -> Satisfied
     """
     known = manifest.settings.recipe.scores if manifest.settings.recipe else {}
     others = [name for name in parse(sql).columns if name.lower() not in known]
-    if others or not known:
-        there = f"its scores are {', '.join(known)}" if known else "it has no scores"
+    if not known:
+        raise UsageError(f"--where asks for scores, and {storage.root} has none.")
+    if others:
         raise UsageError(
-            f"--where: sql is {sql!r}, which asks for {', '.join(others) or 'no score'}. "
-            f"{storage.root} can be asked for scores alone; {there}."
+            f"--where: sql is {sql!r}, which asks for {', '.join(others)}. Only scores can be "
+            f"asked for: {', '.join(known)}."
         )
     step, documents, satisfied = Where(sql), 0, 0
     for file, table in _of_documents(storage, manifest):
