@@ -74,7 +74,7 @@ def _kind(step: type[Step]) -> str:
     if issubclass(step, Keyed):
         return "keyed: drops what an earlier document has"
     if issubclass(step, Scorer):
-        return "score: stores a value, drops nothing"
+        return "score"
     return "rewrite" if issubclass(step, Judge) and step.REWRITES else "filter"
 
 
