@@ -50,11 +50,12 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
     """
     found: set[str] = set()
     scores: set[str] = set()
-    for step in (each.step for each in steps):
+    for each in steps:
+        step = each.step
         named = sorted(column for column in step.columns if column.lower() in scores)
         if named and not isinstance(step, Where):
             raise UsageError(
-                f"step {step.NAME} reads {', '.join(named)}, which is a score. Only where can read "
+                f"step {each.use} reads {', '.join(named)}, which is a score. Only where can read "
                 "scores; give the score another name if the column of the input is meant."
             )
         found |= set(step.columns) - set(named)

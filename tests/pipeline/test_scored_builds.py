@@ -381,6 +381,10 @@ def asked(name: str) -> tuple[str, dict[str, Any]]:
             "step exact reads edu, which is a score. Only where can read scores",
         ),
         (
+            [("score", SCORE), ("builtins:bool", {"columns": ["edu"]})],
+            "step builtins:bool reads edu",
+        ),
+        (
             [("score", SCORE | {"by": "language_score", "label": "xx"})],
             "has no label 'xx'; its labels are",
         ),
