@@ -19,6 +19,7 @@ from fineshards.inspection.estimate import Estimate
 from fineshards.inspection.explain import ExplainedDocument, ExplainedSample, ExplainedStep
 from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.recipe_check import Check, StepResult
+from fineshards.inspection.score_summary import Satisfied, ScoreSummary
 from fineshards.inspection.stats import Count, Stats
 from fineshards.job_status.status import Status
 from fineshards.job_status.workers import Writing
@@ -39,7 +40,7 @@ SECTIONS: dict[str, list[Any]] = {
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status, Writing],
     "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],
     "Explaining": [fineshards.explain, ExplainedStep, ExplainedSample, ExplainedDocument],
-    "Counting": [fineshards.stats, Stats, Count],
+    "Counting": [fineshards.stats, Stats, Count, ScoreSummary, Satisfied],
     "Repairing and redacting": [fineshards.repair, Repaired, fineshards.redact, Redacted],
     "Reporting": [fineshards.report, Report],
     "Exporting": [fineshards.export, Export, FileRecord],

@@ -21,7 +21,7 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.earlier_generation import EarlierGeneration, damaged
-from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
@@ -284,7 +284,7 @@ def _discard(
     earlier.restore(Checkpoints.of(storage, manifest.job), paths, check)
     kept = {name for shard in manifest.shards for name in files_of(shard.name)}
     kept |= {file.name for file in manifest.metadata}
-    lists = ("metadata/documents", REJECTED_FOLDER, DECISIONS_FOLDER, KEYS_FOLDER)
+    lists = ("metadata/documents", REJECTED_FOLDER, *CURATED_FOLDERS)
     for folder_name in ("test", "train", *lists):
         for entry in list(storage.entries(folder_name)):
             if entry.name not in kept:

@@ -202,7 +202,9 @@ def check(config: BuildConfig, probe_bytes: int, examples: int) -> Check:
         raise UsageError(f"{shown_place(os.fspath(config.recipe or ''))} has no steps to check.")
     files, *_ = find_input(config)
     files = settle_input(files, columns_of(config), config)
-    columns = replace(columns_of(config), others=columns_of_steps(steps))
+    columns = replace(
+        columns_of(config), others=columns_of_steps(steps), scores=tuple(described.scores)
+    )
     return check_recipe(steps, files, columns, probe_bytes, examples, described.indexes)
 
 

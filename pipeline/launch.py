@@ -146,6 +146,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         others=others,
         optional=OPTIONAL_COLUMNS if statistics else (),
         imported=describe_import(config, tokenizer),
+        scores=() if recipe is None else tuple(recipe.scores),
     )
     files = settle_input(files, columns, config, test_files)
     settings = Settings(

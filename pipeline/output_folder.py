@@ -13,7 +13,7 @@ from fineshards.publishing import card_parts
 from fineshards.publishing.file_names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import FORMAT_VERSION, JOB_NAME, TOKENIZER_FILES, Job
 from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
@@ -173,7 +173,7 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     version, card = _card(storage)  # before anything is deleted
     storage.delete(MANIFEST_NAME, check)
     lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
-    for folder in (CHECKPOINTS, *SPLITS, *lists, DECISIONS_FOLDER, KEYS_FOLDER):
+    for folder in (CHECKPOINTS, *SPLITS, *lists, *CURATED_FOLDERS):
         storage.delete_folder(folder, check)
     for name in (*TOKENIZER_FILES.values(), statistics_name(1), *PUBLISHED):
         storage.delete(name, check)

@@ -10,7 +10,9 @@ from dataclasses import replace
 from fineshards.config import BuildConfig, local_path
 from fineshards.curation.curator import describe
 from fineshards.curation.recipe import NamedStep, before, make_step
+from fineshards.curation.step import Scorer
 from fineshards.curation.steps.other_datasets import SeenIn
+from fineshards.curation.steps.where import Where
 from fineshards.errors import UsageError
 from fineshards.pipeline.recipe_flags import load_recipe
 from fineshards.shards.job.curated_files import keys_name
@@ -42,8 +44,29 @@ def steps_of(config: BuildConfig) -> list[NamedStep]:
 
 
 def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
-    """The columns that steps read, beside the text."""
-    return tuple(sorted({column for each in steps for column in each.step.columns}))
+    """The columns of the input that steps read, beside the text.
+
+    Raises UsageError for a score that no step can read, or whose name is taken.
+    """
+    found: set[str] = set()
+    scores: set[str] = set()
+    for each in steps:
+        step = each.step
+        named = sorted(column for column in step.columns if column.lower() in scores)
+        if named and not isinstance(step, Where):
+            raise UsageError(
+                f"step {each.use} reads {', '.join(named)}, which is a score. Only where can read "
+                "scores; give the score another name if the column of the input is meant."
+            )
+        found |= set(step.columns) - set(named)
+        if isinstance(step, Scorer):
+            if step.name in scores | {column.lower() for column in found}:
+                raise UsageError(
+                    f"score: name is {step.name!r}, which an earlier step gives, or reads from the "
+                    "input. Choose another name, or put the score before the step that reads it."
+                )
+            scores.add(step.name)
+    return tuple(sorted(found))
 
 
 def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | None:

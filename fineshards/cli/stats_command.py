@@ -12,27 +12,29 @@ from fineshards.parser import Parser
 
 def _add_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
-    add_flag(
-        parser.add_argument_group("what is shown; by default, all"),
-        "--step N",
-        "What step N of the recipe, from 1, finds and drops.",
-    )
+    shown = parser.add_argument_group("what is shown; by default, all")
+    add_flag(shown, "--step N", "What step N of the recipe, from 1, finds and drops.")
+    add_flag(shown, "--where SQL", "How many documents satisfy a condition on their scores.")
 
 
 def _stats(args: Namespace) -> Answer:
     from fineshards.inspection.stats import describe_stats, stats
 
-    found = stats(args.folder, args.step, args.generation)
+    found = stats(args.folder, args.step, args.generation, args.where)
     return Answer(asdict(found), describe_stats(found))
 
 
 STATS = Command(
     "stats",
     "show the statistics of a dataset and of the steps of its recipe",
-    "FOLDER [--step N] [--json]",
+    "FOLDER [--step N | --where SQL] [--json]",
     "Shows what each step found and dropped, and the dataset's documents by length, language,\n"
     "score and host. They are counted where documents pass steps, and with --statistics.",
-    ("fineshards stats out", "fineshards stats out --step 2"),
+    (
+        "fineshards stats out",
+        "fineshards stats out --step 2",
+        "fineshards stats out --where 'quality > 0.5'",
+    ),
     _add_flags,
     _stats,
 )

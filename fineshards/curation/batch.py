@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ class Batch:
         columns: Values of the columns that the steps ask for, n each, by name.
         columns_are_json: Whether each value is its JSON text, because the format has no types.
         path: The source file's path, for messages. No step may decide by it.
+        scores: Those that scorers gave the documents, n each, by name: float64 or string.
 
     Example:
         >>> batch = Batch.of_texts(["one two", "three"])
@@ -43,6 +45,7 @@ class Batch:
         columns: Mapping[str, pa.Array],
         columns_are_json: bool = False,
         path: str = "",
+        scores: Mapping[str, pa.Array] | None = None,
     ) -> None:
         self.file = file
         self.rows = rows
@@ -50,6 +53,7 @@ class Batch:
         self.columns = columns
         self.columns_are_json = columns_are_json
         self.path = path
+        self.scores = scores or {}
         self._derived: dict[str, list[Any]] = {}
 
     @classmethod
@@ -102,7 +106,8 @@ class Batch:
             return self
         mask, indices = pa.array(kept), np.flatnonzero(kept).tolist()
         columns = {name: values.filter(mask) for name, values in self.columns.items()}
-        batch = self._with(self.rows[kept], self.texts.filter(mask), columns)
+        scores = {name: values.filter(mask) for name, values in self.scores.items()}
+        batch = self._with(self.rows[kept], self.texts.filter(mask), columns, scores)
         if "strings" in self.__dict__:
             batch.__dict__["strings"] = [self.strings[index] for index in indices]
         batch._derived = {
@@ -116,7 +121,7 @@ class Batch:
         if not any(changed):
             return self
         array = pa.array(texts, pa.large_string())
-        batch = self._with(self.rows, array, self.columns)
+        batch = self._with(self.rows, array, self.columns, self.scores)
         batch.__dict__["strings"] = list(texts)
         batch._derived = {
             name: [None if other else value for value, other in zip(values, changed, strict=True)]
@@ -124,13 +129,24 @@ class Batch:
         }
         return batch
 
+    def with_scores(self, scores: Mapping[str, pa.Array]) -> Batch:
+        """The same documents with more scores, n each, by name."""
+        batch = copy.copy(self)
+        batch.scores = {**self.scores, **scores}
+        return batch
+
     def only(self, index: int) -> Batch:
         """One document by itself, without anything that was derived."""
         columns = {name: values.slice(index, 1) for name, values in self.columns.items()}
+        scores = {name: values.slice(index, 1) for name, values in self.scores.items()}
         rows, texts = self.rows[index : index + 1], self.texts.slice(index, 1)
-        return self._with(rows, texts, columns)
+        return self._with(rows, texts, columns, scores)
 
     def _with(
-        self, rows: npt.NDArray[np.int64], texts: pa.Array, columns: Mapping[str, pa.Array]
+        self,
+        rows: npt.NDArray[np.int64],
+        texts: pa.Array,
+        columns: Mapping[str, pa.Array],
+        scores: Mapping[str, pa.Array],
     ) -> Batch:
-        return Batch(self.file, rows, texts, columns, self.columns_are_json, self.path)
+        return Batch(self.file, rows, texts, columns, self.columns_are_json, self.path, scores)

@@ -9,7 +9,7 @@ rewrite is done again in each later stage, because texts are not stored.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 from fineshards.curation.batch import Batch
 from fineshards.curation.golden_documents import golden_sha256
 from fineshards.curation.recipe import NamedStep, load_steps
-from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Step
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Scorer, Step
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.tables.decisions import Decisions, drops
 from fineshards.shards.tables.hash_sample import sampled
 from fineshards.shards.tables.measures import Tally, Traits, measure
+from fineshards.shards.tables.scores import score_schema, scored, values_at
 
 # The share of documents that each step judges again, by themselves and in its plainest way.
 COMPARED_SHARE = 1 / 1000
@@ -37,12 +38,14 @@ class Judged(NamedTuple):
     """What a stage makes of a batch.
 
     kept: the documents that are left, with their texts. dropped: the stage's decisions, in the
-    form of `decisions.SCHEMA`. keys: those of the keyed step that ends the stage.
+    form of `decisions.SCHEMA`. keys: those of the keyed step that ends the stage. scores: what each
+    scorer of the stage gave the documents that reached it.
     """
 
     kept: Batch
     dropped: list[pa.Table]
     keys: Keys | None
+    scores: list[pa.Table]
 
 
 class StepStatistics:
@@ -112,17 +115,26 @@ class Curator:
         """The number in the recipe of the keyed step that ends a stage."""
         return self._ends[stage]
 
+    def score_schema(self, stages: Iterable[int]) -> pa.Schema | None:
+        """The schema of the scores of some stages; None if they have no scorers."""
+        firsts = [0, *self._ends]
+        steps = [step for n in stages for step in self.steps[firsts[n] : self._ends[n]]]
+        types = {step.name: step.score_type for step in steps if isinstance(step, Scorer)}
+        return score_schema(types) if types else None
+
     def judge(
         self,
         batch: Batch,
         stage: int,
         earlier: Decisions,
         statistics: StepStatistics | None = None,
+        scores: pa.Table | None = None,
     ) -> Judged:
         """Does a stage's steps.
 
         batch: documents as the source has them. earlier: the decisions of the stages before, and of
-        the keyed steps that ended them. statistics: counts what each step finds and drops.
+        the keyed steps that ended them. statistics: counts what each step finds and drops. scores:
+        those of the stages before; None if they have no scorers.
 
         Raises InputError for a document that cannot be judged, and FineshardsError if a step
         decides differently about the same document.
@@ -133,7 +145,10 @@ class Curator:
         elif statistics is not None:
             self._count_marked(batch, first, earlier, statistics)
         batch = batch.keep(~earlier.are_dropped(batch.rows))
+        if scores is not None:
+            batch = batch.with_scores(values_at(scores, batch.rows))
         dropped: list[pa.Table] = []
+        found: list[pa.Table] = []
         for number in range(self._ends[stage]):
             if not len(batch):
                 break
@@ -146,6 +161,8 @@ class Curator:
             outcome = self.decide(number, batch, earlier)
             if number >= first and isinstance(step, Judge):
                 self.compare(step, number, batch, outcome)
+            if isinstance(step, Scorer):
+                found.append(scored(batch.rows, step.name, outcome.scores))
             batch = self.left(number, batch, outcome)
             if len(batch) == len(before):
                 continue
@@ -161,7 +178,7 @@ class Curator:
             keys = self.keyed(stage).keys(batch)
             if statistics is not None:
                 statistics.reach(self._ends[stage], batch)
-        return Judged(batch, dropped, keys)
+        return Judged(batch, dropped, keys, found)
 
     def decide(self, number: int, batch: Batch, decisions: Decisions) -> Outcome:
         """What a step makes of documents. decisions: what keyed steps do is taken from there."""
@@ -194,22 +211,32 @@ class Curator:
             assert isinstance(step, Keyed)
             statistics.drop(number, self.texts(gone, earlier, number), [step.reason] * len(gone))
 
-    def judge_again(self, batch: Batch, decisions: Decisions) -> dict[int, tuple[int, str]]:
-        """Judges documents in all steps; of those that are dropped, the step and the reason by row.
+    def judge_again(
+        self, batch: Batch, decisions: Decisions
+    ) -> tuple[dict[int, tuple[int, str]], list[pa.Table]]:
+        """Judges documents in all steps.
 
         decisions: all those about the source file. What keyed steps do is taken from there.
+
+        Returns the step and the reason of those that are dropped, by row; and what each scorer
+        gave.
         """
         found: dict[int, tuple[int, str]] = {}
+        scores: list[pa.Table] = []
         for number in range(len(self.steps)):
-            outcome = self.decide(number, batch, decisions)
+            outcome, step = self.decide(number, batch, decisions), self.steps[number]
+            if isinstance(step, Scorer):
+                scores.append(scored(batch.rows, step.name, outcome.scores))
             dropped = zip(batch.rows.tolist(), outcome.reasons or (), strict=False)
             found |= {row: (number, reason) for row, reason in dropped if reason is not None}
             batch = self.left(number, batch, outcome)
-        return found
+        return found, scores
 
     def left(self, number: int, batch: Batch, outcome: Outcome) -> Batch:
         """The documents that a step keeps, with the texts that it gives them."""
-        batch = self._rewritten(number, batch, outcome)
+        batch, step = self._rewritten(number, batch, outcome), self.steps[number]
+        if isinstance(step, Scorer):
+            return batch.with_scores({step.name: outcome.scores})
         if outcome.reasons is None:
             return batch
         return batch.keep(np.array([reason is None for reason in outcome.reasons], np.bool_))
@@ -269,6 +296,10 @@ class Curator:
             other = batch.strings[index] if again.texts is None else again.texts[at]
             if one != other:
                 self._complain(number, batch, index, "gave one text", "gave another text")
+        if once.scores is not None and again.scores is not None:
+            scores = once.scores[index].as_py(), again.scores[at].as_py()
+            if scores[0] != scores[1]:
+                self._complain(number, batch, index, *(f"gave {score!r} to" for score in scores))
 
     def _complain(self, number: int, batch: Batch, index: int, once: str, again: str) -> None:
         raise FineshardsError(

@@ -22,14 +22,17 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
-from fineshards.curation.reference_files import Pinned, local_copy
-from fineshards.errors import InputError
+from fineshards.curation.reference_files import Pinned, local_copy, pinned
+from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
 
 _DISTRIBUTIONS = ("fasttext-predict", "fasttext-numpy2-wheel", "fasttext-wheel", "fasttext")
+# What a label begins with in a model.
+PREFIX = "__label__"
 _MAGIC = 793712314
 _LABEL = 1
 _HEADER = struct.Struct("<i4x48x8xi8x8xq")
@@ -74,6 +77,17 @@ def load_model(file: Pinned) -> Model:
             raise InputError(
                 f"{file.path} is not a model of fastText that can be used: {error}."
             ) from error
+
+
+def refuse_unknown(step: str, path: str, labels: Iterable[str]) -> None:
+    """Raises UsageError for a label that a model does not have; both without `PREFIX`."""
+    known = {label.removeprefix(PREFIX) for label in load_model(pinned(path)).labels}
+    for label in labels:
+        if label not in known:
+            raise UsageError(
+                f"{step}: {path} has no label {label!r}; its labels are "
+                f"{', '.join(sorted(known)[:200])}."
+            )
 
 
 def read_labels(path: str) -> list[str]:

@@ -43,6 +43,8 @@ def golden_sha256(steps: Iterable[Step]) -> str:
         if isinstance(step, Judge):
             outcome = step.apply(batch)
             made = [outcome.reasons and [*outcome.reasons], outcome.texts and [*outcome.texts]]
+            if outcome.scores is not None:
+                made.append(outcome.scores.to_pylist())
             digest.update(json.dumps(made).encode())
         elif isinstance(step, Keyed):
             keys = step.keys(batch)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check_parameters
@@ -23,10 +24,12 @@ class Outcome(NamedTuple):
     reasons: per document, why it is dropped, or None to keep it; None if all are kept.
     texts: per document, its text from here on; None if all stay as they are. The text of a dropped
         document does not matter.
+    scores: of a scorer, per document, its number or label, or null.
     """
 
     reasons: Sequence[str | None] | None = None
     texts: Sequence[str] | None = None
+    scores: pa.Array | None = None
 
 
 class Step:
@@ -93,6 +96,20 @@ class Judge(Step):
         Steps with a fast path override this and take the slow one.
         """
         return self.apply(document)
+
+
+class Scorer(Judge):
+    """Gives each document a number or a label, and drops none.
+
+    name: of the column that later steps and readers of the dataset find the scores in.
+    """
+
+    name: str
+
+    @property
+    def score_type(self) -> pa.DataType:
+        """The type of the scores: float64 or string."""
+        raise NotImplementedError
 
 
 class Keys(NamedTuple):

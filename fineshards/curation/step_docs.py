@@ -18,7 +18,7 @@ from fineshards.curation.recipe import (
     step_class,
 )
 from fineshards.curation.recipe_text import to_toml
-from fineshards.curation.step import Judge, Keyed, KeyedSpans, Step
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Scorer, Step
 
 _COLUMNS = 98
 _SECTION = re.compile(r"^(Args|Raises|Returns|Example):\n", re.MULTILINE)
@@ -73,6 +73,8 @@ def _kind(step: type[Step]) -> str:
         return "keyed: cuts what an earlier document has"
     if issubclass(step, Keyed):
         return "keyed: drops what an earlier document has"
+    if issubclass(step, Scorer):
+        return "score"
     return "rewrite" if issubclass(step, Judge) and step.REWRITES else "filter"
 
 

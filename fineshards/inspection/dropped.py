@@ -306,7 +306,8 @@ def _read(
             file = _file_of(dataset, recipe, step, number)
             path, settings = file.path, dataset.manifest.settings
             if number < 0:
-                settings = replace(settings, columns=replace(settings.columns, others=()))
+                columns = replace(settings.columns, others=(), scores=())
+                settings = replace(settings, columns=columns)
                 file, settings = texts_of(file, settings)
                 path = file.path
             for read in read_rows(file, settings, {row for _, _, row in places}):

@@ -6,10 +6,19 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow.compute as pc
 
 from fineshards.errors import OutputError, UsageError
+from fineshards.inspection.score_summary import (
+    Satisfied,
+    ScoreSummary,
+    count_satisfied,
+    describe_satisfied,
+    describe_score,
+    score_summaries,
+)
 from fineshards.shards.job.curated_files import is_statistics
 from fineshards.shards.readable import readable_manifest
 from fineshards.shards.tables.statistics import (
@@ -56,6 +65,7 @@ class Stats:
 
     step: from 1; None for all. hosts_of: the only generation whose hosts are listed, where those of
     several cannot be added up exactly, because each lists its top ones only; otherwise None.
+    scores: those of the dataset's documents. satisfied: how many satisfy a condition, if asked.
     """
 
     folder: str
@@ -63,10 +73,15 @@ class Stats:
     step: int | None
     hosts_of: int | None
     counts: list[Count]
+    scores: list[ScoreSummary]
+    satisfied: Satisfied | None
 
 
 def stats(
-    folder: str | os.PathLike[str], step: int | None = None, generation: int | None = None
+    folder: str | os.PathLike[str],
+    step: int | None = None,
+    generation: int | None = None,
+    where: str | None = None,
 ) -> Stats:
     """Reads the statistics of a finished dataset.
 
@@ -74,13 +89,15 @@ def stats(
         folder: The dataset's folder, local, `gs://` or `s3://`.
         step: The only step of the recipe to show, from 1. Default: all.
         generation: The dataset as it was then, from 1. Default: the latest.
+        where: A condition on the scores that the recipe gave, in SQL as in its step `where`. The
+            documents of the dataset that satisfy it are counted.
 
     Returns:
         A Stats. `counts` has one Count for each thing that was counted.
 
     Raises:
         OutputError: If the dataset is not finished or has no statistics.
-        UsageError: If there is no such step.
+        UsageError: If there is no such step, or for a condition on anything but scores.
 
     Example:
         >>> import fineshards
@@ -113,12 +130,16 @@ def stats(
         number = row[places["step"]]
         use = None if number is None else uses[number]
         found.append(Count(row[0], number, use, *row[2:]))
-    return Stats(storage.root, len(names), step, hosts_of, found)
+    scores = [each for each in score_summaries(storage, manifest) if step in (None, each.step)]
+    satisfied = None if where is None else count_satisfied(storage, manifest, where)
+    return Stats(storage.root, len(names), step, hosts_of, found, scores, satisfied)
 
 
 def describe_stats(found: Stats) -> list[str]:
     """Statistics for a person: the steps, and then the dataset's documents, or one step's."""
     lines = [found.folder]
+    if found.satisfied is not None:
+        return [*lines, describe_satisfied(found.satisfied)]
     by_scope: dict[str, list[Count]] = defaultdict(list)
     for count in found.counts:
         by_scope[count.scope].append(count)
@@ -137,7 +158,7 @@ def describe_stats(found: Stats) -> list[str]:
         if measure == "host" and found.hosts_of is not None:
             of = f" (generation {found.hosts_of})"
         lines += _values(f"{title}, by {measure}{of}", _summed(shown, measure))
-    return lines
+    return [*lines, *chain.from_iterable(map(describe_score, found.scores))]
 
 
 def _of_steps(counts: Iterable[Count]) -> list[Count]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from fineshards.inspection.dropped import Decision, SourceText, show_dropped, similarities
 from fineshards.inspection.inspect import Summary, summarize
+from fineshards.inspection.score_summary import ScoreSummary
 from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
 from fineshards.reports.shown_document import ShownTokens, show_tokens
@@ -79,8 +80,8 @@ class Contents:
     """What a report says.
 
     manifest: for the numbers that it has. files, shards: all, or some of many. lengths, document,
-    steps: see there. hosts: None without statistics. redacted: whether any generation up to the
-    latest redacted documents: then no examples of what was dropped are shown. overwritten: the
+    steps, scores: see there. hosts: None without statistics. redacted: whether any generation up to
+    the latest redacted documents: then no examples of what was dropped are shown. overwritten: the
     documents of this dataset that were redacted.
     """
 
@@ -92,6 +93,7 @@ class Contents:
     hosts: LabelCounts | None
     lengths: Lengths
     steps: tuple[StepRow, ...]
+    scores: tuple[ScoreSummary, ...]
     document: ShownTokens | None
     shards: tuple[ShardRecord, ...]
     overwritten: int
@@ -105,6 +107,7 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
     """
     manifest = dataset.manifest
     redacted = any(generation.redacted for generation in generations)
+    found = _stats(dataset)
     return Contents(
         manifest=manifest,
         # Where the dataset lies is no part of it.
@@ -112,9 +115,10 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
         title=_title(manifest),
         files=_files(manifest),
         labels=_labels(manifest),
-        hosts=_hosts(dataset),
+        hosts=None if found is None else _hosts(found),
         lengths=lengths_of(dataset),
         steps=_steps(dataset, with_examples=not redacted),
+        scores=() if found is None else tuple(found.scores),
         document=show_tokens(dataset),
         shards=_shards(manifest),
         overwritten=_overwritten(dataset, generations),
@@ -161,12 +165,16 @@ def _sum(values: Sequence[LabelCount]) -> LabelCount:
     return LabelCount("all others", documents, sum(each.tokens for each in values))
 
 
-def _hosts(dataset: Dataset) -> LabelCounts | None:
-    """The hosts with the most tokens, if the dataset has statistics with hosts."""
+def _stats(dataset: Dataset) -> Stats | None:
+    """The statistics of a dataset, if it has some."""
     manifest = dataset.manifest
     if not any(is_statistics(file.name) for file in manifest.metadata):
         return None
-    found: Stats = stats(dataset.storage.root, generation=manifest.generation)
+    return stats(dataset.storage.root, generation=manifest.generation)
+
+
+def _hosts(found: Stats) -> LabelCounts | None:
+    """The hosts with the most tokens, if there are any."""
     values = [
         LabelCount(str(count.value), count.documents, count.tokens or 0)
         for count in found.counts

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fineshards.publishing.file_names import CARD_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
@@ -16,9 +16,7 @@ from fineshards.storage.base import TEMPORARY, Storage
 
 _FOLDERS = (*SPLITS, "metadata")
 # Folders in `metadata/`.
-_INNER = {
-    *("metadata/documents", DECISIONS_FOLDER, KEYS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
-}
+_INNER = {"metadata/documents", *CURATED_FOLDERS, REJECTED_FOLDER, GENERATIONS_FOLDER}
 
 
 class Folders:
@@ -54,7 +52,7 @@ class Folders:
             return False
         # What an append has written so far is checked when it is finished.
         made = (*(f"{split}/{split}_" for split in SPLITS), "metadata/documents/", REJECTED_FOLDER)
-        made = (*made, DECISIONS_FOLDER, KEYS_FOLDER)
+        made = (*made, *CURATED_FOLDERS)
         records = (
             job.record_name,
             *(kept_name(number) for number in (job.generation, job.generation - 1)),

@@ -6,12 +6,7 @@ import json
 from collections.abc import Iterator
 
 from fineshards.errors import OutputError
-from fineshards.shards.job.curated_files import (
-    DECISIONS_FOLDER,
-    KEYS_FOLDER,
-    is_statistics,
-    statistics_name,
-)
+from fineshards.shards.job.curated_files import CURATED_FOLDERS, is_statistics, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
@@ -23,7 +18,7 @@ from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checks
 from fineshards.verification.check_folders import Folders
 from fineshards.wording import counted
 
-# Bytes per request for decisions and keys, which may be large.
+# Bytes per request for decisions, keys and scores, which may be large.
 _READ_AHEAD = 4 << 20
 
 
@@ -59,7 +54,7 @@ def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> li
     recorded = {file.name: file for file in manifest.metadata}
     for name in sorted(folders.files & folders.expected):
         try:
-            if name.startswith((DECISIONS_FOLDER, KEYS_FOLDER)):
+            if name.startswith(CURATED_FOLDERS):
                 with storage.open(name, _READ_AHEAD) as opened:
                     size, checksum = storage.size(name) or 0, file_checksum(opened)
             elif _is_small(name, manifest):
@@ -98,9 +93,7 @@ def _statistics_problems(contents: dict[str, bytes], manifest: Manifest) -> Iter
 
 def _is_small(name: str, manifest: Manifest) -> bool:
     own = (JOB_NAME, manifest.settings.tokenizer.file, statistics_name(1))
-    return name in own or name.startswith(
-        (DECISIONS_FOLDER, KEYS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
-    )
+    return name in own or name.startswith((*CURATED_FOLDERS, REJECTED_FOLDER, GENERATIONS_FOLDER))
 
 
 def content_problems(

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
@@ -22,6 +23,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import Decisions, read_decisions
 from fineshards.shards.tables.hash_sample import sampled, splitmix64
 from fineshards.shards.tables.marks import row_of
+from fineshards.shards.tables.scores import joined, read_scores, values_at
 from fineshards.sources.rows import Rows
 from fineshards.worker.indexes import index_of, index_records
 from fineshards.worker.kept_rows import batch_of
@@ -63,6 +65,7 @@ class DecisionReplay:
         self._recipe = recipe
         self._settings = dataset.manifest.settings
         self._curator = Curator.of(recipe)
+        self._scores = lru_cache(_FILES_KEPT)(lambda file: read_scores(dataset.storage, file))
         self.decisions = lru_cache(_FILES_KEPT)(lambda file: read_decisions(dataset.storage, file))
         self._rows: dict[int, set[int]] = defaultdict(set)
         # The documents whose keys are compared, by file and step; and the keys, when they are read:
@@ -134,7 +137,8 @@ class DecisionReplay:
                 self._read_keys(file.index, step, batch.keep(there), decisions)
 
     def _differences(self, file: SourceFile, batch: Batch, decisions: Decisions) -> Iterator[str]:
-        again = self._curator.judge_again(batch, decisions)
+        again, scores = self._curator.judge_again(batch, decisions)
+        yield from self._other_scores(file, batch, scores)
         for row in batch.rows.tolist():
             recorded = [
                 (each["step"], each["reason"])
@@ -149,6 +153,17 @@ class DecisionReplay:
                 )
             self.judged += row in self._rows[file.index]
             self._rows[file.index].discard(row)
+
+    def _other_scores(self, file: SourceFile, batch: Batch, again: list[pa.Table]) -> Iterator[str]:
+        """The first document with another score, for each score. again: those of now."""
+        schema = self._curator.score_schema(range(self._curator.stages))
+        if schema is None:
+            return
+        stored = values_at(self._scores(file.index) or schema.empty_table(), batch.rows)
+        for name, now in values_at(joined(again, schema), batch.rows).items():
+            pairs = zip(batch.rows.tolist(), stored[name].to_pylist(), now.to_pylist(), strict=True)
+            for row, was, score in [each for each in pairs if each[1] != each[2]][:1]:
+                yield f"{file.path}, row {row} has the {name} {was!r}; scored again, {score!r}"
 
     def _verdict(self, decided: tuple[int, str] | None) -> str:
         if decided is None:

@@ -29,6 +29,7 @@ from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_leaks import check_leaks, check_repeats
 from fineshards.verification.check_metadata import check_manifest, check_metadata
 from fineshards.verification.check_published import check_published, published_by
+from fineshards.verification.check_scores import check_scores
 from fineshards.verification.check_shards import (
     check_borders,
     check_redactions,
@@ -225,8 +226,9 @@ def _verify(
     if generation not in (None, latest.generation) and not problems:
         manifest = Manifest.load_finished(storage, generation)
     dataset = Dataset(storage, manifest)
-    # Damaged decisions would be named again, for each thing that is wrong in them.
-    problems += [] if problems else check_decisions(dataset)
+    # Damaged decisions and scores would be named again, for each thing that is wrong in them.
+    if not problems:
+        problems += [*check_decisions(dataset), *check_scores(dataset)]
     dropped = DroppedRows(dataset) if manifest.settings.recipe else None
     now = {shard.name: shard for shard in latest.shards}
     file_numbers = {file.path: number for number, file in enumerate(manifest.files)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fineshards.curation.batch import Batch
@@ -35,6 +37,8 @@ def index_records(keyed: Keyed, file: SourceFile, columns: Columns, block_bytes:
 
     Raises InputError if the file has changed since the job was launched.
     """
+    # Documents of an index get no scores, so its files may have any column.
+    columns = replace(columns, scores=())
     if file.format == "keys":
         records = _kept_keys(file, keyed)
     else:

@@ -15,8 +15,9 @@ from fineshards.curation.curator import Curator, Judged, StepStatistics
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.shards.counts import Dropped
-from fineshards.shards.job.curated_files import decisions_name, keys_name
+from fineshards.shards.job.curated_files import decisions_name, keys_name, scores_name
 from fineshards.shards.job.records import Block, MetadataFile, SourceFile
+from fineshards.shards.tables import scores
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions, to_bytes
 from fineshards.shards.tables.marks import Records, key_records, positions
 from fineshards.shards.tables.measures import Tally
@@ -76,7 +77,9 @@ class Judging:
             return JudgedBlock(file, block, KeyFile(keys_file, found)), True
         self._work.checkpoints.stop_if_replaced(file.index)
         earlier = earlier_decisions(self._work.checkpoints, block, number, self._marked)
+        known = self._scores([block], range(number))
         tables: list[pa.Table] = []
+        found_scores: list[pa.Table] = []
         keys: list[Keys] = []
         rows_of_keys: list[npt.NDArray[np.int64]] = []
         rejected = Rejected(file, self._work.max_bad_rows)
@@ -86,13 +89,15 @@ class Judging:
             stop_row = max(stop_row, int(rows.numbers.max(initial=-1)) + 1)
             there = rows.with_text()
             statistics = StepStatistics(tally, there.traits())
-            judged = self.curator.judge(batch_of(there, file), number, earlier, statistics)
+            judged = self.curator.judge(batch_of(there, file), number, earlier, statistics, known)
             tables += judged.dropped
+            found_scores += judged.scores
             assert judged.keys is not None
             keys.append(judged.keys)
             rows_of_keys.append(judged.kept.rows[judged.keys.owners])
         records = _key_records(keyed, file, keys, rows_of_keys)
-        stage.write_block(block, tables, records, tally.table(), stop_row, read.read(file))
+        given = self._joined(found_scores, [number])
+        stage.write_block(block, tables, records, tally.table(), stop_row, read.read(file), given)
         return JudgedBlock(file, block, KeyFile(keys_file, len(records))), False
 
     def last_stage(self, read: Iterable[Rows], file: SourceFile, block: Block) -> Iterator[Rows]:
@@ -103,15 +108,19 @@ class Judging:
         """
         last = self.curator.stages - 1
         earlier = earlier_decisions(self._work.checkpoints, block, last, self._marked)
+        known = self._scores([block], range(last))
         tables: list[pa.Table] = []
+        found_scores: list[pa.Table] = []
         tally = Tally()
         for rows in read:
             found = rows.with_text()
             statistics = StepStatistics(tally, found.traits())
-            judged = self.curator.judge(batch_of(found, file), last, earlier, statistics)
+            judged = self.curator.judge(batch_of(found, file), last, earlier, statistics, known)
             tables += judged.dropped
+            found_scores += judged.scores
             yield _survivors(rows, found, judged, earlier)
-        self._stage(last).write_block(block, tables, None, tally.table())
+        given = self._joined(found_scores, [last])
+        self._stage(last).write_block(block, tables, None, tally.table(), scores=given)
 
     def decided(self, rows: Rows, file: SourceFile) -> Rows:
         """The rows with text that became documents of a finished dataset, with their texts."""
@@ -135,7 +144,7 @@ class Judging:
         return stage.write_index(file.index, records)
 
     def write_decisions(self, file: int) -> list[MetadataFile]:
-        """Writes the decisions about a source file, if any, and its keys, if they are kept."""
+        """Writes a source file's decisions and scores, if any, and its keys, if they are kept."""
         checkpoints, last = self._work.checkpoints, self.curator.stages - 1
         blocks = checkpoints.read_blocks(file) or []
         tables, written = [], []
@@ -147,6 +156,9 @@ class Judging:
         table = merged(tables)
         if len(table):
             written.append(self._write(decisions_name(file), to_bytes(table)))
+        given = self._scores(blocks, range(last + 1))
+        if given is not None and len(given):
+            written.append(self._write(scores_name(file), scores.to_bytes(given)))
         if self._recipe.keep_keys:
             for number in range(last):
                 if isinstance(self.curator.keyed(number), SeenIn):
@@ -154,6 +166,17 @@ class Judging:
                 name = keys_name(file, self.curator.number_of_keyed(number))
                 written.append(self._write(name, self._keys_of_file(blocks, number)))
         return written
+
+    def _scores(self, blocks: Sequence[Block], stages: Sequence[int]) -> pa.Table | None:
+        """What some stages gave the documents of blocks; None if they have no scorers."""
+        with_scorers = [self._stage(n) for n in stages if self.curator.score_schema([n])]
+        tables = [stage.scores(block) for stage in with_scorers for block in blocks]
+        return self._joined(tables, stages)
+
+    def _joined(self, tables: Sequence[pa.Table], stages: Sequence[int]) -> pa.Table | None:
+        """Scores of some stages in one table; None if they have no scorers."""
+        schema = self.curator.score_schema(stages)
+        return None if schema is None else scores.joined(tables, schema)
 
     def _keys_of_file(self, blocks: Sequence[Block], number: int) -> bytes:
         """All keys of a file for the keyed step that ends a stage, sorted."""

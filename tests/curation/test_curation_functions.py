@@ -17,6 +17,7 @@ import pytest
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import load_steps, make_step
+from fineshards.curation.step import Outcome
 from fineshards.curation.steps.datatrove_block import DatatroveBlock
 from fineshards.curation.steps.user_function import UserFunction, _function
 from fineshards.errors import InputError, UsageError
@@ -86,7 +87,7 @@ def batch(**columns: Any) -> Batch:
 def test_true_and_false_keep_and_drop(module: str) -> None:
     step = UserFunction(f"{module}:judge", ("score",), {"least": 2})
     outcome = step.apply(batch(score=[1, 2, None]))
-    assert outcome == ([None, None, "judge"], None)
+    assert outcome == Outcome([None, None, "judge"])
     seen = sys.modules[module].SEEN
     assert seen[0] == {"score": 1, "text": "one", "file": 4, "row": 0}
     assert seen[2] == {"score": None, "text": "x", "file": 4, "row": 9}
@@ -120,10 +121,10 @@ def test_a_time_that_python_cannot_hold_names_its_row(module: str) -> None:
 def test_other_answers(module: str) -> None:
     outcome = UserFunction(f"{module}:why", ("score",)).apply(batch(score=[1.5, 0.5, 2]))
     assert outcome.reasons == [None, "low_score", None]
-    assert UserFunction(f"{module}:kept").apply(batch()) == ([None] * 3, None)
+    assert UserFunction(f"{module}:kept").apply(batch()) == Outcome([None] * 3)
     assert UserFunction(f"{module}:none").apply(batch()).reasons == ["none"] * 3
     outcome = UserFunction(f"{module}:upper").apply(batch())
-    assert outcome == ([None] * 3, ["ONE", "THREE", "X"])
+    assert outcome == Outcome([None] * 3, ["ONE", "THREE", "X"])
     assert UserFunction(f"{module}:Steps.empty").apply(batch()).texts == [""] * 3
 
 

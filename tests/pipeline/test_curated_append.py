@@ -65,6 +65,16 @@ def content_of(folder: Path) -> dict[str, bytes]:
         (1, [("exact", {"by": "normalized"})], []),
         (2, [("paragraphs", {"min_doc_words": 3}), ("exact", {})], []),
         (3, [("exact", {"within": "column:dump"}), ("minhash", {"within": "file"})], []),
+        (
+            4,
+            [
+                ("score", {"name": "length", "by": "characters"}),
+                ("exact", {}),
+                ("where", {"sql": "length > 100"}),
+                ("score", {"name": "left", "by": "words"}),
+            ],
+            [],
+        ),
     ],
 )
 def test_a_corpus_in_three_parts_is_the_corpus_at_once(

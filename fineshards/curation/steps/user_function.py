@@ -22,12 +22,12 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import isfunction
 from types import FunctionType, ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
@@ -35,9 +35,11 @@ from fineshards.curation.parameters import Positive, assign, check, check_parame
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
 
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+FUNCTION_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 # Names that the dict has anyway.
 _GIVEN = ("text", "file", "row")
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class UserFunction(Judge):
     def __post_init__(self) -> None:
         if isfunction(self.use):
             assign(self, "use", _name_of(self.use))
-        fits = isinstance(self.use, str) and _NAME.fullmatch(self.use) is not None
+        fits = isinstance(self.use, str) and FUNCTION_NAME.fullmatch(self.use) is not None
         check("step", "use", self.use, fits, "package.module:function")
         check_parameters(self, self.use)
         if given := sorted(set(self.columns) & set(_GIVEN)):
@@ -103,10 +105,18 @@ class UserFunction(Judge):
         )
 
     def apply(self, batch: Batch) -> Outcome:
+        judged = list(self.each(batch, self._read))
+        texts = [left for _, left in judged]
+        rewritten = any(left is not text for left, text in zip(texts, batch.strings, strict=True))
+        return Outcome([reason for reason, _ in judged], texts if rewritten else None)
+
+    def each(self, batch: Batch, read: Callable[[object, str], Read]) -> Iterator[Read]:
+        """What `read` makes of the function's answer and the text, document by document.
+
+        Raises InputError, with the row, if either of them fails.
+        """
         _, function = _function(self.use)
         columns = {name: values_of(batch, name) for name in self.columns}
-        reasons: list[str | None] = []
-        texts: list[str] = []
         rows, size = batch.rows.tolist(), self.batch or 1
         for first in range(0, len(rows), size):
             given = range(first, min(first + size, len(rows)))
@@ -118,20 +128,18 @@ class UserFunction(Judge):
             place = batch.place(rows[first])
             if len(given) > 1:
                 place += f" to row {rows[given[-1]]}"
+            found = []
             try:
                 for index, answer in zip(given, self._answers(function, documents), strict=True):
                     place = batch.place(rows[index])
-                    reason, left = self._read(answer, batch.strings[index])
-                    reasons.append(reason)
-                    texts.append(left)
+                    found.append(read(answer, batch.strings[index]))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # sys.exit() would end a job as if it were finished
                 raise InputError(
                     f"{place}: {self.use} failed with {type(error).__name__}: {error}"
                 ) from error
-        rewritten = any(new is not old for new, old in zip(texts, batch.strings, strict=True))
-        return Outcome(reasons, texts if rewritten else None)
+            yield from found
 
     def _answers(
         self, function: Callable[..., object], documents: list[dict[str, Any]]

@@ -27,7 +27,8 @@ class Where(Judge, name="where"):
     """Keeps a document if a SQL expression is true for its row; drops it if false or NULL.
 
     DuckDB evaluates the expression, without files, network or extensions. Only the columns that it
-    names are read; `text` is the document's text as the steps before left it. What looks at other
+    names are read; `text` is the document's text as the steps before left it, and the name of an
+    earlier step `score` is what that gave the document. What looks at other
     rows, at the clock or at random numbers is refused. Times with a zone are in UTC.
 
     In formats without types (JSON Lines), each row has the types of its own values: BIGINT (DECIMAL
@@ -61,7 +62,9 @@ class Where(Judge, name="where"):
 
     def apply(self, batch: Batch) -> Outcome:
         """See Judge. Raises UsageError if the expression does not fit the columns' types."""
-        named = {name: batch.columns[name] for name in self.columns}
+        named = {
+            name: batch.columns[name] for name in self.columns if name.lower() not in batch.scores
+        }
         if batch.columns_are_json:
             parts = groups(named, len(batch))
         else:
@@ -73,10 +76,10 @@ class Where(Judge, name="where"):
 
     def _judge(self, batch: Batch, group: TypedRows) -> npt.NDArray[np.bool_]:
         """Whether each document of a group is kept."""
-        columns = dict(group.columns)
+        columns, made = dict(group.columns), {_TEXT: batch.texts, **batch.scores}
         for name in parse(self.sql).columns:
-            if name.lower() == _TEXT:
-                columns[name] = batch.texts.take(pa.array(group.indices))
+            if name.lower() in made:
+                columns[name] = made[name.lower()].take(pa.array(group.indices))
         # Without a column there would be no rows.
         table = pa.table({**columns, _ROW: pa.array(group.indices)})
         try:

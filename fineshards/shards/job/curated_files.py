@@ -2,6 +2,8 @@
 
     metadata/decisions/00003.parquet    the decisions about the rows of source file 3; none if there
                                         are none (`decisions.py`)
+    metadata/scores/00003.parquet       what the steps `score` gave the documents of source file 3
+                                        (`scores.py`); none if none has reached such a step
     metadata/keys/00003-00001.keys      with `--keep_keys`, the keys of source file 3 for step 1 of
                                         the recipe
     metadata/statistics.parquet         what was counted (`statistics.py`); of later generations, in
@@ -17,11 +19,18 @@ from fineshards.shards.job.generations import GENERATIONS_FOLDER
 
 DECISIONS_FOLDER = "metadata/decisions"
 KEYS_FOLDER = "metadata/keys"
+SCORES_FOLDER = "metadata/scores"
+CURATED_FOLDERS = (DECISIONS_FOLDER, KEYS_FOLDER, SCORES_FOLDER)
 
 
 def decisions_name(file: int) -> str:
     """The file of the decisions about a source file."""
     return f"{DECISIONS_FOLDER}/{file:05d}.parquet"
+
+
+def scores_name(file: int) -> str:
+    """The file of the scores of a source file."""
+    return f"{SCORES_FOLDER}/{file:05d}.parquet"
 
 
 def keys_name(file: int, step: int) -> str:

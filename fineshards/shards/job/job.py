@@ -58,6 +58,7 @@ class Columns:
         optional: Columns that are counted where a file has them.
         imported: How tokens are read in place of text; None for text.
         template: How the text consists of several columns; None where it is `text` alone.
+        scores: Names that a recipe gives to scores, so that no column may have them.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Columns:
     optional: tuple[str, ...] = ()
     imported: Imported | None = None
     template: str | None = None
+    scores: tuple[str, ...] = ()
 
     @property
     def of_text(self) -> tuple[str, ...]:
@@ -369,7 +371,7 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    for name in ("others", "optional", "imported", "template"):
+    for name in ("others", "optional", "imported", "template", "scores"):
         if not fields["columns"][name]:
             del fields["columns"][name]
     if not settings.statistics:
@@ -413,14 +415,15 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
 
 
 def _columns_from_json(fields: dict[str, Any]) -> Columns:
-    others, optional = (
-        tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "optional")
-    )
+    lists = {
+        kind: tuple(as_text(name) for name in fields.get(kind, ()))
+        for kind in ("others", "optional", "scores")
+    }
     imported = from_fields(Imported, fields["imported"]) if "imported" in fields else None
     found = {"split": None, "template": None} | fields
     if found["template"] is not None:
         template_parts(as_text(found["template"]))
-    return from_fields(Columns, found, others=others, optional=optional, imported=imported)
+    return from_fields(Columns, found, imported=imported, **lists)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:

@@ -8,7 +8,12 @@ from typing import Any, TypeVar
 from fineshards.errors import clipped, quoted
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import version_1
-from fineshards.shards.job.curated_files import DECISIONS_FOLDER, KEYS_FOLDER, statistics_name
+from fineshards.shards.job.curated_files import (
+    DECISIONS_FOLDER,
+    KEYS_FOLDER,
+    SCORES_FOLDER,
+    statistics_name,
+)
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, generations_from_json
 from fineshards.shards.job.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
 from fineshards.shards.job.records import (
@@ -28,7 +33,7 @@ _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
 _METADATA_NAME = re.compile(
     "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values(), statistics_name(1))))
     + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
-    + rf"|{DECISIONS_FOLDER}/[0-9]+\.parquet"
+    + rf"|({DECISIONS_FOLDER}|{SCORES_FOLDER})/[0-9]+\.parquet"
     + rf"|{KEYS_FOLDER}/[0-9]+-[0-9]+\.keys"
     + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}((\.job)?\.json|\.statistics\.parquet)"
 )

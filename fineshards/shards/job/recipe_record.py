@@ -63,7 +63,14 @@ class StepRecord:
         """Whether the step is other people's code, or loads a model from a file that it names."""
         if ":" in self.use or self.use == "fasttext":
             return True
-        return json.loads(self.parameters).get("model") is not None
+        parameters = json.loads(self.parameters)
+        calls = self.use == "score" and ":" in str(parameters.get("by"))
+        return calls or parameters.get("model") is not None
+
+    @property
+    def score(self) -> str | None:
+        """The name of the score that the step gives documents; None if it gives none."""
+        return str(json.loads(self.parameters).get("name")) if self.use == "score" else None
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values."""
@@ -97,6 +104,12 @@ class RecipeRecord:
     def keyed(self) -> tuple[int, ...]:
         """The numbers of the keyed steps."""
         return tuple(number for number, step in enumerate(self.steps) if step.keyed)
+
+    @property
+    def scores(self) -> dict[str, int]:
+        """The scores that documents get, by name: the number of the step that gives each."""
+        named = ((step.score, number) for number, step in enumerate(self.steps))
+        return {name: number for name, number in named if name is not None}
 
     def step_name(self, number: int) -> str:
         """A step's number, from 1, and name, as people see it: `3 gopher_quality`."""

@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Dropped
 from fineshards.shards.job.curated_files import decisions_name
-from fineshards.shards.parquet_file import open_parquet
+from fineshards.shards.parquet_file import open_parquet, parquet_bytes
 from fineshards.storage.base import Storage
 
 # row: number in the source file. step: number in the recipe, from 0. reason: why. span: number of
@@ -71,19 +70,7 @@ def to_bytes(table: pa.Table, metadata: dict[str, str] | None = None) -> bytes:
     """
     if table["similarity"].null_count == len(table):
         table = table.drop_columns("similarity")
-    opened = io.BytesIO()
-    with pq.ParquetWriter(
-        opened,
-        table.schema.remove_metadata(),
-        compression="zstd",
-        write_page_checksum=True,
-        store_schema=False,
-    ) as writer:
-        writer.write_table(table.replace_schema_metadata(None))
-        if metadata:
-            # Without Arrow's schema, metadata of the table's would not be written.
-            writer.add_key_value_metadata(metadata)
-    return opened.getvalue()
+    return parquet_bytes(table, metadata)
 
 
 def from_bytes(content: bytes, path: str) -> pa.Table:

@@ -4,6 +4,7 @@
                                            it counted, as JSON in the metadata; later than the keys,
                                            so it marks the block as judged
     judged/0/00003-00012.keys              the keys of the documents that are left, sorted
+    judged/0/00003-00012.scores            what scorers gave documents; earlier than the decisions
     marks/0/00005-of-00016.marks           which documents have a key of an earlier one, by range
                                            of keys, sorted by position
     marks/0/00005-of-00016.json            marks them as finished
@@ -19,7 +20,8 @@
 
 The last stage, which ends with Tokenize, has no keys. Its decisions are written before its token
 block. As other checkpoints, these may be damaged by a power cut: a restart checks them. Decisions
-are a Parquet file and its CRC-32C in four bytes, because the footer of Parquet has no checksum.
+and scores are Parquet files, each with its CRC-32C in four bytes, because the footer of Parquet has
+no checksum.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ import pyarrow as pa
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints, beginnings, block_of
 from fineshards.shards.job.records import JSON_ERRORS, Block, ReadRows, SourceFile
+from fineshards.shards.tables import scores as score_tables
 from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.tables.marks import Records
 from fineshards.shards.tables.statistics import COUNTS
@@ -95,31 +98,38 @@ class StageFiles:
         statistics: pa.Table | None = None,
         stop_row: int = 0,
         read: ReadRows | None = None,
+        scores: pa.Table | None = None,
     ) -> None:
         """Stores what the stage decided about a block, and the keys of the documents left.
 
         statistics: what was counted meanwhile; None for nothing. stop_row: one more than the
         number of the block's last row, for the stages that follow. read: the rows that it judged.
+        scores: None if the stage has no scorers.
         """
         metadata = {"keys": "0", "crc32c": "0"}
         if keys is not None:
             content = keys.tobytes()
             checksum = self._storage.write(self.keys_file(block), content, durable=False)
             metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
+        if scores is not None:
+            self._write_checked(self._block_name(block, "scores"), score_tables.to_bytes(scores))
+            metadata["scores"] = "1"
         metadata["stop_row"] = str(stop_row)
         if read is not None:
             metadata["read"] = json.dumps(asdict(read))
         if statistics is not None:
             metadata["statistics"] = json.dumps(statistics.to_pydict())
-        self._write_decisions(self._block_name(block), to_bytes(merged(tables), metadata))
+        self._write_checked(self._block_name(block), to_bytes(merged(tables), metadata))
 
     def read_block(self, block: Block, key_type: np.dtype[np.void] | None) -> int | None:
         """The number of keys of a judged block; None if it is missing, incomplete or damaged."""
         name = self._block_name(block)
-        content = self._read_decisions(name)
+        content = self._read_checked(name)
         if content is None:
             return None
         metadata = from_bytes(content, name).schema.metadata
+        if b"scores" in metadata and not self._read_checked(self._block_name(block, "scores")):
+            return None
         count = int(metadata[b"keys"])
         if key_type is None:
             return count
@@ -134,6 +144,11 @@ class StageFiles:
     def decisions(self, block: Block) -> pa.Table:
         """What the stage decided about a block; raises OutputError if it is not there."""
         return self._decisions(self._block_name(block))
+
+    def scores(self, block: Block) -> pa.Table:
+        """What the stage's scorers gave the documents of a block; raises as `decisions` does."""
+        name = self._block_name(block, "scores")
+        return score_tables.from_bytes(self._whole(name), self._storage.path(name))
 
     def statistics(self, block: Block) -> pa.Table:
         """What was counted with the decisions about a block."""
@@ -211,49 +226,52 @@ class StageFiles:
 
     def write_marked(self, file: int, table: pa.Table) -> None:
         """Stores the marks of a source file as decisions."""
-        self._write_decisions(self._marked_name(file), to_bytes(table))
+        self._write_checked(self._marked_name(file), to_bytes(table))
 
     def has_marked(self, file: int) -> bool:
         """Whether the marks of a source file are stored, undamaged."""
-        return self._read_decisions(self._marked_name(file)) is not None
+        return self._read_checked(self._marked_name(file)) is not None
 
     def marked(self, file: int) -> pa.Table:
         """The marks of a source file as decisions; raises OutputError if they are not there."""
         return self._decisions(self._marked_name(file))
 
-    # -- files of decisions
+    # -- files of decisions and scores
 
-    def _write_decisions(self, name: str, content: bytes) -> None:
+    def _write_checked(self, name: str, content: bytes) -> None:
         checksum = crc32c(content).to_bytes(_CHECKSUM_BYTES, "little")
         self._storage.write(name, content + checksum, durable=False)
 
-    def _read_decisions(self, name: str) -> bytes | None:
-        """The content of a file of decisions; None if it is missing or damaged."""
+    def _read_checked(self, name: str) -> bytes | None:
+        """The content of such a file; None if it is missing or damaged."""
         stored = self._storage.read_if_there(name) or b""
         content, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
         whole = content and crc32c(content) == int.from_bytes(checksum, "little")
         return content if whole else None
 
     def _decisions(self, name: str) -> pa.Table:
-        content = self._read_decisions(name)
+        return from_bytes(self._whole(name), self._storage.path(name))
+
+    def _whole(self, name: str) -> bytes:
+        content = self._read_checked(name)
         if content is None:
             raise OutputError(
                 f"{self._storage.path(name)} is missing or damaged: someone changed the folder "
                 "while the job ran. Run the same command again to resume."
             )
-        return from_bytes(content, self._storage.path(name))
+        return content
 
     # -- names
 
     def _name(self, kind: str, name: str) -> str:
         return f"{self._folder}/{kind}/{self.number}/{name}"
 
-    def _block_name(self, block: Block) -> str:
-        return self._name("judged", f"{block.file:05d}-{block.index:05d}.decisions")
+    def _block_name(self, block: Block, kind: str = "decisions") -> str:
+        return self._name("judged", f"{block.file:05d}-{block.index:05d}.{kind}")
 
     def keys_file(self, block: Block) -> str:
         """The file of the keys of a block."""
-        return self._name("judged", f"{block.file:05d}-{block.index:05d}.keys")
+        return self._block_name(block, "keys")
 
     def _marks_name(self, partition: int, partitions: int, kind: str = "") -> str:
         return self._name("marks", f"{partition:05d}-of-{partitions:05d}{kind}")

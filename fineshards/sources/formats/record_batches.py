@@ -53,6 +53,12 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
                 f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
                 f"{advice}"
             )
+    for name in schema.names:
+        if name.lower() in columns.scores:
+            raise InputError(
+                f"{file.path} has a column {name!r}, and the recipe gives a score that name: "
+                "where could mean either. Give the score another name."
+            )
     for name in columns.of_text:
         kind = schema.field(name).type
         if columns.imported is not None:
