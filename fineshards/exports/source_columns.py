@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,11 +10,14 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from fineshards.errors import InputError
+from fineshards.errors import InputError, OutputError
 from fineshards.exports.parts import PartReader
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.curated_files import scores_name
 from fineshards.shards.job.job import Settings
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.tables.scores import read_scores, values_at
 from fineshards.sources.chosen_rows import read_rows
 from fineshards.sources.reading import discover_blocks, read_block
 
@@ -48,6 +51,48 @@ def source_columns(reader: PartReader, names: Sequence[str]) -> SourceColumns:
         return SourceColumns(pa.table({}))
     manifest, (_, sources) = reader.stream.dataset.manifest, reader.documents()
     settings, schema, are_json = columns_of(manifest, names)
+
+    def read(file: SourceFile, rows: npt.NDArray[np.int64]) -> pa.Table:
+        found = _read(file, settings, rows, schema, are_json)
+        if len(found) != len(rows):
+            raise InputError(f"{file.path} has changed since the dataset was built. Restore it.")
+        return found
+
+    return SourceColumns(gathered(manifest, sources, schema, read), are_json)
+
+
+def scores_of(dataset: Dataset, sources: pa.Table) -> pa.Table:
+    """The scores that a recipe gave documents. sources: their files and rows, in any order.
+
+    Raises OutputError if a table of scores is missing or damaged.
+    """
+    manifest = dataset.manifest
+    if not (manifest.settings.recipe and manifest.settings.recipe.scores):
+        return pa.table({})
+
+    def scores(file: SourceFile) -> pa.Table:
+        table = read_scores(dataset.storage, file.index)
+        if table is None:
+            name = dataset.storage.path(scores_name(file.index))
+            raise OutputError(f"{name} is missing. Copy the dataset again.")
+        return table
+
+    first = {file.path: file for file in manifest.files}[sources["file"][0].as_py()]
+    return gathered(
+        manifest,
+        sources,
+        pa.schema([*scores(first).schema][1:]),
+        lambda file, rows: pa.table(values_at(scores(file), rows)),
+    )
+
+
+def gathered(
+    manifest: Manifest,
+    sources: pa.Table,
+    schema: pa.Schema,
+    read: Callable[[SourceFile, npt.NDArray[np.int64]], pa.Table],
+) -> pa.Table:
+    """A row per document of what is read of each file for some rows, ascending."""
     files = {file.path: file for file in manifest.files}
     paths = sources["file"].combine_chunks().dictionary_encode()
     codes, rows = paths.indices.to_numpy(), sources["row"].to_numpy()
@@ -56,12 +101,8 @@ def source_columns(reader: PartReader, names: Sequence[str]) -> SourceColumns:
         there = np.flatnonzero(codes == code)
         there = there[np.argsort(rows[there])]
         places.append(there)
-        found = _read(files[path], settings, rows[there], schema, are_json)
-        if len(found) != len(there):
-            raise InputError(f"{path} has changed since the dataset was built. Restore it.")
-        tables.append(found)
-    order = np.argsort(np.concatenate(places))
-    return SourceColumns(pa.concat_tables(tables).take(order), are_json)
+        tables.append(read(files[path], rows[there]).cast(schema))
+    return pa.concat_tables(tables).take(np.argsort(np.concatenate(places)))
 
 
 def _text_of(value: str | None) -> str | None:

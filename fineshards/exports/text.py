@@ -25,7 +25,7 @@ from fineshards.exports.copies import copies_of
 from fineshards.exports.format import ExportSettings, Format, Target, Written
 from fineshards.exports.input_ids import batches
 from fineshards.exports.parts import PartReader
-from fineshards.exports.source_columns import SourceColumns, source_columns
+from fineshards.exports.source_columns import SourceColumns, scores_of, source_columns
 from fineshards.shards.dataset_files import Dataset
 
 # id: null without an id column. file: the path of the source, below the folder that all are in.
@@ -98,7 +98,7 @@ class _Rows:
         # A folder without `export.json`, so that it is an input as it is; as on the hub.
         self.name = f"data/{part.split}-{part.index:05d}-of-{part.count:05d}"
         self.ends, self._sources = reader.documents()
-        more = [columns.table]
+        more = [columns.table, scores_of(dataset, self._sources)]
         if settings.copies:
             more.append(copies_of(dataset, self._sources))
         self.schema = pa.schema([*_SCHEMA, *(field for table in more for field in table.schema)])

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from support.build_here import build_here
 from support.curated import decisions_in, write_recipe
@@ -24,7 +25,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import load_steps, make_step, parameters_of
-from fineshards.curation.steps import UserFunction
+from fineshards.curation.steps import Score, UserFunction
 from fineshards.curation.steps.user_function import _function
 from fineshards.errors import FineshardsError, InputError, UsageError
 
@@ -64,6 +65,14 @@ def leaves(documents):
 def by_the_longest(documents):
     longest = max(len(document["text"]) for document in documents)
     return [2 * len(document["text"]) > longest for document in documents]
+
+def lengths(documents):
+    assert len(documents) <= 7
+    return [len(document["text"]) for document in documents]
+
+def share_of_the_longest(documents):
+    longest = max(len(document["text"]) for document in documents)
+    return [len(document["text"]) / max(longest, 1) for document in documents]
 
 @functools.cache
 def model(folder):
@@ -208,3 +217,22 @@ def test_a_process_loads_a_model_once(
     assert done.returncode == 0, done.stderr
     processes = (tmp_path / "loaded").read_text().split()
     assert len(set(processes)) == len(processes) in (1, 2)
+
+
+def test_a_score_is_given_in_batches(module: str, tmp_path: Path) -> None:
+    parameters = {"name": "size", "type": "number", "batch": 7}
+    steps = [("score", parameters | {"by": f"{module}:lengths"})]
+    rows = write_rows(tmp_path / "rows.parquet", made_up_rows(3, 60))
+    recipe = write_recipe(tmp_path / "recipe.toml", steps)
+    build_here(input=rows, output=tmp_path / "out", recipe=str(recipe))
+    scores = pa.parquet.read_table(tmp_path / "out/metadata/scores/00000.parquet").to_pylist()
+    texts = [row["text"] for row in made_up_rows(3, 60)]
+    assert scores == [
+        {"row": row, "size": float(len(text))} for row, text in enumerate(texts) if text is not None
+    ]
+    steps = [("score", parameters | {"by": f"{module}:share_of_the_longest"})]
+    recipe = write_recipe(tmp_path / "other.toml", steps)
+    with pytest.raises(FineshardsError, match="depends on the other documents in its batch"):
+        fineshards.recipe_check(recipe=str(recipe), input=rows)
+    with pytest.raises(UsageError, match=r"batch .*none for this"):
+        Score("size", by="characters", batch=3)

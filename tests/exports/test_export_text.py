@@ -170,3 +170,22 @@ def test_a_source_that_has_changed_since_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"rows\.jsonl"):
         fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="url")
     fineshards.export(tmp_path / "out", tmp_path / "text", "text")  # needs no source
+
+
+@TO
+@pytest.mark.curation
+def test_scores_are_columns_of_the_text(to: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[[steps]]\nuse = "score"\nname = "length"\nby = "characters"\n'
+        '[[steps]]\nuse = "where"\nsql = "length > 10"\n'
+        '[[steps]]\nuse = "score"\nname = "words_after"\nby = "words"\n'
+    )
+    paths = [write_rows(tmp_path / f"{part}.jsonl", ROWS[part::2]) for part in (0, 1)]
+    build(tmp_path / "out", *paths, f"--recipe={recipe}", "--shuffle_seed=2", *BY_TEXT)
+    fineshards.export(tmp_path / "out", tmp_path / "x", to, tokens_per_file=500, columns="group")
+    found = [row for split in ("test", "train") for row in read(tmp_path / "x", split)]
+    assert len(found) == sum(len(row["text"] or "") > 10 for row in ROWS)
+    for row in found:
+        text = ROWS[int(row["file"][0]) :: 2][row["row"]]["text"]
+        assert (row["length"], row["words_after"]) == (len(text), len(text.split()))

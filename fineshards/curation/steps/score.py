@@ -22,7 +22,7 @@ from fineshards.curation.fasttext_model import (
     load_model,
     refuse_unknown,
 )
-from fineshards.curation.parameters import assign, check, nonempty, one_of, rule
+from fineshards.curation.parameters import Positive, assign, check, nonempty, one_of, rule
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Outcome, Scorer
 from fineshards.curation.steps.fineweb_quality import RATIOS, nonempty_lines
@@ -40,7 +40,7 @@ _LONGEST_LABEL = 100
 
 
 def _is_name(value: object) -> bool:
-    taken = ("text", "id", "row")
+    taken = ("text", "id", "file", "row")
     return (
         isinstance(value, str)
         and bool(re.fullmatch("[a-z_][a-z0-9_]*", value))
@@ -72,6 +72,8 @@ class Score(Scorer, name="score"):
             `package.module:function`.
         type: What a function returns: "number" or "text".
         columns: Columns of the input that a function sees in addition to the text.
+        batch: The most documents that a function takes at a time, in a list; None where it takes
+            one, and no list.
         model: The path of a model, local or gs://. None: for languages, lid.176.ftz.
         label: The label, without `__label__`, whose probability is the score. None: the best.
 
@@ -81,10 +83,11 @@ class Score(Scorer, name="score"):
         [4.0, 5.0]
     """
 
-    name: Annotated[str, rule("a name of lower case letters, not text, id or row", _is_name)]
+    name: Annotated[str, rule("a name of lower case letters, not text, id, file or row", _is_name)]
     by: Annotated[str, rule(f"one of {', '.join(_KNOWN)}, or package.module:function", _is_known)]
     type: Annotated[str, one_of(*_TYPES)] | None = None
     columns: tuple[str, ...] = ()
+    batch: Positive | None = None
     model: Annotated[str, nonempty("the path of a model")] | None = None
     label: Annotated[str, nonempty("a label of the model")] | None = None
 
@@ -98,6 +101,9 @@ class Score(Scorer, name="score"):
         number_or_text = "number or text" if calls else "none: only a function needs it"
         check(self.NAME, "type", self.type, calls == (self.type is not None), number_or_text)
         check(self.NAME, "columns", [*self.columns], calls or not self.columns, "a function")
+        check(
+            self.NAME, "batch", self.batch, calls or not self.batch, "none: only a function has it"
+        )
         needs, may = self.by.startswith("fasttext"), self.by in _MODELS
         fits = may if self.model is not None else not needs
         check(self.NAME, "model", self.model, fits, "the path of a model" if needs else "none")
@@ -109,8 +115,13 @@ class Score(Scorer, name="score"):
         return _TYPES[self.type or ("text" if self.by in ("language", "fasttext") else "number")]
 
     @property
+    def advice(self) -> str:
+        """See Step."""
+        return super().advice if self._function is None else self._function.advice
+
+    @property
     def _function(self) -> UserFunction | None:
-        return UserFunction(self.by, self.columns) if ":" in self.by else None
+        return UserFunction(self.by, self.columns, batch=self.batch) if ":" in self.by else None
 
     @property
     def _model(self) -> str:
