@@ -34,7 +34,7 @@ _TABLES = ("description", "build", "steps")
 # Module and class by the name that follows `use =` in a recipe; imported when first used.
 STEPS = {
     "c4_badwords": ("c4_badwords", "C4BadWords"),
-    "c4_paragraphs": ("c4_paragraphs", "C4Paragraphs"),
+    "c4_paragraphs": ("c4_quality", "C4Paragraphs"),
     "c4_quality": ("c4_quality", "C4Quality"),
     "decontaminate": ("decontaminate", "Decontaminate"),
     "exact": ("exact_duplicates", "Exact"),

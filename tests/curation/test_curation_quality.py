@@ -20,15 +20,13 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge
 from fineshards.curation.steps import (
     c4_badwords,
-    c4_paragraphs,
     c4_quality,
     fineweb_quality,
     gopher_quality,
     gopher_repetition,
 )
 from fineshards.curation.steps.c4_badwords import C4BadWords
-from fineshards.curation.steps.c4_paragraphs import C4Paragraphs
-from fineshards.curation.steps.c4_quality import C4Quality
+from fineshards.curation.steps.c4_quality import C4Paragraphs, C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
@@ -212,7 +210,7 @@ def test_a_list_of_bad_words_is_the_one_that_was_pinned(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *(c4_badwords, c4_paragraphs, c4_quality, fineweb_quality, gopher_quality),
+        *(c4_badwords, c4_quality, fineweb_quality, gopher_quality),
         *(gopher_repetition, grams),
     ],
 )

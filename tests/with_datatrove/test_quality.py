@@ -30,8 +30,7 @@ from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION as OUR_TERMINAL_PUNCTUATION
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.c4_badwords import C4BadWords
-from fineshards.curation.steps.c4_paragraphs import C4Paragraphs
-from fineshards.curation.steps.c4_quality import C4Quality
+from fineshards.curation.steps.c4_quality import C4Paragraphs, C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
