@@ -15,7 +15,7 @@ from typing import Any
 import fineshards
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
-from fineshards.inspection.estimate import Estimate
+from fineshards.inspection.estimate import Curation, Estimate, StepShare
 from fineshards.inspection.explain import ExplainedDocument, ExplainedSample, ExplainedStep
 from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.recipe_check import Check, StepResult
@@ -36,7 +36,15 @@ from fineshards.verification.verify import Verdict
 # The public names with the types they take, return and raise, in the order a user meets them.
 SECTIONS: dict[str, list[Any]] = {
     "Building": [fineshards.build, fineshards.append, fineshards.Recipe, Manifest, Counts],
-    "Beforehand": [fineshards.estimate, Estimate, fineshards.recipe_check, Check, StepResult],
+    "Beforehand": [
+        fineshards.estimate,
+        Estimate,
+        Curation,
+        StepShare,
+        fineshards.recipe_check,
+        Check,
+        StepResult,
+    ],
     "Checking": [fineshards.verify, Verdict, fineshards.status, Status, Writing],
     "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],
     "Explaining": [fineshards.explain, ExplainedStep, ExplainedSample, ExplainedDocument],

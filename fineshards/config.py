@@ -397,9 +397,10 @@ def flags() -> list[Field[Any]]:
 
 
 def estimated_flags() -> tuple[str, ...]:
-    """The names of the flags that decide what `estimate` counts: the input and the tokenizer."""
-    inputs = [flag.name for flag in flags() if flag.metadata["group"] == _INPUT]
-    return (*inputs, "tokenizer", "eot_token", "dtype", "tokenizer_engine")
+    """The names of the flags that decide what `estimate` counts: input, steps and tokenizer."""
+    groups = {flag.name: flag.metadata["group"] for flag in flags() if flag.name != "keep_keys"}
+    counted = [name for name, group in groups.items() if group in (_INPUT, _CURATION)]
+    return (*counted, "tokenizer", "eot_token", "dtype", "tokenizer_engine")
 
 
 def deciding_flags() -> tuple[str, ...]:

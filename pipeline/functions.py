@@ -122,12 +122,12 @@ def estimate(*, probe_bytes: int | None = None, **options: Any) -> Estimate:
 
     Args:
         probe_bytes: Bytes of text to tokenize. Default: 96 MiB per core.
-        **options: Options of `build`: those of the input, `tokenizer`, `eot_token`, `dtype` and
-            `tokenizer_engine`. `output`: a finished dataset that the input is to be appended to.
-            `workers`: those on Dataflow.
+        **options: Options of `build`: those of the input and of steps, `tokenizer`, `eot_token`,
+            `dtype` and `tokenizer_engine`. `output`: a finished dataset that the input is to be
+            appended to. `workers`: those on Dataflow.
 
     Returns:
-        The Estimate: tokens, documents, bytes, and hours and dollars on machines.
+        The Estimate: tokens, documents, bytes, what steps keep, and hours and dollars on machines.
 
     Raises:
         FineshardsError: As `build` does, for an input or a tokenizer.
@@ -147,9 +147,10 @@ def estimate(*, probe_bytes: int | None = None, **options: Any) -> Estimate:
     known = (*estimated_flags(), "output", "workers")
     for name in {flag.name for flag in flags()}.intersection(options):
         if name not in known:
-            raise TypeError(f"estimate does not take {name!r}; recipe_check says what steps keep.")
+            raise TypeError(f"estimate does not take {name!r}.")
     config = _config("estimate", grows | options)
-    return estimate(config, config.workers, probe_bytes)
+    # The recipe may name workers too: those of a build on this machine.
+    return estimate(config, options.get("workers"), probe_bytes)
 
 
 @naming_the_extra()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,14 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, UsageError
 from fineshards.inspection.dataflow_cost import on_dataflow
-from fineshards.inspection.estimate import Estimate, hub_limit, scaled, spread
+from fineshards.inspection.estimate import (
+    Curation,
+    Estimate,
+    StepShare,
+    hub_limit,
+    scaled,
+    spread,
+)
 from fineshards.inspection.last_estimate import remember
 from fineshards.pipeline.append import are_new, finished_dataset
 from fineshards.pipeline.launch import (
@@ -30,13 +37,14 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.tables.documents import DocumentTable
 from fineshards.shards.tables.repeats import hash_columns, repeats_among, text_hashes
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder
-from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
+from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
 from fineshards.worker.pool import Pool
 from fineshards.worker.tasks import discover_files, probe_block, side_by_side
 from fineshards.worker.work import Work
@@ -101,13 +109,17 @@ class _Grows:
 
 @dataclass(frozen=True, slots=True)
 class _ProbePart:
-    """What a block gave. bytes: of it that were read. seconds: of one core."""
+    """What a block gave.
+
+    bytes: of it that were read. seconds: of one core. judging: those of them for the recipe.
+    """
 
     file: SourceFile
     bytes: float
     is_whole: bool
     counts: Counts
     seconds: float
+    judging: float
 
 
 def estimate(config: BuildConfig, workers: int | None, size: int | None = None) -> Estimate:
@@ -132,7 +144,10 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     storage = open_storage(folder)
     grows = _Grows.of(config) if config.append else None
     job, vocabulary = describe_job(trial) if grows is None else grows.describe(config, block_bytes)
-    storage.write(job.settings.tokenizer.file, vocabulary)
+    asked = job.settings
+    if asked.recipe is not None:
+        job = replace(job, settings=replace(asked, recipe=call_apart(_without_keyed, asked.recipe)))
+    storage.write(asked.tokenizer.file, vocabulary)
     job.save(storage)
     work, kinds = Work.of(Checkpoints.of(storage, job), job, trial), defaultdict(list)
     for file in job.files:
@@ -147,7 +162,12 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
         totals = {kind: _total(files, found) for kind, files in kinds.items()}
         parts = _read(pool, found, totals, size, _LARGER * block_bytes)
     if not any(part.counts.documents for part in parts):
-        raise InputError("the input has no documents, as far as it was probed.")
+        dropped = sum(part.counts.documents_dropped for part in parts)
+        raise InputError(
+            f"the recipe drops all {dropped:,} documents of a probe of the input."
+            if dropped
+            else "the input has no documents, as far as it was probed."
+        )
     # A block is done by one core. A build's are larger than those of the probe.
     usual = config.block_bytes or default_block_bytes(job.files)
     largest = max(usual, *(block.bytes for blocks in found.values() for block in blocks))
@@ -155,8 +175,10 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     result = _conclude(job, workers, usual, parts, totals, busy, Path(folder))
     if grows is not None:
         result = replace(result, repeats=round(grows.share(storage) * result.documents))
+    if asked.recipe is not None:
+        result = replace(result, curation=_curation(asked.recipe, parts))
     result = replace(result, hub=hub_limit(job.files))
-    remember(result, job.files, job.settings)
+    remember(result, job.files, asked)
     return result
 
 
@@ -185,10 +207,11 @@ def _read(
     chosen.sort(key=lambda each: each[0])
     tasks = [probe_block(file, block, limit) for _, file, block, limit in chosen]
     until, parts = time.monotonic() + _SECONDS, []
-    for (_, file, block, _), ((summary, share), seconds) in zip(
+    for (_, file, block, _), ((summary, share, judging), seconds) in zip(
         chosen, pool.results(tasks), strict=False
     ):
-        parts.append(_ProbePart(file, share * block.bytes, share == 1, summary.counts, seconds))
+        read, is_whole = share * block.bytes, share == 1
+        parts.append(_ProbePart(file, read, is_whole, summary.counts, seconds, judging))
         if time.monotonic() > until and len(parts) >= len(totals):
             break
     return parts
@@ -208,13 +231,17 @@ def _conclude(
     # Lines are read from the beginning of a file, which may differ from the rest.
     is_spread = all(part.is_whole or part.file.format == "parquet" for part in parts)
     counts = Counts.total([part.counts for part in parts])
-    warm = parts[len(parts) // 3 :]
-    if not any(part.counts.tokens for part in warm):
-        warm = parts
+    warm = _warm(parts)
     rate = sum(part.counts.tokens for part in warm) / sum(part.seconds for part in warm)
     on_disk = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    in_blocks = {path: size for path, size in on_disk.items() if path.parent.name == "blocks"}
-    tables = sum(size for path, size in in_blocks.items() if path.suffix == ".parquet")
+    in_blocks = {
+        path: size
+        for path, size in on_disk.items()
+        if path.parent.name == "blocks" or path.suffix == ".decisions"
+    }
+    tables = sum(
+        size for path, size in in_blocks.items() if path.suffix in (".parquet", ".decisions")
+    )
     token_bytes, scale = job.settings.token_dtype.itemsize, tokens / counts.tokens
     growing = tokens * token_bytes + round(scale * tables)
     # Shards are written early, but for the last one of each stream and one that is being written.
@@ -241,9 +268,47 @@ def _conclude(
             token_bytes,
             rate,
             workers,
-            blocks=scale * counts.text_bytes / block_bytes,
+            blocks=scale * _text_bytes(counts) / block_bytes,
             shards=tokens / job.settings.shard_tokens,
         ),
+    )
+
+
+def _warm(parts: list[_ProbePart]) -> list[_ProbePart]:
+    """The later parts, where all is loaded and the common words are known."""
+    warm = parts[len(parts) // 3 :]
+    return warm if any(part.counts.tokens for part in warm) else parts
+
+
+def _text_bytes(counts: Counts) -> int:
+    """Text of the documents that reach a recipe; where it rewrites, about that."""
+    return counts.text_bytes + sum(each.text_bytes for each in counts.dropped)
+
+
+def _without_keyed(recipe: RecipeRecord) -> RecipeRecord | None:
+    """The steps that judge documents one by one."""
+    from fineshards.curation.curator import describe
+    from fineshards.curation.recipe import load_steps
+
+    steps = load_steps(step for step in recipe.steps if not step.keyed)
+    return describe(steps) if steps else None
+
+
+def _curation(recipe: RecipeRecord, parts: list[_ProbePart]) -> Curation:
+    counts, warm = Counts.total([part.counts for part in parts]), _warm(parts)
+    dropped: Counter[int] = Counter()
+    for each in counts.dropped:
+        dropped[each.step] += each.documents
+    left, steps = counts.documents + counts.documents_dropped, []
+    judges = [number for number in range(len(recipe.steps)) if number not in recipe.keyed]
+    for number, place in enumerate(judges):
+        steps.append(StepShare(recipe.step_name(place), left, left - dropped[number]))
+        left -= dropped[number]
+    text = _text_bytes(Counts.total([part.counts for part in warm]))
+    return Curation(
+        steps=tuple(steps),
+        keyed=tuple(map(recipe.step_name, recipe.keyed)),
+        bytes_per_second=text / max(sum(part.judging for part in warm), 1e-9),
     )
 
 

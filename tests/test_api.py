@@ -204,7 +204,7 @@ def test_help_describes_every_option() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("option", ["recipe", "where", "shard_tokens", "append"])
+@pytest.mark.parametrize("option", ["keep_keys", "shard_tokens", "append"])
 def test_what_an_estimate_does_not_count_is_refused(option: str) -> None:
     with pytest.raises(TypeError, match=f"estimate does not take '{option}'"):
         fineshards.estimate(input="a", **{option: "b"})

@@ -116,8 +116,12 @@ ESTIMATE = Command(
     "say what a build will give, take and cost",
     "--input FILE... [flags]",
     "Tokenizes a probe of the input, and says how many tokens the whole will give, how long\n"
-    "it takes and what it needs on this machine, and what it would cost on Dataflow.",
-    ("fineshards estimate --input data/*.parquet",),
+    "it takes and what it needs on this machine, and what it would cost on Dataflow. With a\n"
+    "recipe it says what each step keeps that judges documents one by one.",
+    (
+        "fineshards estimate --input data/*.parquet",
+        "fineshards estimate --input data/*.parquet --recipe fineweb --workers 20",
+    ),
     add_estimate_flags,
     _estimate,
 )

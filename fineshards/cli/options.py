@@ -168,7 +168,7 @@ def estimate_config(args: argparse.Namespace) -> BuildConfig:
         raise UsageError(f"--workers must be from 1 to {_MOST_WORKERS:,}, got {args.workers:,}.")
     # Without an output it is not known yet. Nothing is written to it.
     output = {"output": args.output or "out", "append": args.output is not None}
-    return BuildConfig(**_given(args) | output)
+    return BuildConfig(**with_recipe(_given(args)) | output)
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
@@ -185,6 +185,8 @@ class _RecipeAction(argparse.Action):
         recipe = given[0]
         setattr(namespace, self.dest, recipe)
         output = parser._option_string_actions["--output"]
+        if not output.required:  # as for `estimate`
+            return
         with suppress(FineshardsError):  # what is wrong with it is said when it is read
             output.required = "output" not in with_recipe({"recipe": recipe})
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
@@ -19,6 +19,28 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
+class StepShare:
+    """Documents of a probe that reach a step, and that it keeps. name: with its number, from 1."""
+
+    name: str
+    documents: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Curation:
+    """What the steps of a recipe do to a probe.
+
+    steps: those that judge documents one by one. keyed: the names of the others, which are left
+    out. bytes_per_second: text of the input that a core takes through the steps.
+    """
+
+    steps: tuple[StepShare, ...]
+    keyed: tuple[str, ...]
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """What a build of the whole input gives and takes.
 
@@ -28,6 +50,7 @@ class Estimate:
     of the finished dataset. peak_bytes: on the disk at most, with checkpoints.
     probe_share: the probe's share of the tokens, 0 to 1. repeats: documents whose text is in the
     dataset that would grow; None if there is none. hub: what the hub's limit means for it.
+    curation: of a build with a recipe. Without its keyed steps tokens are an upper bound.
     """
 
     exact: bool
@@ -44,6 +67,7 @@ class Estimate:
     dataflow: Dataflow
     repeats: int | None = None
     hub: str | None = None
+    curation: Curation | None = None
 
 
 def hub_limit(files: Iterable[SourceFile]) -> str | None:
@@ -99,12 +123,13 @@ def describe_estimate(found: Estimate) -> list[str]:
     """The estimate in a few lines."""
     cloud, about = found.dataflow, "{:,}".format if found.exact else approximately
     likely = ", from too few places to tell how precisely"
+    at_most = "up to " if found.curation and found.curation.keyed else ""
     if found.tokens_range:
         likely = ", likely {} to {}".format(*map(approximately, found.tokens_range))
     lines = [
         f"from a probe of {100 * found.probe_share:.2f} % of the input",
-        f"  tokens     {about(found.tokens)}{'' if found.exact else likely}",
-        f"  documents  {about(found.documents)}",
+        f"  tokens     {at_most}{about(found.tokens)}{'' if found.exact else likely}",
+        f"  documents  {at_most}{about(found.documents)}",
         f"  time       {duration(found.seconds)} on this machine ({counted(found.cores, 'core')}), "
         "as busy as it is now",
         f"  memory     up to {size(found.memory_bytes)}",
@@ -119,8 +144,25 @@ def describe_estimate(found: Estimate) -> list[str]:
         lines.insert(3, f"  repeats    {words}")
     if found.hub is not None:
         lines.append(f"  hub        {found.hub}")
+    if found.curation is not None:
+        lines += _curation_lines(found.curation)
     if found.rejected:
         lines.append(
             f"  bad rows   {found.rejected:,} in the probe; a build needs --max_bad_rows, or fails"
         )
     return lines
+
+
+def _curation_lines(found: Curation) -> Iterator[str]:
+    if found.steps:
+        first, last = found.steps[0], found.steps[-1]
+        yield (
+            f"  recipe     keeps {share(last.kept, first.documents)} of the documents, at "
+            f"{size(round(found.bytes_per_second))} of text per second and core"
+        )
+    widest = max((len(step.name) for step in found.steps), default=0)
+    for step in found.steps:
+        yield f"             {step.name:<{widest}}  keeps {share(step.kept, step.documents)}"
+    if found.keyed:
+        yield f"  left out   {', '.join(found.keyed)}, because they compare documents of the whole"
+        yield "             input: tokens are an upper bound, and their time is not counted"

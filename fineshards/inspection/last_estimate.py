@@ -36,6 +36,7 @@ def recall(files: Sequence[SourceFile], settings: Settings) -> str | None:
 
 def _path(files: Sequence[SourceFile], settings: Settings) -> Path:
     what = [[asdict(file) for file in files], asdict(settings.columns), asdict(settings.tokenizer)]
+    what += [] if settings.recipe is None else [settings.recipe.to_json()]
     name = hashlib.sha256(json.dumps(what).encode()).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "fineshards" / "estimates" / f"{name}.json"

@@ -1,5 +1,6 @@
 """What Discover does to a file and Tokenize to a block. No Beam."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -154,14 +155,40 @@ def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSum
 
 
 def probe_block(
-    file: SourceFile, block: Block, limit: int, encoder: Encoder, work: Work
-) -> tuple[BlockSummary, float]:
+    file: SourceFile,
+    block: Block,
+    limit: int,
+    encoder: Encoder,
+    work: Work,
+    judging: Judging | None,
+) -> tuple[BlockSummary, float, float]:
     """Does as `finish_block`, but of a large block with the first `limit` bytes of text only.
 
-    Returns the summary, and the share of the block's bytes that was read, from 0 to 1.
+    Returns the summary, the share of the block's bytes that was read, from 0 to 1, and the seconds
+    that the steps of the recipe took.
     """
     head = Head(file, work.settings.columns, block, limit)
-    return _encode_rows(head, file, block, encoder, work, RowHash()), head.share
+    read = judged = _Timed(head)
+    if judging is not None:
+        judged = _Timed(judging.last_stage(read, file, block))
+    summary = _encode_rows(judged, file, block, encoder, work, RowHash())
+    return summary, head.share, judged.seconds - read.seconds
+
+
+class _Timed:
+    """Rows, and the seconds that what gives them has taken."""
+
+    def __init__(self, rows: Iterable[Rows]) -> None:
+        self._rows = rows
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[Rows]:
+        rows, began = iter(self._rows), time.perf_counter()
+        for each in rows:
+            self.seconds += time.perf_counter() - began
+            yield each
+            began = time.perf_counter()
+        self.seconds += time.perf_counter() - began
 
 
 def encode_again(

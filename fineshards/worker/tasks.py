@@ -248,9 +248,9 @@ def top_hosts(worker: Worker, number: int, parts: tuple[Hosts, ...]) -> bytes:
 @_task(lambda file, block, _: f"probing {file.path} (from row {block.first_row})")
 def probe_block(
     worker: Worker, file: SourceFile, block: Block, limit: int
-) -> tuple[BlockSummary, float]:
+) -> tuple[BlockSummary, float, float]:
     """Makes a token block from the beginning of a block, for an estimate."""
-    return blocks.probe_block(file, block, limit, worker.encoder, worker.work)
+    return blocks.probe_block(file, block, limit, worker.encoder, worker.work, worker.judging)
 
 
 @_task(lambda file, block, *_: f"tokenizing {file.path} again (from row {block.first_row})")

@@ -234,5 +234,5 @@ def test_a_score_is_given_in_batches(module: str, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "other.toml", steps)
     with pytest.raises(FineshardsError, match="depends on the other documents in its batch"):
         fineshards.recipe_check(recipe=str(recipe), input=rows)
-    with pytest.raises(UsageError, match=r"batch .*none for this"):
+    with pytest.raises(UsageError, match=r"batch .*only a function has it"):
         Score("size", by="characters", batch=3)

@@ -30,6 +30,7 @@ from fineshards.curation.steps.c4_quality import C4Paragraphs, C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
+from fineshards.curation.steps.web_lines import DclmLines, RefinedWebLines
 from fineshards.curation.words import grams
 from fineshards.errors import InputError, UsageError
 
@@ -46,6 +47,8 @@ LOW: list[Judge] = [
     C4Quality(min_num_sentences=2, split_paragraph=False),
     FineWebQuality(short_line_length=8, char_duplicates_ratio=0.3),
     C4Paragraphs(min_paragraphs=2, min_paragraph_len=10),
+    RefinedWebLines(max_removed_ratio=0.3),
+    DclmLines(max_removed_ratio=0.3),
 ]
 LINES = (
     *("One two three.", "- a bullet", "Ends...", "lorem ipsum", "Use JavaScript now.", "", "  "),

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import hub_client
+from support.build_here import build_here
 from support.fresh_interpreter import run_program
 from support.gcs_input import Stored
 from support.hub_server import HubServer
@@ -126,6 +127,72 @@ def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
     assert recall(manifest.files, replace(manifest.settings, tokenizer=other)) is None
 
 
+BUILD = 'build = { workers = 3, output = "elsewhere" }\n'
+JUDGES = """
+[[steps]]
+use = "dclm_lines"
+max_removed_ratio = 0.3
+[[steps]]
+use = "length"
+min_chars = 1000
+"""
+LINES = '\n[[steps]]\nuse = "lines"\n'
+
+
+@pytest.mark.curation
+def test_a_recipe_gives_the_tokens_of_a_build(
+    in_process: Run, sample: Path, tmp_path: Path, work: Path
+) -> None:
+    recipe, flags = tmp_path / "recipe.toml", ["--where", "length(text) < 9000"]
+    recipe.write_text(BUILD + JUDGES)
+    done = in_process("estimate", "--input", sample, "--recipe", recipe, *flags, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    manifest = build_here(
+        input=sample, output=tmp_path / "out", recipe=recipe, where="length(text) < 9000"
+    )
+    counts = manifest.counts()
+    assert found["exact"]
+    assert found["tokens"] == counts.tokens
+    assert found["documents"] == counts.documents
+    assert found["tokens_range"] == [counts.tokens] * 2
+    left = counts.documents + counts.documents_dropped
+    for number, (use, step) in enumerate(
+        zip(("where", "dclm_lines", "length"), found["curation"]["steps"], strict=True)
+    ):
+        kept = left - sum(each.documents for each in counts.dropped if each.step == number)
+        assert step == {"name": f"{number + 1} {use}", "documents": left, "kept": kept}
+        assert 0 < kept < left
+        left = kept
+    assert found["curation"]["bytes_per_second"] > 0
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert found["output_bytes"] == pytest.approx(on_disk, rel=0.05)
+    assert list(work.iterdir()) == []
+    assert not Path("elsewhere").exists()
+    # An estimate with steps is not one of a build without them.
+    settings = manifest.settings
+    assert recall(manifest.files, settings) is not None
+    assert recall(manifest.files, replace(settings, recipe=None)) is None
+
+
+@pytest.mark.curation
+def test_steps_that_compare_documents_are_left_out_of_an_estimate(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(LINES + JUDGES)
+    assert main(["estimate", f"--input={sample}", f"--recipe={recipe}"]) == 0
+    printed = capsys.readouterr().out
+    tokens = re.search(r"tokens     up to ([\d,]+)$", printed, re.MULTILINE)
+    assert tokens is not None
+    assert "left out   1 lines, because they compare documents of the whole" in printed
+    manifest = build_here(input=sample, output=tmp_path / "out", recipe=recipe)
+    assert manifest.counts().tokens < int(tokens[1].replace(",", ""))
+    recipe.write_text(LINES)
+    assert main(["estimate", f"--input={sample}", f"--recipe={recipe}"]) == 0
+    assert "tokens     up to 665,971" in capsys.readouterr().out
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kinds", [["parquet"], KINDS])
 def test_a_probe_tells_of_files_that_differ(kinds: list[str], tmp_path: Path, work: Path) -> None:
@@ -184,6 +251,8 @@ def test_rows_that_cannot_be_encoded_are_counted(
         (["--input={sample}", "--output=x"], 1, "x holds no finished dataset"),
         ([], 2, "either --input or --dataset"),
         (["--input={nulls}"], 1, "no documents"),
+        (["--input={sample}", "--where=false"], 1, "the recipe drops all 1,063 documents of a"),
+        (["--input={sample}", "--recipe={nulls}"], 2, "nulls.parquet"),
     ],
 )
 def test_mistakes_and_bad_input_end_in_a_sentence(

@@ -1,4 +1,4 @@
-"""Keeps prose, as C4 and mC4 do, in datatrove's versions."""
+"""What C4 keeps of documents, in datatrove's version: lines of prose, and long paragraphs."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class C4Quality(Judge, name="c4_quality"):
 
 @dataclass(frozen=True)
 class C4Paragraphs(Judge, name="c4_paragraphs"):
-    """Drops a document with too few long lines.
+    """Drops a document with too few long lines, as mC4 does.
 
     The rule, names and reason are those of datatrove's C4ParagraphFilter; there they are constants.
     The reason is `< 3 paragraphs`, with `min_paragraphs`.

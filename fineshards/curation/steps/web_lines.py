@@ -1,0 +1,223 @@
+"""Removes menus, counters and calls to action from web pages: RefinedWeb's rules on lines.
+
+The paper describes them, and DCLM published the program of a reproduction. They differ, so there is
+a step for each.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import Count, Share
+from fineshards.curation.step import Judge, Outcome
+
+# DCLM's; the paper names `likes` alone.
+_COUNTED = (
+    *("likes", "shares", "comments", "retweets", "reposts", "quotes", "bookmarks", "upvotes"),
+    *("downvotes", "downloads", "views", "followers"),
+)
+# The beginning of a word of fastText that begins with a letter or a digit.
+_WORD = re.compile(r"(?<![^ \n\r\t\v\f\0])[^\W_]")
+
+# What is left of a line that is not empty. None: nothing, not even a line break.
+_Rule = Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class _WebLines(Judge):
+    """What the two steps have in common."""
+
+    REWRITES: ClassVar[bool] = True
+
+    max_uppercase_ratio: Share = 0.5
+    max_numeric_ratio: Share = 0.999999
+    counted: tuple[str, ...] = _COUNTED
+    min_words_per_line: Count = 2
+    short_line_words: Count = 10
+    anywhere: tuple[str, ...] = ("items in cart",)
+    at_end: tuple[str, ...] = ("Read more...", "Read more…")
+    at_beginning: tuple[str, ...] = ("Sign-in",)
+    max_removed_ratio: Share = 0.05
+
+    def pins(self) -> dict[str, str]:
+        """See Step. Unicode's tables decide what is upper case, a digit or white space."""
+        return {"unicode": unicodedata.unidata_version}
+
+    def apply(self, batch: Batch) -> Outcome:
+        rules = self._rules()
+        judged = [self._judge(text, rules) for text in batch.strings]
+        return Outcome([reason for reason, _ in judged], [text for _, text in judged])
+
+    def _judge(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
+        """Why a document is dropped, and its text from here on."""
+        raise NotImplementedError
+
+    def _rules(self) -> list[_Rule]:
+        nothing = "(?!)"
+        counted = "|".join(map(re.escape, self.counted)) or nothing
+        counter = re.compile(rf"\W*\d[\d,.]*[kmb]?\s+(?:{counted})\W*")
+        least, longest = self.min_words_per_line, self.short_line_words
+        anywhere, at_end, at_beginning = (
+            "|".join(map(self._expression, phrases)) or nothing
+            for phrases in (self.anywhere, self.at_end, self.at_beginning)
+        )
+        return [
+            _removing(lambda line: _share(line, str.isupper) > self.max_uppercase_ratio),
+            _removing(lambda line: _share(line, str.isdigit) > self.max_numeric_ratio),
+            _removing(lambda line: counter.fullmatch(line.lower()) is not None),
+            _removing(lambda line: len(line.split(None, least)) < least),
+            _cutting(rf"\s?(?:{anywhere})", longest),
+            _cutting(rf"\s?(?:{at_end})\Z", longest),
+            _cutting(rf"\A(?:{at_beginning})\s?", longest),
+        ]
+
+    def _expression(self, phrase: str) -> str:
+        """A regular expression for a phrase."""
+        return re.escape(phrase)
+
+
+@dataclass(frozen=True)
+class RefinedWebLines(_WebLines, name="refinedweb_lines"):
+    """Removes lines of menus, counters and calls to action, as RefinedWeb's paper describes it.
+
+    The rules are those of arXiv:2306.01116, appendix G.2. It gives examples of counters and
+    phrases, and neither lists nor ratios but for the last one: the others are DCLM's.
+
+    A document is dropped as `removed_words` if the lines that are removed or edited have too many
+    of its words, and as `empty` if it has none left. White space separates words. Other lines stay
+    as they are.
+
+    Args:
+        max_uppercase_ratio: A line is removed if more of its characters are upper case.
+        max_numeric_ratio: A line is removed if more of its characters are digits. The default
+            means digits alone.
+        counted: A line is removed if it is a number of these, such as `3 likes` or `1.2K views`.
+        min_words_per_line: A line with fewer words is removed.
+        short_line_words: The most words of a line that phrases are cut out of.
+        anywhere: Phrases that are cut out of short lines. Upper and lower case are the same.
+        at_end: Phrases that are cut off at the end of short lines.
+        at_beginning: Phrases that are cut off at the beginning of short lines.
+        max_removed_ratio: The largest share of words in lines that are removed or edited.
+
+    Example:
+        >>> text = "HOME | ABOUT US\\nA line to keep. Read more...\\n3 likes"
+        >>> RefinedWebLines(max_removed_ratio=1).apply(Batch.of_texts([text])).texts
+        ['A line to keep.']
+    """
+
+    def _judge(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
+        kept, removed = [], 0
+        for line in text.split("\n"):
+            bare = line.strip()
+            left = _apply(rules, bare)
+            if left == bare:
+                kept.append(line)
+                continue
+            removed += len(bare.split())
+            if left is not None:
+                kept.append(left)
+        rest = "\n".join(kept)
+        if not rest.strip():
+            return "empty", rest
+        return _dropped(removed, len(text.split()), self.max_removed_ratio), rest
+
+
+@dataclass(frozen=True)
+class DclmLines(_WebLines, name="dclm_lines"):
+    """Removes lines of menus, counters and calls to action, as DCLM's program does.
+
+    The rules, their order and the values are those of mlfoundations/dclm: `modifiers.py` of
+    baselines/mappers, and what dclm_baseline_refinedweb.yaml calls between `word_counter_enricher`
+    and `word_removal_ratio_filter`. White space at both ends of the text is removed.
+
+    A document is dropped as `removed_words` if it loses too many of its words, and as `empty` if it
+    has no words, or nothing is left. Its words are those of fastText's tokenizer that begin with a
+    letter or a digit; a line's are separated by white space.
+
+    Args:
+        max_uppercase_ratio: A line is removed if more of its characters are upper case.
+        max_numeric_ratio: A line is removed if more of its characters are digits. The default
+            means digits alone, in lines of up to a million characters.
+        counted: A line is removed if it is a number of these, such as `3 likes` or `1.2K views`.
+        min_words_per_line: A line with fewer words is removed, unless it is empty.
+        short_line_words: The most words of a line that phrases are cut out of.
+        anywhere: Phrases that are cut out of short lines. Upper and lower case are the same. A dot
+            is any character, as in DCLM.
+        at_end: Phrases that are cut off at the end of short lines.
+        at_beginning: Phrases that are cut off at the beginning of short lines.
+        max_removed_ratio: The largest share of words that a document may lose.
+
+    Example:
+        >>> text = "HOME | ABOUT US\\nA line to keep. Read more of it\\n3 likes"
+        >>> DclmLines(max_removed_ratio=1).apply(Batch.of_texts([text])).texts
+        ['A line to keep. Read more of it']
+    """
+
+    at_end: tuple[str, ...] = ("Read more...",)
+
+    def apply_again(self, document: Batch) -> Outcome:
+        (text,) = document.strings
+        reason, rest = self._judge_in_turn(text, self._rules())
+        return Outcome([reason], [rest])
+
+    def _judge(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
+        # Most texts have nothing to remove, and then the order of the rules does not matter.
+        if text == text.strip() and all(_apply(rules, line) == line for line in text.split("\n")):
+            return None if _WORD.search(text) else "empty", text
+        return self._judge_in_turn(text, rules)
+
+    def _judge_in_turn(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
+        rest = text
+        for rule in rules:
+            left = [_apply([rule], line) for line in rest.split("\n")]
+            rest = "\n".join(line for line in left if line is not None).strip()
+        words = _words(text)
+        if not words or not rest:
+            return "empty", rest
+        return _dropped(words - _words(rest), words, self.max_removed_ratio), rest
+
+    def _expression(self, phrase: str) -> str:
+        return super()._expression(phrase).replace(r"\.", ".")
+
+
+def _removing(condition: Callable[[str], bool]) -> _Rule:
+    return lambda line: None if condition(line) else line
+
+
+def _cutting(expression: str, longest: int) -> _Rule:
+    phrase = re.compile(expression, re.IGNORECASE)
+
+    def cut(line: str) -> str | None:
+        if len(line.split(None, longest)) > longest:
+            return line
+        left = phrase.sub("", line)
+        return left if left.strip() else None
+
+    return cut
+
+
+def _apply(rules: Sequence[_Rule], line: str) -> str | None:
+    left: str | None = line
+    for rule in rules:
+        if not left:
+            break
+        left = rule(left)
+    return left
+
+
+def _share(line: str, holds: Callable[[str], bool]) -> float:
+    """The share of the characters of a line of which something holds."""
+    return sum(map(holds, line)) / len(line)
+
+
+def _words(text: str) -> int:
+    return len(_WORD.findall(text))
+
+
+def _dropped(removed: int, words: int, largest: float) -> str | None:
+    return "removed_words" if removed / words > largest else None
