@@ -22,7 +22,7 @@ from fineshards.config import (
 )
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text
-from fineshards.parser import Parser, one_of
+from fineshards.parser import Parser, boolean, one_of
 from fineshards.pipeline.recipe_flags import with_recipe
 
 # Of a Dataflow job, for `estimate`.
@@ -119,7 +119,7 @@ def _add_flags(
         if flag.name in PATTERNS:
             options |= {"action": "extend", "nargs": "+"}
         elif bool in kinds(flag):
-            options |= {"type": _boolean, "nargs": "?", "const": True, "metavar": "true|false"}
+            options |= {"type": boolean, "nargs": "?", "const": True, "metavar": "true|false"}
         elif choices(flag):
             options |= {"type": one_of(choices(flag)), "choices": choices(flag)}
         elif flag.name == "max_bad_rows":
@@ -183,9 +183,3 @@ class _RecipeAction(argparse.Action):
         output = parser._option_string_actions["--output"]
         with suppress(FineshardsError):  # what is wrong with it is said when it is read
             output.required = "output" not in with_recipe({"recipe": recipe})
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
-    return text.lower() == "true"
