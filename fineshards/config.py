@@ -132,7 +132,7 @@ class BuildConfig:
         tokenizer_engine: The library that encodes. All give the same tokens. Default: auto, the
             fastest one that is proven to do so.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
-            of the input.
+            of the input; with a recipe from 1 MiB.
         bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
             default 256 MiB, and more for inputs beyond 70 billion tokens, at most 1.5 GiB on remote
             runners. With deduplication, the keys that it compares at a time, by default 64 MiB.
