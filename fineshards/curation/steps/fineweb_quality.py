@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
+from fineshards.curation.reason import Reason, above, below
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.grams import repeated_parts
 from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
@@ -63,22 +64,29 @@ class FineWebQuality(Judge, name="fineweb_quality"):
     def _judge(self, text: str, words: int) -> str | None:
         lines = [line for line in text.split("\n") if line and not line.isspace()]
         if not lines or not words:
-            return "empty"
+            return Reason("empty", "there are no words")
         if self.line_punct_thr is not None:
             ratio = self._ended(lines) / len(lines)
             if ratio < self.line_punct_thr and not (ratio == 0 and self.line_punct_exclude_zero):
-                return "line_punct_ratio"
+                what = "of the lines end with one of stop_chars"
+                return below("line_punct_ratio", ratio, what, self.line_punct_thr, "line_punct_thr")
         if self.short_line_thr is not None:
             short = sum(len(line) <= self.short_line_length for line in lines)
-            if short / len(lines) > self.short_line_thr:
-                return "short_line_ratio"
+            ratio, limit = short / len(lines), self.short_line_thr
+            if ratio > limit:
+                what = f"of the lines have at most {self.short_line_length} characters"
+                return above("short_line_ratio", ratio, what, limit, "short_line_thr")
         breaks = text.count("\n")
         if self.char_duplicates_ratio is not None:
             _, characters = repeated_parts(lines)
-            if characters / (len(text) - breaks) > self.char_duplicates_ratio:
-                return "char_dup_ratio"
-        if self.new_line_ratio is not None and breaks / words > self.new_line_ratio:
-            return "list_ratio"
+            ratio, limit = characters / (len(text) - breaks), self.char_duplicates_ratio
+            if ratio > limit:
+                what = "of the characters are in repeated lines"
+                return above("char_dup_ratio", ratio, what, limit, "char_duplicates_ratio")
+        ratio = breaks / words
+        if self.new_line_ratio is not None and ratio > self.new_line_ratio:
+            what = "line breaks per word"
+            return above("list_ratio", ratio, what, self.new_line_ratio, "new_line_ratio")
         return None
 
     def _ended(self, lines: list[str]) -> int:
