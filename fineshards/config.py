@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from fractions import Fraction
@@ -15,6 +16,7 @@ from urllib.parse import unquote
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, quoted, with_escaped_bytes
 from fineshards.import_flags import settled_import
+from fineshards.number_parser import byte_count, count
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
@@ -360,6 +362,11 @@ class BuildConfig:
             return
         if isinstance(value, str) and str in kinds(flag):
             return
+        if isinstance(value, str):
+            try:
+                value = (byte_count if flag.name.endswith("_bytes") else count)(value)
+            except ArgumentTypeError as error:
+                raise UsageError(f"--{flag.name} {error}.") from None
         # Integers of numpy count too; a bool does not.
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise UsageError(f"--{flag.name} must be a whole number, got {quoted(value)}.")

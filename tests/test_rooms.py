@@ -25,7 +25,7 @@ ROOMS = [
     *("job_status", "reports", "maintenance", "verification", "inspection", "worker"),
     *("exports", "loader", "curation", "encoders", "sources", "publishing", "wording", "shards"),
     *("storage", "config"),
-    *("parser", "import_flags", "extras", "cores", "parent", "credentials"),
+    *("parser", "number_parser", "import_flags", "extras", "cores", "parent", "credentials"),
     *("errors", "printable", "suggestions"),
 ]
 # Folders of the checkout that are installed inside the package.
@@ -41,7 +41,7 @@ ALLOWED = {
     "sources": {"shards", "storage", "extras", "credentials", "errors"},
     "shards": {"storage", "errors"},
     "storage": {"credentials", "errors", "extras"},
-    "config": {"credentials", "errors", "import_flags"},
+    "config": {"credentials", "errors", "import_flags", "number_parser"},
     "credentials": {"errors"},
     "import_flags": {"errors"},
     "extras": {"errors"},
@@ -51,7 +51,7 @@ WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
 # They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
 MOST_FILES = 25
-MOST_LINES = 55_258
+MOST_LINES = 55_623
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 

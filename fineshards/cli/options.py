@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from fineshards.cli.command import add_flag
-from fineshards.cli.number_parser import byte_count, count, count_or_share
 from fineshards.config import (
     PATTERNS,
     BuildConfig,
@@ -22,6 +21,7 @@ from fineshards.config import (
 )
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text
+from fineshards.number_parser import byte_count, count, count_or_share
 from fineshards.parser import Parser, boolean, one_of
 from fineshards.pipeline.recipe_flags import with_recipe
 
