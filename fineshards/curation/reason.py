@@ -17,6 +17,9 @@ class Reason(str):
         found.measured = measured
         return found
 
+    def __reduce__(self) -> tuple[type[Reason], tuple[str, str]]:
+        return Reason, (str(self), self.measured)
+
 
 def below(reason: str, value: float, what: str, bound: float, parameter: str) -> Reason:
     """A reason: a value is below the bound of a parameter.

@@ -20,7 +20,7 @@ from fineshards.curation.step import Judge
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import decisions_name
-from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64
@@ -353,7 +353,7 @@ def _details(
     again = [
         (each, rows)
         for each, rows in chosen
-        if rows is not None and (each.spans or not recipe.steps[each.step].keyed)
+        if rows is not None and (each.spans or _measures(recipe.steps[each.step]))
     ]
     if not again:
         return cuts, measured
@@ -374,6 +374,11 @@ def _details(
             if isinstance(reason, Reason) and reason == each.reason:
                 measured[each] = reason.measured
     return cuts, measured
+
+
+def _measures(step: StepRecord) -> bool:
+    """Whether a step may say what it measured. Other people's code does not, and is not run."""
+    return not step.keyed and ":" not in step.use
 
 
 def removed(before: str, after: str) -> list[str]:
