@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from fractions import Fraction
@@ -15,6 +16,7 @@ from urllib.parse import unquote
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, quoted, with_escaped_bytes
 from fineshards.import_flags import settled_import
+from fineshards.number_parser import byte_count, count
 from fineshards.text_template import template_parts
 
 # The seed's shard size.
@@ -136,7 +138,7 @@ class BuildConfig:
         tokenizer_engine: The library that encodes. All give the same tokens. Default: auto, the
             fastest one that is proven to do so.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
-            of the input.
+            of the input; with a recipe from 1 MiB.
         bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
             default 256 MiB, and more for inputs beyond 70 billion tokens, at most 1.5 GiB on remote
             runners. With deduplication, the keys that it compares at a time, by default 64 MiB.
@@ -375,6 +377,11 @@ class BuildConfig:
             return
         if isinstance(value, str) and str in kinds(flag):
             return
+        if isinstance(value, str):
+            try:
+                value = (byte_count if flag.name.endswith("_bytes") else count)(value)
+            except ArgumentTypeError as error:
+                raise UsageError(f"--{flag.name} {error}.") from None
         # Integers of numpy count too; a bool does not.
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise UsageError(f"--{flag.name} must be a whole number, got {quoted(value)}.")

@@ -95,6 +95,13 @@ def one_of(words: Sequence[str]) -> Callable[[str], str]:
     return word
 
 
+def boolean(text: str) -> bool:
+    """A type of flag that takes true or false."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
+    return text.lower() == "true"
+
+
 def _with_underscores(argument: str) -> str:
     """A flag with underscores for hyphens; a value, or an argument without a flag, as it is."""
     flag, equals, value = argument.partition("=")

@@ -76,6 +76,8 @@ def prepare(config: BuildConfig) -> Launch:
     """
     storage = open_storage(config.folder, config.s3_endpoint)
     job, vocabulary = describe_job(config)
+    if not config.overwrite and config.block_bytes is None:
+        job = _with_earlier_blocks(job, Job.load(storage))
     named = (config.dataset,) if config.dataset else config.patterns + config.test_patterns
     refuse_overlap(storage, job.files, named)
     if not any(file.size for file in job.files):
@@ -154,7 +156,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
         split=rule_of_test_files(test_files) if test_files else _split_rule(config),
-        block_bytes=config.block_bytes or default_block_bytes(files),
+        block_bytes=config.block_bytes or default_block_bytes(files, recipe is not None),
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
         recipe=recipe,
@@ -193,14 +195,28 @@ def _split_rule(config: BuildConfig) -> SplitRule:
     return SplitRule(share, config.test_shards, key, None if key is None else HASH_VERSION)
 
 
-def default_block_bytes(files: Sequence[SourceFile]) -> int:
+def default_block_bytes(files: Sequence[SourceFile], curates: bool) -> int:
     """Returns the bytes of text per block, from the files' sizes alone: every launch agrees.
 
     Large, because a block costs some milliseconds however small it is, and all of FineWeb (tens of
     terabytes of text) should have about a million. Even so, a worker that dies loses only half a
     second of work. Smaller for small inputs, so that all workers are busy to the end.
+
+    curates: whether there is a recipe, whose steps take seconds per megabyte: then blocks are
+    smaller still.
     """
-    return min(max(sum(file.size for file in files) // 32, 16 << 20), 64 << 20)
+    parts, least = (128, 1 << 20) if curates else (32, 16 << 20)
+    return min(max(sum(file.size for file in files) // parts, least), 64 << 20)
+
+
+def _with_earlier_blocks(job: Job, existing: Job | None) -> Job:
+    """A job with the blocks of the one on record, if these are those of a job without a recipe.
+
+    Earlier versions gave them to recipes too, and their jobs go on.
+    """
+    blocks = default_block_bytes(job.files, curates=False)
+    earlier = replace(job, settings=replace(job.settings, block_bytes=blocks))
+    return earlier if existing and existing.settings == earlier.settings else job
 
 
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:

@@ -169,7 +169,7 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
             else "the input has no documents, as far as it was probed."
         )
     # A block is done by one core. A build's are larger than those of the probe.
-    usual = config.block_bytes or default_block_bytes(job.files)
+    usual = config.block_bytes or default_block_bytes(job.files, job.settings.recipe is not None)
     largest = max(usual, *(block.bytes for blocks in found.values() for block in blocks))
     busy = min(usable_cores(), max(1.0, sum(totals.values()) / largest))
     result = _conclude(job, workers, usual, parts, totals, busy, Path(folder))

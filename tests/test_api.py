@@ -137,9 +137,14 @@ def test_arguments_and_flags_describe_the_same_job(sample: Path, tmp_path: Path)
 
     flags = ["--shard_tokens=50000", "--test_fraction=0.25", "--dtype=uint32"]
     assert main(["build", f"--input={sample}", f"--output={tmp_path / 'a'}", *flags]) == 0
-    fineshards.build(input=[sample], output=tmp_path / "b", shard_tokens=50_000, test_fraction=0.25)
+    built = fineshards.build(
+        input=[sample], output=tmp_path / "b", shard_tokens="50k", test_fraction=0.25
+    )
     records = [json.loads((tmp_path / name / "metadata/job.json").read_text()) for name in "ab"]
     assert records[0] == records[1]
+    lines = re.fullmatch(r"Manifest\('[0-9a-f]{12}'\): generation 1, (\d+) shards, .*", repr(built))
+    assert lines is not None
+    assert int(lines[1]) == len(built.shards)
     assert shards_in(tmp_path / "a") == shards_in(tmp_path / "b")
 
 
@@ -151,6 +156,7 @@ def test_arguments_and_flags_describe_the_same_job(sample: Path, tmp_path: Path)
         ({"input": "a"}, "--output"),
         ({"input": "a", "output": "out", "shard_tokens": 0}, "at least 1, got 0"),
         ({"input": "a", "output": "out", "shard_tokens": 1e6}, "whole number, got 1000000.0"),
+        ({"input": "a", "output": "out", "shard_tokens": "1Mi"}, "100M or 1e8, got '1Mi'"),
         ({"input": "a", "output": "out", "shard_tokens": True}, "whole number, got True"),
         ({"input": "a", "output": "out", "shard_tokens": None}, "whole number, got None"),
         ({"input": "a", "output": None}, "--output"),

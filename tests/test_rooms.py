@@ -25,7 +25,8 @@ ROOMS = [
     *("job_status", "reports", "maintenance", "verification", "inspection", "worker"),
     *("exports", "loader", "curation", "encoders", "sources", "publishing", "wording", "shards"),
     *("storage", "config"),
-    *("parser", "import_flags", "text_template", "extras", "cores", "parent", "credentials"),
+    *("parser", "number_parser", "import_flags", "text_template", "extras", "cores"),
+    *("parent", "credentials"),
     *("errors", "printable", "suggestions"),
 ]
 # Folders of the checkout that are installed inside the package.
@@ -41,7 +42,7 @@ ALLOWED = {
     "sources": {"shards", "storage", "text_template", "extras", "credentials", "errors"},
     "shards": {"storage", "text_template", "errors"},
     "storage": {"credentials", "errors", "extras"},
-    "config": {"credentials", "errors", "import_flags", "text_template"},
+    "config": {"credentials", "errors", "import_flags", "number_parser", "text_template"},
     "credentials": {"errors"},
     "import_flags": {"errors"},
     "extras": {"errors"},
@@ -51,7 +52,7 @@ WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
 # They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
 MOST_FILES = 25
-MOST_LINES = 57_189
+MOST_LINES = 57_554
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fineshards.cli.answer import Answer, show
-from fineshards.cli.number_parser import count
+from fineshards.number_parser import count
 from fineshards.parser import Parser
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def _add_flags(parser: Parser) -> None:
     add_flag(more, "--batch_size B", "Batch size. Default: that of the saved run.")
     add_flag(more, "--epochs E", "Epochs to look at. Default: 1.", default=1)
     add_flag(more, "--sequence_length T", "Without --state: the length of a sample.")
-    add_flag(more, "--seed S", "Without --state: the seed of the shuffle.")
+    add_flag(more, "--seed S", "Without --state: the seed of the shuffle. Default: 0.", default=0)
 
 
 def _explain(args: Namespace) -> Answer:
@@ -48,7 +48,7 @@ def _explain(args: Namespace) -> Answer:
     found = explain(args.folder, **given)
     if isinstance(found, ExplainedStep):
         return Answer(asdict(found), describe_step(found))
-    with_steps = args.state is not None or args.seed is not None
+    with_steps = args.state is not None or args.batch_size is not None
     documents = {"documents": [asdict(each) for each in found]}
     return Answer(documents, describe_documents(found, with_steps))
 

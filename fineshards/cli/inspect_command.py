@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 from fineshards.cli.answer import Answer
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation, opened
-from fineshards.cli.number_parser import count
 from fineshards.errors import UsageError
+from fineshards.number_parser import count
 from fineshards.parser import Parser
 
 

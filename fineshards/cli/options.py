@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from fineshards.cli.command import add_flag
-from fineshards.cli.number_parser import byte_count, count, count_or_share
 from fineshards.config import (
     PATTERNS,
     BuildConfig,
@@ -22,7 +21,8 @@ from fineshards.config import (
 )
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text
-from fineshards.parser import Parser, one_of
+from fineshards.number_parser import byte_count, count, count_or_share
+from fineshards.parser import Parser, boolean, one_of
 from fineshards.pipeline.recipe_flags import with_recipe
 
 # Of a Dataflow job, for `estimate`.
@@ -121,7 +121,7 @@ def _add_flags(
         if flag.name in PATTERNS:
             options |= {"action": "extend", "nargs": "+"}
         elif bool in kinds(flag):
-            options |= {"type": _boolean, "nargs": "?", "const": True, "metavar": "true|false"}
+            options |= {"type": boolean, "nargs": "?", "const": True, "metavar": "true|false"}
         elif choices(flag):
             options |= {"type": one_of(choices(flag)), "choices": choices(flag)}
         elif flag.name == "max_bad_rows":
@@ -201,9 +201,3 @@ def _unescaped(text: str) -> str:
         return _ESCAPES[found[0]]
 
     return re.sub(r"\\.?", meaning, text, flags=re.DOTALL)
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
-    return text.lower() == "true"

@@ -6,8 +6,8 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, every_ten_seconds
-from fineshards.cli.command import Command, add_folder
-from fineshards.parser import Parser
+from fineshards.cli.command import Command, add_flag, add_folder
+from fineshards.parser import Parser, boolean
 from fineshards.wording import counted
 
 _SAID = {
@@ -28,6 +28,8 @@ def _add_flags(parser: Parser) -> None:
     )
     for name, (metavar, text) in _SAID.items():
         said.add_argument(f"--{name}", metavar=metavar, help=text)
+    about = "Leave the names of local folders out of provenance.json. Other files keep them."
+    add_flag(said, "--no_paths true|false", about, nargs="?", const=True, type=boolean)
 
 
 def _publish(args: Namespace) -> Answer:
@@ -35,7 +37,7 @@ def _publish(args: Namespace) -> Answer:
     from fineshards.storage.open import open_storage
 
     report = every_ten_seconds(lambda done: f"hashed {counted(done, 'file')}")
-    given = {name: getattr(args, name) for name in _SAID}
+    given = {name: getattr(args, name) for name in (*_SAID, "no_paths")}
     done = publish_files(open_storage(args.folder), given, report)
     return Answer(asdict(done), describe_published(done))
 

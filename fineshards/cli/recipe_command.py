@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_flag
-from fineshards.cli.number_parser import byte_count
 from fineshards.cli.options import add_input_and_step_flags, input_and_steps
 from fineshards.errors import UsageError
+from fineshards.number_parser import byte_count
 from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import recipe_shown
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_flag, add_folder_and_generation
-from fineshards.cli.number_parser import count
+from fineshards.number_parser import count
 from fineshards.parser import Parser
 
 
@@ -41,6 +41,7 @@ def _share_or_count(text: str) -> float | str:
         percent = float(text)
         if 0 < percent <= 100:
             note(f"--sample {text} means {text}% of the documents; write --sample {text}%.")
+            return f"{text}%"
         return percent
     return text if text.endswith("%") else count(text)
 

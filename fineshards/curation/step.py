@@ -8,7 +8,8 @@ defaults; their annotations say what is allowed, and its docstring describes the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import fields, is_dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check_parameters
+from fineshards.suggestions import did_you_mean
 
 
 class Outcome(NamedTuple):
@@ -43,6 +45,17 @@ class Step:
     GOLDEN: ClassVar[bool] = True
     # Parameters that records of earlier versions lack, with the values that such records mean.
     BEFORE: ClassVar[Mapping[str, Any]] = {}
+
+    def __new__(cls, *args: object, **given: object) -> Self:
+        """Raises TypeError for a parameter that the step does not have."""
+        known = [each.name for each in fields(cls) if each.init] if is_dataclass(cls) else given
+        for name in given:
+            if name not in known:
+                raise TypeError(
+                    f"{cls.__name__} has no parameter {name!r}; it has "
+                    f"{', '.join(known) or 'none'}.{did_you_mean(name, known)}"
+                )
+        return super().__new__(cls)
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         """Names what recipes call the step."""

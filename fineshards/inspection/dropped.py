@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.curation.curator import Curator
+from fineshards.curation.reason import Reason
+from fineshards.curation.step import Judge
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import decisions_name
-from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64
@@ -59,7 +61,8 @@ class Decision:
     out of the text as the step found it; empty if the document was dropped. cut: these spans; None
     where they are not found out. witness: the earlier document with the same key. witness_dropped:
     the step that dropped the witness itself, if one did: nothing may be left of what both say.
-    similarity: of the two, from 0 to 1, where the step compared them.
+    similarity: of the two, from 0 to 1, where the step compared them. measured: what a filter
+    measured, the bound and its parameter, where it says so.
     """
 
     document: SourceText
@@ -70,6 +73,7 @@ class Decision:
     witness: SourceText | None
     witness_dropped: str | None
     similarity: float | None = None
+    measured: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,8 @@ def show_dropped(
         step: Only those of this step, from 1.
         document: Only this one: the path of its file, or its number, then a colon and its row.
         count: How many to choose, by a hash of their places: the same ones every time.
-        cuts: Whether to find out what was cut, which loads all steps of the recipe and runs them.
+        cuts: Whether to find out what was cut or measured, which loads all steps of the recipe and
+            runs them.
 
     Raises:
         UsageError: For a dataset without a recipe, or a step, reason or file that is not there.
@@ -252,7 +257,7 @@ def _with_texts(
     texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses])
     dropping = _dropping(dataset, {each.witness for each in chosen if each.witness is not None})
     rows = [(each, texts[each.place][1]) for each in chosen]
-    cuts = _cuts(dataset, recipe, rows) if with_cuts else {}
+    cuts, measured = _details(dataset, recipe, rows) if with_cuts else ({}, {})
     return [
         Decision(
             document=texts[each.place][0],
@@ -265,6 +270,7 @@ def _with_texts(
                 recipe.step_name(dropping[each.witness]) if each.witness in dropping else None
             ),
             similarity=each.similarity,
+            measured=measured.get(each),
         )
         for each in chosen
     ]
@@ -336,24 +342,44 @@ def _file_of(dataset: Dataset, recipe: RecipeRecord, step: int, number: int) -> 
     return index
 
 
-def _cuts(
+def _details(
     dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[tuple[_Chosen, Rows | None]]
-) -> dict[_Chosen, list[str]]:
-    """The spans that steps cut out of texts; steps that cannot be loaded give none."""
-    cutting = [(each, rows) for each, rows in chosen if each.spans and rows is not None]
-    if not cutting:
-        return {}
+) -> tuple[dict[_Chosen, list[str]], dict[_Chosen, str]]:
+    """The spans that steps cut out of texts, and what filters measured, by judging texts again.
+
+    Steps that cannot be loaded give none.
+    """
+    cuts: dict[_Chosen, list[str]] = {}
+    measured: dict[_Chosen, str] = {}
+    again = [
+        (each, rows)
+        for each, rows in chosen
+        if rows is not None and (each.spans or _measures(recipe.steps[each.step]))
+    ]
+    if not again:
+        return cuts, measured
     try:
         curator = Curator.of(recipe)
     except FineshardsError:
-        return {}
-    found = {}
-    for each, rows in cutting:
+        return cuts, measured
+    for each, rows in again:
         batch = batch_of(rows, dataset.manifest.files[each.file])
         decisions = read_decisions(dataset.storage, each.file)
-        before, after = (curator.texts(batch, decisions, each.step + n).strings[0] for n in (0, 1))
-        found[each] = removed(before, after)
-    return found
+        found = curator.texts(batch, decisions, each.step)
+        step = curator.steps[each.step]
+        if each.spans:
+            after = curator.texts(batch, decisions, each.step + 1)
+            cuts[each] = removed(found.strings[0], after.strings[0])
+        elif isinstance(step, Judge):
+            (reason,) = step.apply_again(found).reasons or [None]
+            if isinstance(reason, Reason) and reason == each.reason:
+                measured[each] = reason.measured
+    return cuts, measured
+
+
+def _measures(step: StepRecord) -> bool:
+    """Whether a step may say what it measured. Other people's code does not, and is not run."""
+    return not step.keyed and ":" not in step.use
 
 
 def removed(before: str, after: str) -> list[str]:
@@ -379,6 +405,7 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
         document = each.document
         lines += [
             f"{did} by {each.step}: {each.reason}",
+            *([f"  found    {each.measured}"] if each.measured else []),
             f"  source   {document.file}, row {document.row:,}",
             f"  id       {document.id}",
             *_text_lines("text", document),

@@ -69,6 +69,13 @@ class Estimate:
     hub: str | None = None
     curation: Curation | None = None
 
+    def __repr__(self) -> str:
+        about = "" if self.exact else "about "
+        return (
+            f"Estimate: {about}{self.tokens:,} tokens of {self.documents:,} documents, "
+            f"{size(self.output_bytes)}, {duration(self.seconds)} on {counted(self.cores, 'core')}"
+        )
+
 
 def hub_limit(files: Iterable[SourceFile]) -> str | None:
     """How long the hub's limit alone makes a build take; None if the files are within it.

@@ -77,7 +77,7 @@ def explain(
     document: int | None = None,
     id: str | None = None,
     state: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    seed: int | None = None,
+    seed: int = 0,
     batch_size: int | None = None,
     sequence_length: int | None = None,
     rank: int = 0,
@@ -126,7 +126,7 @@ def explain(
             raise UsageError(f"--state is {quoted(state)}; give a dict or a file.")
         saved = state if isinstance(state, Mapping) else load_state(os.fspath(state))
         loader, split = loader_of(path, saved, batch_size, rank, world_size)
-    elif seed is not None or step is not None:
+    elif step is not None or batch_size is not None or seed:
         loader, split = new_loader(path, seed, batch_size, sequence_length, rank, world_size)
     if document is not None or id is not None:
         return explain_document(path, document, id, sequence_length, loader, epochs)
@@ -193,16 +193,16 @@ def loader_of(
 
 def new_loader(
     folder: str,
-    seed: int | None,
+    seed: int,
     batch_size: int | None,
     sequence_length: int | None,
     rank: int,
     world_size: int,
 ) -> tuple[BatchLoader, str]:
     """A loader without a state, as a training makes it that shuffles `train` with a seed."""
-    if seed is None or batch_size is None or sequence_length is None:
+    if batch_size is None or sequence_length is None:
         raise UsageError(
-            "a step needs --state, or --seed, --batch_size and --sequence_length of the training."
+            "a step needs --state, or --batch_size and --sequence_length of the training."
         )
     dataset = TokenDataset(folder, "train", sequence_length=sequence_length)
     return BatchLoader(dataset, batch_size, seed, rank, world_size, prefetch=0), "train"

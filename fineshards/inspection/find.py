@@ -29,6 +29,7 @@ class Match:
     """A document that was found.
 
     number: its number in the stream. file, row: its source. pieces: its tokens, by shard.
+    redacted: whether all of them are EOT by now.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Match:
     row: int
     id: str | None
     pieces: list[PieceFound]
+    redacted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ def _match(dataset: Dataset, position: int, index: int) -> Match:
     piece = dataset.table(position).piece(index)
     shard = dataset.manifest.shards[position].name
     found = PieceFound(shard, index, piece.offset, piece.offset + piece.length)
-    return Match(piece.document, piece.file, piece.row, piece.id, [found])
+    redacted = piece.redacted > 0
+    return Match(piece.document, piece.file, piece.row, piece.id, [found], redacted)
 
 
 def describe_found(found: Found) -> list[str]:
@@ -185,4 +188,5 @@ def _describe(match: Match) -> list[str]:
             f"its document {piece.document:,}"
             for piece in match.pieces
         ),
+        *["  redacted: its tokens are EOT"] * match.redacted,
     ]

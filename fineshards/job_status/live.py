@@ -22,7 +22,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.job_status.stages import describe_pace, list_writing, stages_of, stillness
+from fineshards.job_status.stages import (
+    describe_pace,
+    list_writing,
+    present_stage,
+    stages_of,
+    stillness,
+)
 from fineshards.job_status.status import Status, StatusReader, pause_after
 from fineshards.printable import printable
 from fineshards.reports.markup import asset, content_policy, page
@@ -234,7 +240,7 @@ def _figures(status: Status, is_idle: bool) -> list[tuple[str, str]]:
     elif status.tokens_per_second:
         per_second = approximately(round(status.tokens_per_second))
     left = unknown if status.seconds_left is None else duration(status.seconds_left)
-    pace = [(rate, per_second), ("Left in this stage", left)]
+    pace = [(rate, per_second), (f"Left in {present_stage(status)}", left)]
     if status.seconds_running is not None:
         pace.insert(0, ("Running for", duration(status.seconds_running)))
     return [

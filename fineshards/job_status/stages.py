@@ -84,6 +84,12 @@ def _stages(status: Status) -> Iterator[Stage]:
     yield Stage("write", state("writing"), status.shards, status.shards_total, detail)
 
 
+def present_stage(status: Status) -> str:
+    """Which stage an unfinished job is in. No rate is known of those that follow."""
+    states = [stage.state for stage in _stages(status)]
+    return f"stage {states.index('now') + 1} of {len(states)}"
+
+
 def _of(done: int, total: int | None, noun: str) -> str:
     """How much of a total is done; the total alone if it is all done."""
     if total is None:
@@ -116,8 +122,8 @@ def describe_pace(status: Status, surely_runs: bool = False) -> str:
         words.append(f"{approximately(round(status.tokens_per_second))} tokens/s")
     if status.bytes_per_second and status.stage == "judging":
         words.append(f"{status.bytes_per_second / 1e6:.1f} MB/s of text")
-    if status.seconds_left is not None:
-        words.append(f"about {duration(status.seconds_left)} left in this stage")
+    if status.seconds_left is not None and status.stage != "finished":
+        words.append(f"about {duration(status.seconds_left)} left in {present_stage(status)}")
     words.append(f"last written {duration(status.seconds_idle)} ago")
     if status.seconds_running is not None:
         words.append(f"running for {duration(status.seconds_running)}")

@@ -46,7 +46,8 @@ class WholeDocument:
         row: The row in that file.
         id: The value of the id column; None if there is none.
         text: Its text, from its tokens; empty if it was redacted.
-        tokens: Its tokens, uint32, shape (n,), EOT first.
+        tokens: Its tokens, uint32, shape (n,), EOT first; all EOT if it was redacted.
+        redacted: Whether it was redacted.
     """
 
     number: int
@@ -55,6 +56,7 @@ class WholeDocument:
     id: str | None
     text: str
     tokens: npt.NDArray[np.uint32]
+    redacted: bool
 
 
 def pieces_between(

@@ -63,8 +63,9 @@ _PARQUET = "application/x-parquet"
 _JSON = "application/json"
 _TEXT = "text/plain"
 
-# Followed by the version of fineshards that wrote this file.
+# Followed by the version of fineshards that wrote this file, and by a flag that it was given.
 _PUBLISHED_BY = "fineshards publish "
+_NO_PATHS = " --no_paths"
 _CONTENT = "urn:fineshards:content:"
 _TABLES = "document-tables"
 _SPLIT_KINDS = {"test": "cr:TestSplit", "train": "cr:TrainingSplit"}
@@ -108,7 +109,7 @@ def to_bytes(manifest: Manifest, found: Sums, said: Description) -> bytes:
             {"@type": "prov:Activity", "prov:label": label}
             for label in (
                 f"fineshards {manifest.versions['fineshards']}",
-                f"{_PUBLISHED_BY}{version('fineshards')}",
+                f"{_PUBLISHED_BY}{version('fineshards')}{_NO_PATHS * said.no_paths}",
             )
         ],
         "rai:dataPreprocessingProtocol": facts.steps(manifest),
@@ -138,6 +139,7 @@ def said_in(content: bytes, manifest: Manifest) -> Description:
             url=as_text(fields.get("url", "")),
             date_published=as_text(fields.get("datePublished", "")),
             citation=as_text(fields.get("citeAs", "")),
+            no_paths=_published_by(fields).endswith(_NO_PATHS),
         )
         found.check()
     return replace(found, name="") if found.name == facts.default_name(manifest) else found
@@ -149,10 +151,15 @@ def other_version(content: bytes) -> str:
     Raises OutputError for a file that no version has written.
     """
     with _damage_reported():
-        labels = [as_text(each["prov:label"]) for each in _unsealed(content)["prov:wasGeneratedBy"]]
-        (found,) = (label for label in labels if label.startswith(_PUBLISHED_BY))
-    wrote = found.removeprefix(_PUBLISHED_BY)
+        wrote = _published_by(_unsealed(content)).removesuffix(_NO_PATHS)
     return "" if wrote == version("fineshards") else wrote
+
+
+def _published_by(fields: dict[str, Any]) -> str:
+    """The version that wrote the file, and its flag."""
+    labels = [as_text(each["prov:label"]) for each in fields["prov:wasGeneratedBy"]]
+    (found,) = (label for label in labels if label.startswith(_PUBLISHED_BY))
+    return found.removeprefix(_PUBLISHED_BY)
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
+from typing import Any
 
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, with_escaped_bytes
@@ -27,6 +28,7 @@ class Description:
         url: Its page.
         date_published: The day of its publication, as 2026-11-30.
         citation: How to cite it, as BibTeX.
+        no_paths: Whether the names of local folders are left out of the provenance.
     """
 
     name: str = ""
@@ -36,13 +38,18 @@ class Description:
     url: str = ""
     date_published: str = ""
     citation: str = ""
+    no_paths: bool = False
 
-    def with_given(self, **given: str | None) -> Description:
+    def with_given(self, **given: str | bool | None) -> Description:
         """The description with other values where some are given; an empty one says nothing.
 
         Raises UsageError for values that cannot be published.
         """
-        said = {name: value.strip() for name, value in given.items() if value is not None}
+        said: dict[str, Any] = {
+            name: value.strip() if isinstance(value, str) else value
+            for name, value in given.items()
+            if value is not None
+        }
         if said.get("license"):
             said["license"] = license_url(said["license"])
         found = replace(self, **said)
@@ -51,10 +58,10 @@ class Description:
 
     def check(self) -> None:
         """Raises UsageError for values that cannot be published."""
-        for field in fields(self):
-            value = getattr(self, field.name)
+        texts = {name: value for name, value in asdict(self).items() if isinstance(value, str)}
+        for name, value in texts.items():
             if with_escaped_bytes(value) != value:
-                raise UsageError(f"--{field.name}: it is not valid UTF-8. Write it in UTF-8.")
+                raise UsageError(f"--{name}: it is not valid UTF-8. Write it in UTF-8.")
         refuse_secrets(self.url, "--url")
         refuse_secrets(self.license, "--license")
         if self.url and not is_url(self.url):
@@ -70,11 +77,10 @@ class Description:
             raise UsageError(f"--creator {self.creator}: no name. Write it as person:NAME.")
         if "\n" in self.name or len(self.name) > 200:
             raise UsageError("--name: it must be one line of at most 200 characters.")
-        for field in fields(self):
-            if "<!--" in getattr(self, field.name):
+        for name, value in texts.items():
+            if "<!--" in value:
                 raise UsageError(
-                    f"--{field.name}: it holds <!--, which begins a comment in README.md. Leave it "
-                    "out."
+                    f"--{name}: it holds <!--, which begins a comment in README.md. Leave it out."
                 )
 
     def missing(self) -> list[str]:

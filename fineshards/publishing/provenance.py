@@ -8,9 +8,11 @@ dataset depend on none of them.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+from fineshards.publishing.folders import Folders
 from fineshards.publishing.sums import Sums
 from fineshards.shards.job.job import settings_to_json
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
@@ -20,9 +22,20 @@ BUILD_TYPE = "urn:fineshards:build:v1"
 BUILDER = "urn:fineshards:builder:v1"
 
 
-def to_bytes(manifest: Manifest, found: Sums) -> bytes:
-    """The content of `metadata/provenance.json`. found: the SHA-256 of each file."""
+def to_bytes(manifest: Manifest, found: Sums, no_paths: bool) -> bytes:
+    """The content of `metadata/provenance.json`.
+
+    found: the SHA-256 of each file. no_paths: whether local folders have numbers for names.
+    """
     tokenizer = manifest.settings.tokenizer
+    origin = dict(manifest.origin)
+    settings = settings_to_json(manifest.settings, manifest.version)
+    files = [each for file in manifest.files for each in (file, *file.companions)]
+    folders = Folders()
+    if no_paths:
+        files = [replace(file, path=folders.in_text(file.path)) for file in files]
+        origin = {} if any("://" not in file.path for file in files) else origin
+        settings = folders.in_recipe(settings)
     statement = {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [_subject(name, found[name], manifest) for name in sorted(found)],
@@ -31,8 +44,8 @@ def to_bytes(manifest: Manifest, found: Sums) -> bytes:
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
                 "externalParameters": {
-                    "origin": dict(manifest.origin),
-                    "settings": settings_to_json(manifest.settings, manifest.version),
+                    "origin": origin,
+                    "settings": settings,
                     "generations": [
                         {"files": each.files, "redacted": each.redacted}
                         for each in manifest.generations
@@ -41,11 +54,7 @@ def to_bytes(manifest: Manifest, found: Sums) -> bytes:
                 "resolvedDependencies": [
                     *_hub_datasets(manifest),
                     # Each followed by the files that it cannot be read without.
-                    *(
-                        _source(each)
-                        for file in manifest.files
-                        for each in (file, *file.companions)
-                    ),
+                    *map(_source, files),
                     {
                         "name": tokenizer.name,
                         "digest": {"sha256": tokenizer.vocabulary_sha256},
@@ -81,5 +90,8 @@ def _hub_datasets(manifest: Manifest) -> list[dict[str, Any]]:
 
 def _source(file: SourceFile) -> dict[str, Any]:
     # A local file has no digest: its identity is the time of its last change.
-    uri = file.path if "://" in file.path else f"file://{quote(file.path)}"
+    uri = file.path
+    if "://" not in uri:
+        scheme = "file://" if uri.startswith("/") else "urn:fineshards:source:"
+        uri = f"{scheme}{quote(uri)}"
     return {"uri": uri, "annotations": {"bytes": file.size, "identity": file.identity}}

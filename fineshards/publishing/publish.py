@@ -21,6 +21,7 @@ from fineshards.publishing.file_names import (
     PUBLISHED,
     SUMS_NAME,
 )
+from fineshards.publishing.folders import files_with_folders
 from fineshards.publishing.sums import Sums
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -42,6 +43,7 @@ class Published:
         hashed: Files of the dataset that were read and hashed.
         own_card: Whether README.md is its owner's own, and was left as it is.
         missing: What Croissant requires and no one has said, as names of arguments.
+        with_folders: Files with names of local folders, as patterns; empty if there are none.
 
     Example:
         >>> import fineshards
@@ -55,6 +57,7 @@ class Published:
     hashed: int
     own_card: bool
     missing: list[str]
+    with_folders: list[str]
 
 
 def publish(
@@ -67,6 +70,7 @@ def publish(
     url: str | None = None,
     date_published: str | None = None,
     citation: str | None = None,
+    no_paths: bool | None = None,
 ) -> Published:
     """Describes a finished dataset to others: Croissant, a card, SHA-256 sums, provenance.
 
@@ -83,6 +87,8 @@ def publish(
         url: Its page.
         date_published: The day of its publication, as `2026-11-30`.
         citation: How to cite it, as BibTeX.
+        no_paths: Whether to leave the names of local folders out of the provenance. The manifest
+            and other files keep them: `with_folders` of what is returned names these.
 
     Returns:
         What was written.
@@ -107,13 +113,14 @@ def publish(
         "url": url,
         "date_published": date_published,
         "citation": citation,
+        "no_paths": no_paths,
     }
     return publish_files(open_storage(os.fspath(folder)), given)
 
 
 def publish_files(
     storage: Storage,
-    given: Mapping[str, str | None],
+    given: Mapping[str, str | bool | None],
     report: Callable[[int], None] = lambda done: None,
 ) -> Published:
     """As `publish`. report: is told how many files of the dataset are hashed."""
@@ -144,7 +151,10 @@ def publish_files(
     # Where files are written at first, also those that a killed process has left.
     Checkpoints.of(storage, manifest.job).clear(kept)
     digests = {each: hashlib.sha256(content).hexdigest() for each, content in contents.items()}
-    return Published(storage.root, digests, len(found), own_card, said.missing())
+    with_folders = files_with_folders(manifest)
+    with_folders += [PROVENANCE_NAME] * (bool(with_folders) and not said.no_paths)
+    missing = said.missing()
+    return Published(storage.root, digests, len(found), own_card, missing, with_folders)
 
 
 def _refuse_folders(storage: Storage) -> None:
@@ -168,7 +178,7 @@ def expected(
     listed = dict(found) if digest is None else {**found, CARD_NAME: digest}
     return {
         SUMS_NAME: sums.to_bytes(listed),
-        PROVENANCE_NAME: provenance.to_bytes(manifest, found),
+        PROVENANCE_NAME: provenance.to_bytes(manifest, found, said.no_paths),
         CROISSANT_NAME: croissant.to_bytes(manifest, listed, said),
     }
 
@@ -179,6 +189,12 @@ def describe_published(done: Published) -> list[str]:
     lines += [f"  {digest[:12]}  {name}" for name, digest in sorted(done.files.items())]
     if done.own_card:
         lines.append(f"  {CARD_NAME} is your own, and was left as it is")
+    if done.with_folders:
+        lines.append(
+            f"names of local folders are in {', '.join(done.with_folders)}. --no_paths leaves them "
+            f"out of {PROVENANCE_NAME}; verify needs them in the others. The same files in a "
+            "folder of another name give the same shards."
+        )
     if done.missing:
         flags = ", ".join(f"--{name}" for name in done.missing)
         lines.append(f"Croissant requires more than the dataset can say: {flags}")

@@ -208,9 +208,19 @@ def _steps(dataset: Dataset, with_examples: bool) -> tuple[StepRow, ...]:
     if recipe is None:
         return ()
     rows = []
+    # The manifest counts the bytes that the source has; the statistics those that the step found.
+    measured = {
+        (each.step, each.reason): each.bytes
+        for each in stats(dataset.storage.root, generation=dataset.manifest.generation).counts
+        if (each.scope, each.measure) == ("dropped", "total")
+    }
     found = counts.documents + counts.documents_dropped
     for number, step in enumerate(recipe.steps):
-        reasons = [each for each in counts.dropped if each.step == number]
+        reasons = [
+            replace(each, text_bytes=measured.get((number, each.reason), each.text_bytes))
+            for each in counts.dropped
+            if each.step == number
+        ]
         reasons.sort(key=lambda each: (-each.documents, each.reason))
         dropped = sum(each.documents for each in reasons)
         rows.append(

@@ -39,7 +39,7 @@ class Document:
 
     number: index in the dataset. shard, offset: position of its first token. file, row: its source.
     id: its id in the source, or None. tokens: uint32, shape (n,), EOT first. split_hash: of its
-    split key; None where the split is not by document.
+    split key; None where the split is not by document. redacted: whether its table says so.
     """
 
     number: int
@@ -50,6 +50,7 @@ class Document:
     id: str | None
     tokens: npt.NDArray[np.uint32]
     split_hash: int | None
+    redacted: bool
 
 
 class Dataset:
@@ -111,6 +112,7 @@ class Dataset:
             id=first.id,
             tokens=np.concatenate(parts),
             split_hash=first.split_hash,
+            redacted=first.redacted > 0,
         )
 
     def ranges(self, number: int) -> list[tuple[str, int, int]]:

@@ -92,8 +92,8 @@ def verify(
     Args:
         folder: The folder of the dataset or of the export, local, `gs://` or `s3://`.
         sample: What to tokenize again from its sources and compare: a share of the documents,
-            such as "1%", or about a number of them, such as 1000. A number up to 100 is a
-            percentage. At least one document, unless it is 0. With a recipe the same share of what
+            such as "1%", or about a number of them, such as 1000. 100 means all; smaller numbers
+            are refused. At least one document, unless it is 0. With a recipe the same share of what
             it dropped is judged again. The sources must be where the job read them. Default: 0,
             none.
         generation: The generation to check, from 1, of a dataset that has grown. Default: the
@@ -114,7 +114,7 @@ def verify(
 
     Example:
         >>> import fineshards
-        >>> verdict = fineshards.verify(dataset_folder, sample=100)
+        >>> verdict = fineshards.verify(dataset_folder, sample="100%")
         >>> verdict.ok, verdict.problems, verdict.sampled
         (True, [], 1063)
     """
@@ -165,6 +165,11 @@ class _Sample:
             )
         if not number:
             return None
+        if not share and number < 100:
+            raise UsageError(
+                f"--sample {sample}: write a share as text, such as '1%' or '100%'. A number of "
+                "documents is larger than 100."
+            )
         return cls(number) if share or number <= 100 else cls(None, number)
 
     def percent_of(self, documents: int) -> float:

@@ -32,8 +32,8 @@ from support.tokenizer_files import path_of
 from fineshards import BatchLoader, TokenDataset
 from fineshards.cli.cli import main
 from fineshards.cli.command_table import COMMANDS
-from fineshards.cli.number_parser import byte_count, count
 from fineshards.config import BuildConfig
+from fineshards.number_parser import byte_count, count
 from fineshards.printable import printable
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

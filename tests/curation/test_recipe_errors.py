@@ -68,7 +68,10 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
         ("[[steps]\nuse", "is not TOML: "),
         ("\x00", "is not TOML: "),
         ("[build]\nshard_token = 3", "build.shard_token is not a flag"),
-        ("[build]\nshard_tokens = 'x'", "--shard_tokens must be a whole number, got 'x'"),
+        (
+            "[build]\nshard_tokens = 'x'",
+            "--shard_tokens must be a whole number such as 100000000, 100M or 1e8, got 'x'",
+        ),
         ('[[steps]]\nuse = "no.such:function"', "no.such"),
         ('[[steps]]\nuse = "datatrove:NoSuch"', "NoSuch"),
         ('[[steps]]\nuse = "sample"\nrate = nan', "(sample): rate is nan, expected a number that"),

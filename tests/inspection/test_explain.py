@@ -223,6 +223,8 @@ def test_a_step_is_explained_by_a_seed(
     by_state = explained(capsys, folder, "--state", tmp_path / "state.json", "--step", 3)
     flags = ["--seed", 2, "--batch_size", 6, "--sequence_length", LENGTH]
     assert explained(capsys, folder, "--step", 3, *flags) == by_state
+    by_default = explained(capsys, folder, "--step", 3, *flags[2:])
+    assert by_default == explained(capsys, folder, "--step", 3, "--seed", 0, *flags[2:]) != by_state
     assert main(["explain", str(folder), "--step", "3", *map(str, flags)]) == 0
     shown = capsys.readouterr().out
     assert "\N{REPLACEMENT CHARACTER}" not in shown
@@ -352,7 +354,7 @@ def test_the_steps_of_a_document_draw_it(
         ),
         (
             "--step 3 --seed 1",
-            "a step needs --state, or --seed, --batch_size and --sequence_length",
+            "a step needs --state, or --batch_size and --sequence_length",
         ),
         ("--state {tmp}/start.json --step 0 --rank 3", "rank is 3"),
         ("--step 3 --document 3", "not allowed with"),

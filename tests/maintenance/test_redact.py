@@ -94,6 +94,22 @@ def test_inspect_says_that_a_document_is_redacted(
             assert json.loads(capsys.readouterr().out)["redacted"] == 3
 
 
+def test_a_program_sees_which_documents_are_redacted(dataset: Path) -> None:
+    count = len(documents_of(dataset))
+    redact(str(dataset), ids=["secret"])
+    read = fineshards.TokenDataset(dataset, sequence_length=8)
+    documents = [read.document(number) for number in range(count)]
+    assert {document.id for document in documents if document.redacted} == {"secret"}
+    for document in documents:
+        assert document.redacted == (
+            (document.tokens[1:] == EOT).all() and len(document.tokens) > 1
+        )
+        assert (document.text == "") >= document.redacted
+        if document.id is not None:
+            found = fineshards.find(dataset, id=document.id)
+            assert [match.redacted for match in found.matches] == [document.redacted]
+
+
 def test_a_redacted_dataset_grows_and_is_repaired(grown: Path, dataset: Path) -> None:
     redact(str(dataset), documents=[3, 40])
     more = write_rows(dataset.parent / "more.parquet", made_up_rows(12, 20))

@@ -210,7 +210,7 @@ def test_an_import_of_what_a_build_gave_has_its_bytes(
         output = tmp_path / f"taken-{number}"
         assert main(["import", *how, f"--block_bytes={size}", f"--output={output}"]) == 0
         assert shards_in(output) == shards_in(built)
-    assert verify(str(output), sample=5).problems == []
+    assert verify(str(output), sample="5%").problems == []
     capsys.readouterr()
     assert main(["inspect", str(output)]) == 0
     described = capsys.readouterr().out

@@ -226,13 +226,57 @@ def test_the_page_names_all_files_with_names_of_local_folders(
         flags = [f"--input={secret}/{name}.jsonl", "--max_bad_rows=1"]
         flags += [f"--output={out}", "--test_fraction=0"] if command == "build" else [str(out)]
         assert in_process(command, *flags).returncode == 0
-    fineshards.publish(out, **SAID)
+    done = fineshards.publish(out, **SAID)
     listed = PAGE.partition("Names of local folders are published")[2].partition("\n### ")[0]
     patterns = re.findall(r"`(metadata/[^`]+)`", listed)
     named = {path for pattern in patterns for path in out.glob(pattern)}
     assert all(list(out.glob(pattern)) for pattern in patterns)
     found = {out / name for name, content in files_in(out).items() if b"secret-folder" in content}
-    assert found == named
+    assert found == named == {path for each in done.with_folders for path in out.glob(each)}
+    provenance = out / PROVENANCE_NAME
+    for no_paths in (True, None):
+        done = fineshards.publish(out, no_paths=no_paths)
+        assert {path for each in done.with_folders for path in out.glob(each)} == named - {
+            provenance
+        }
+        assert b"secret-folder" not in provenance.read_bytes()
+        assert problems(out) == []
+    dependencies = json.loads(provenance.read_bytes())["predicate"]["buildDefinition"][
+        "resolvedDependencies"
+    ]
+    assert [each["uri"] for each in dependencies[:-1]] == [
+        f"urn:fineshards:source:folder-1/{name}.jsonl" for name in "ab"
+    ]
+    fineshards.publish(out, no_paths=False)
+    assert b"secret-folder" in provenance.read_bytes()
+
+
+def test_no_folder_of_a_recipe_is_in_the_provenance(
+    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    folder, out = tmp_path / "secret-folder", tmp_path / "out"
+    for place in ("one", "two"):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "a.jsonl").write_text(f'{{"text": "{place} {place} {place}"}}\n')
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f"""steps = [{{use = "where", sql = "text <> 'a/b'"}},
+        {{use = "seen_in", files = ["{folder}/two/a.jsonl"]}},
+        {{use = "decontaminate", files = ["{folder}/two/*.jsonl"], ngram = 3}}]"""
+    )
+    flags = [f"--input={folder}/one/a.jsonl", f"--recipe={recipe}", "--test_fraction=0"]
+    assert in_process("build", *flags, f"--output={out}").returncode == 0
+    assert main(["publish", str(out), "--no_paths"]) == 0
+    content = (out / PROVENANCE_NAME).read_bytes()
+    assert b"secret-folder" not in content
+    where, seen_in, decontaminate = json.loads(content)["predicate"]["buildDefinition"][
+        "externalParameters"
+    ]["settings"]["recipe"]["steps"]
+    assert where["parameters"]["sql"] == "text <> 'a/b'"
+    assert seen_in["parameters"]["files"] == ["folder-2/a.jsonl"]
+    assert decontaminate["parameters"]["files"] == ["folder-2/*.jsonl"]
+    assert "folder-2/a.jsonl" in decontaminate["pins"]
+    assert problems(out) == []
 
 
 def test_the_same_call_writes_the_same_bytes(

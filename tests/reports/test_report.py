@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -628,3 +629,26 @@ def test_a_report_from_and_on_object_storage_has_the_bytes_of_a_local_one(
         fineshards.report(place, output=f"{place}/x.html")
     with pytest.raises(UsageError, match="is in the dataset's folder"):
         fineshards.report(place, output=place)
+
+
+def test_a_step_shows_what_it_dropped_with_the_bytes_of_stats(tmp_path: Path) -> None:
+    """A step before rewrites the texts, so that the source has other bytes."""
+    texts = [f"Text number {number}.\n***\n{'Long. ' * number}" for number in range(1, 91)]
+    growing.write_rows(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    (tmp_path / "recipe.toml").write_text(
+        'steps = [{use = "symbol_lines"}, {use = "length", min_chars = 300}]'
+    )
+    flags = [f"--recipe={tmp_path}/recipe.toml", "--test_fraction=0"]
+    growing.build(tmp_path / "out", tmp_path / "a.jsonl", *flags)
+    recipe = words_of(html.fromstring(written(tmp_path / "out", tmp_path / "r.html")), "recipe")
+    (found,) = (
+        each
+        for each in fineshards.stats(tmp_path / "out", step=2).counts
+        if (each.scope, each.measure) == ("dropped", "total")
+    )
+    (of_source,) = Manifest.load_finished(open_storage(f"{tmp_path}/out")).counts().dropped
+    assert of_source.documents == found.documents > 0
+    assert of_source.text_bytes == found.bytes + len("***\n") * found.documents
+    assert f"{found.bytes:,}" in recipe
+    assert f"{of_source.text_bytes:,}" not in recipe
+    assert re.search(r"Dropped: min_chars \d+ characters, below 300: min_chars", recipe)

@@ -15,6 +15,7 @@ from support.oracle import EOT
 
 import fineshards
 from fineshards.cli.cli import main
+from fineshards.errors import UsageError
 
 FLAGS = ["--shard_tokens=1000", "--keep_checkpoints"]
 TEXTS = [f"The {number}th of four hundred documents." for number in range(400)]
@@ -229,6 +230,14 @@ def test_a_sample_is_a_share_or_a_number_of_documents(
     assert abs(compared - wanted) <= (60 if wanted < len(TEXTS) else 0)
     assert problems == []
     assert compared == fineshards.verify(dataset, sample=sample.replace("1k", "1000")).sampled
+
+
+@pytest.mark.parametrize("sample", [1.0, 0.01, 1, 99, "5"])
+def test_a_program_says_whether_it_means_a_share_or_a_number(
+    dataset: Path, sample: float | str
+) -> None:
+    with pytest.raises(UsageError, match="write a share as text, such as '1%' or '100%'"):
+        fineshards.verify(dataset, sample=sample)
 
 
 def test_a_bare_percentage_is_noted(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,8 @@ def __getattr__(name: str) -> object:
     # Imported when first used, as each needs other libraries.
     from fineshards.curation.recipe import STEPS, step_class
 
+    if name == "__all__":  # what help() shows
+        return __dir__()
     if name == "UserFunction":
         from fineshards.curation.steps.user_function import UserFunction
 

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Positive, at_least
+from fineshards.curation.reason import Reason, below
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer
 
@@ -97,8 +98,11 @@ class C4Quality(Judge, name="c4_quality"):
         sentences = len(kept)
         if self.split_paragraph and self.min_num_sentences != -1:
             sentences = sum(map(tokenizer(self.language).plain_sentences, kept))
-        few = sentences < self.min_num_sentences
-        return Outcome(["too_few_sentences" if few else None], [self._join(kept)])
+        least, reason = self.min_num_sentences, None
+        if sentences < least:
+            what = "sentences are left"
+            reason = below("too_few_sentences", sentences, what, least, "min_num_sentences")
+        return Outcome([reason], [self._join(kept)])
 
     def _split(self, text: str) -> Sequence[str]:
         if self.split_paragraph:
@@ -139,11 +143,11 @@ class C4Quality(Judge, name="c4_quality"):
             if suspicious:
                 lowered = line.lower()
                 if self.filter_lorem_ipsum and "lorem ipsum" in lowered:
-                    return "lorem_ipsum"
+                    return Reason("lorem_ipsum", "a line has lorem ipsum: filter_lorem_ipsum")
                 if self.filter_javascript and "javascript" in lowered:
                     continue
                 if self.filter_curly_bracket and "{" in line:
-                    return "curly_bracket"
+                    return Reason("curly_bracket", "a line has {: filter_curly_bracket")
                 if self.filter_policy and any(phrase in lowered for phrase in _POLICIES):
                     continue
             kept.append(line)

@@ -18,6 +18,7 @@ from fineshards.curation.fasttext_model import (
     refuse_unknown,
 )
 from fineshards.curation.parameters import assign, check, is_number, nonempty, one_of, rule
+from fineshards.curation.reason import compared
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import words
@@ -105,6 +106,17 @@ class FastText(Judge, name="fasttext"):
             reasons.append(None if left.strip() else "fasttext")
         return Outcome(reasons, None if self.filter_mode == "DOCUMENT" else texts)
 
+    def apply_again(self, document: Batch) -> Outcome:
+        outcome = self.apply(document)
+        if outcome.reasons == [None] or self.filter_mode != "DOCUMENT":
+            return outcome
+        (text,) = document.strings
+        scores = self._scores(load_model(pinned(self.model_url)), text)
+        score, least, label = max(scores, key=lambda each: each[0] - each[1])
+        what, keeps = f"is the score of {label}", self.keep_labels is not None
+        how, parameter = ("below", "keep_labels") if keeps else ("not below", "remove_labels")
+        return Outcome([compared("fasttext", score, what, how, least, parameter)])
+
     def _units(self, text: str) -> list[str]:
         """The parts of a text that are judged by themselves."""
         if self.filter_mode == "PARAGRAPH":
@@ -112,12 +124,14 @@ class FastText(Judge, name="fasttext"):
         return words.tokenizer("en").split_sentences(text) if self._by_sentence else [text]
 
     def _passes(self, model: Model, unit: str) -> bool:
-        scores = model.scores(unit.strip().replace("\n", self.newline_replacement))
-        found = any(
-            scores.get(PREFIX + label, -1.0) >= least
-            for label, least in self.keep_labels or self.remove_labels or ()
-        )
+        found = any(score >= least for score, least, _ in self._scores(model, unit))
         return found == (self.keep_labels is not None)
+
+    def _scores(self, model: Model, unit: str) -> list[tuple[float, float, str]]:
+        """Of each label its score, -1 where the model gives none, and the least that counts."""
+        scores = model.scores(unit.strip().replace("\n", self.newline_replacement))
+        labels = self.keep_labels or self.remove_labels or ()
+        return [(scores.get(PREFIX + label, -1.0), least, label) for label, least in labels]
 
 
 def paragraphs(text: str) -> list[str]:

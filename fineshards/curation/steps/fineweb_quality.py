@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
+from fineshards.curation.reason import Reason, above, below
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.grams import repeated_parts
 from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
@@ -66,19 +67,26 @@ class FineWebQuality(Judge, name="fineweb_quality"):
     def _judge(self, text: str, words: int) -> str | None:
         lines = nonempty_lines(text)
         if not lines or not words:
-            return "empty"
+            return Reason("empty", "there are no words")
         if self.line_punct_thr is not None:
             ratio = line_punct_ratio(lines, self.stop_chars)
             if ratio < self.line_punct_thr and not (ratio == 0 and self.line_punct_exclude_zero):
-                return "line_punct_ratio"
-        short, repeated = self.short_line_thr, self.char_duplicates_ratio
-        if short is not None and short_line_ratio(lines, self.short_line_length) > short:
-            return "short_line_ratio"
-        if repeated is not None and char_dup_ratio(text, lines) > repeated:
-            return "char_dup_ratio"
-        breaks = text.count("\n")
-        if self.new_line_ratio is not None and breaks / words > self.new_line_ratio:
-            return "list_ratio"
+                what = "of the lines end with one of stop_chars"
+                return below("line_punct_ratio", ratio, what, self.line_punct_thr, "line_punct_thr")
+        if (limit := self.short_line_thr) is not None:
+            ratio = short_line_ratio(lines, self.short_line_length)
+            if ratio > limit:
+                what = f"of the lines have at most {self.short_line_length} characters"
+                return above("short_line_ratio", ratio, what, limit, "short_line_thr")
+        if (limit := self.char_duplicates_ratio) is not None:
+            ratio = char_dup_ratio(text, lines)
+            if ratio > limit:
+                what = "of the characters are in repeated lines"
+                return above("char_dup_ratio", ratio, what, limit, "char_duplicates_ratio")
+        ratio = text.count("\n") / words
+        if self.new_line_ratio is not None and ratio > self.new_line_ratio:
+            what = "line breaks per word"
+            return above("list_ratio", ratio, what, self.new_line_ratio, "new_line_ratio")
         return None
 
 

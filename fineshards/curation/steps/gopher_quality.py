@@ -11,6 +11,7 @@ import numpy as np
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
+from fineshards.curation.reason import Reason, above, below
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL
 from fineshards.curation.words.words import SpacyLanguage, Words, pins, tokenizer, words
@@ -92,28 +93,43 @@ class GopherQuality(Judge, name="gopher_quality"):
         return STOP_WORDS if self.stop_words is None else self.stop_words
 
     def _judge(self, text: str, counts: _WordCounts) -> str | None:
-        if not counts.words or (self.min_doc_words and counts.textual < self.min_doc_words):
-            return "gopher_short_doc"
-        if self.max_doc_words and counts.textual > self.max_doc_words:
-            return "gopher_long_doc"
+        least, most = self.min_doc_words, self.max_doc_words
+        if least and counts.textual < least:
+            return below("gopher_short_doc", counts.textual, "words", least, "min_doc_words")
+        if not counts.words:
+            return Reason("gopher_short_doc", "there are no words")
+        if most and counts.textual > most:
+            return above("gopher_long_doc", counts.textual, "words", most, "max_doc_words")
         if counts.textual:
             average = counts.textual_characters / counts.textual
-            if self.min_avg_word_length and average < self.min_avg_word_length:
-                return "gopher_below_avg_threshold"
-            if self.max_avg_word_length and average > self.max_avg_word_length:
-                return "gopher_above_avg_threshold"
+            what = "characters per word"
+            shortest, longest = self.min_avg_word_length, self.max_avg_word_length
+            if shortest and average < shortest:
+                reason = "gopher_below_avg_threshold"
+                return below(reason, average, what, shortest, "min_avg_word_length")
+            if longest and average > longest:
+                reason = "gopher_above_avg_threshold"
+                return above(reason, average, what, longest, "max_avg_word_length")
         if symbols := self.max_symbol_word_ratio:
-            if text.count("#") / counts.words > symbols:
-                return "gopher_too_many_hashes"
-            if (text.count("...") + text.count("…")) / counts.words > symbols:
-                return "gopher_too_many_ellipsis"
-        if reason := self._by_lines(text):
-            return reason
+            parameter = "max_symbol_word_ratio"
+            ratio = text.count("#") / counts.words
+            if ratio > symbols:
+                return above("gopher_too_many_hashes", ratio, "# per word", symbols, parameter)
+            ratio = (text.count("...") + text.count("…")) / counts.words
+            if ratio > symbols:
+                what = "ellipses per word"
+                return above("gopher_too_many_ellipsis", ratio, what, symbols, parameter)
+        if by_lines := self._by_lines(text):
+            return by_lines
         letters = self.max_non_alpha_words_ratio
-        if letters and counts.alphabetic / counts.words < letters:
-            return "gopher_below_alpha_threshold"
-        if self.min_stop_words and counts.stop_words < self.min_stop_words:
-            return "gopher_enough_stop_words"
+        ratio = counts.alphabetic / counts.words
+        if letters and ratio < letters:
+            reason, what = "gopher_below_alpha_threshold", "of the words have a letter"
+            return below(reason, ratio, what, letters, "max_non_alpha_words_ratio")
+        fewest = self.min_stop_words
+        if fewest and counts.stop_words < fewest:
+            reason, what = "gopher_enough_stop_words", "different stop words"
+            return below(reason, counts.stop_words, what, fewest, "min_stop_words")
         return None
 
     def _by_lines(self, text: str) -> str | None:
@@ -121,12 +137,16 @@ class GopherQuality(Judge, name="gopher_quality"):
         lines = text.splitlines()
         if bullets and ("-" in text or "•" in text):
             count = sum(line.lstrip().startswith(("•", "-")) for line in lines)
-            if count / len(lines) > bullets:
-                return "gopher_too_many_bullets"
+            ratio = count / len(lines)
+            if ratio > bullets:
+                reason, what = "gopher_too_many_bullets", "of the lines begin with a bullet"
+                return above(reason, ratio, what, bullets, "max_bullet_lines_ratio")
         if ellipses and ("..." in text or "…" in text):
             count = sum(line.rstrip().endswith(("...", "…")) for line in lines)
-            if count / len(lines) > ellipses:
-                return "gopher_too_many_end_ellipsis"
+            ratio = count / len(lines)
+            if ratio > ellipses:
+                reason, what = "gopher_too_many_end_ellipsis", "of the lines end with an ellipsis"
+                return above(reason, ratio, what, ellipses, "max_ellipsis_lines_ratio")
         return None
 
 

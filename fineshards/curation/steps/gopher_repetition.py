@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Limit, is_integer, is_number
+from fineshards.curation.reason import Reason, above
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.grams import (
     exact_repeated_characters,
@@ -106,7 +107,7 @@ class GopherRepetition(Judge, name="gopher_repetition"):
 
     def _by_lines(self, text: str) -> str | None:
         if not text:
-            return "empty"
+            return Reason("empty", "there is no text")
         for name, whole, parts in (
             ("dup_para", self.dup_para_frac, self.dup_para_char_frac),
             ("dup_line", self.dup_line_frac, self.dup_line_char_frac),
@@ -116,20 +117,27 @@ class GopherRepetition(Judge, name="gopher_repetition"):
             # Paragraphs are those of the text without white space at its ends, lines are not.
             found = _PARAGRAPHS.split(text.strip()) if name == "dup_para" else _LINES.split(text)
             count, characters = repeated_parts(found)
-            if whole and count / len(found) > whole:
-                return f"{name}_frac"
-            if parts and characters / len(text) > parts:
-                return f"{name}_char_frac"
+            unit = "paragraphs" if name == "dup_para" else "lines"
+            if whole and (ratio := count / len(found)) > whole:
+                reason = f"{name}_frac"
+                return above(reason, ratio, f"of the {unit} repeat another", whole, reason)
+            if parts and (ratio := characters / len(text)) > parts:
+                reason = f"{name}_char_frac"
+                return above(
+                    reason, ratio, f"of the characters are in repeated {unit}", parts, reason
+                )
         return None
 
     def _by_top(self, text: str, found: Sequence[int | None]) -> str | None:
         for (n, limit), characters in zip(self.top_n_grams, found, strict=True):
-            if characters is not None and characters / len(text) > limit:
-                return f"top_{n}_gram"
+            if characters is not None and (ratio := characters / len(text)) > limit:
+                what = f"of the characters are in the most frequent {n} words"
+                return above(f"top_{n}_gram", ratio, what, limit, "top_n_grams")
         return None
 
     def _by_repeated(self, text: str, found: Sequence[int]) -> str | None:
         for (n, limit), characters in zip(self.dup_n_grams, found, strict=True):
-            if characters / len(text) > limit:
-                return f"duplicated_{n}_n_grams"
+            if (ratio := characters / len(text)) > limit:
+                what = f"of the characters are in repeated sequences of {n} words"
+                return above(f"duplicated_{n}_n_grams", ratio, what, limit, "dup_n_grams")
         return None

@@ -8,6 +8,7 @@ from typing import Annotated
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
 from fineshards.curation.parameters import Share, check, nonempty, one_of, some
+from fineshards.curation.reason import compared
 from fineshards.curation.reference_files import package_file, pin, pinned
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import UsageError
@@ -66,7 +67,11 @@ class Language(Judge, name="language"):
         scores = {_language(label): score for label, score in found.items()}
         asked = scores if self.languages is None else self.languages
         best = max((scores.get(language, 0.0) for language in asked), default=0.0)
-        return None if best > self.language_threshold else "language"
+        if best > self.language_threshold:
+            return None
+        named = ", ".join(self.languages or ["any language"])
+        what, limit = f"is the score of {named}", self.language_threshold
+        return compared("language", best, what, "not above", limit, "language_threshold")
 
     def _path(self) -> str:
         return self.model or packaged_model()

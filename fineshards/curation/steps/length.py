@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, check
+from fineshards.curation.reason import above, below
 from fineshards.curation.step import Judge, Outcome
 
 _LIMITS = ("min_chars", "max_chars", "min_bytes", "max_bytes")
@@ -55,3 +56,18 @@ class Length(Judge, name="length"):
             lengths = measure(batch.texts).to_numpy()
             reasons[lengths < limit if name.startswith("min") else lengths > limit] = name
         return Outcome(reasons.tolist())
+
+    def apply_again(self, document: Batch) -> Outcome:
+        (text,) = document.strings
+        lengths = {"chars": len(text), "bytes": len(text.encode())}
+        for name in _LIMITS:
+            limit, (side, _, unit) = getattr(self, name), name.partition("_")
+            if limit is None:
+                continue
+            length = lengths[unit]
+            what = "characters" if unit == "chars" else unit
+            if side == "min" and length < limit:
+                return Outcome([below(name, length, what, limit, name)])
+            if side == "max" and length > limit:
+                return Outcome([above(name, length, what, limit, name)])
+        return Outcome([None])

@@ -70,9 +70,11 @@ class SplitDocuments:
     def whole(self, number: int) -> WholeDocument:
         """A document of the dataset, with its text; raises IndexError if there is none."""
         found = self._tables().document(number)
-        # Of a redacted document, all tokens are EOT.
-        text = "" if (found.tokens == self._split.eot).all() else self.decode(found.tokens[1:])
-        return WholeDocument(number, found.file, found.row, found.id, text, found.tokens)
+        # A table says so late if the redaction is not finished; an EOT alone is an empty text.
+        tokens, eot = found.tokens, self._split.eot
+        redacted = found.redacted or bool(len(tokens) > 1 and (tokens == eot).all())
+        text = "" if redacted else self.decode(tokens[1:])
+        return WholeDocument(number, found.file, found.row, found.id, text, tokens, redacted)
 
     def decode(self, tokens: npt.ArrayLike) -> str:
         """The text of tokens; raises UsageError for other numbers."""

@@ -107,6 +107,14 @@ class Manifest:
     recorded_content: str | None = None
     repeats: int | None = None
 
+    def __repr__(self) -> str:
+        totals, generation = self.totals(), self.generation
+        return (
+            f"Manifest({self.fingerprint[:12]!r}): generation {generation}, "
+            f"{len(self.shards):,} shards, {totals['documents']:,} documents, "
+            f"{totals['tokens']:,} tokens of {self.settings.tokenizer.name}"
+        )
+
     @property
     def content_fingerprint(self) -> str:
         """SHA-256, as hex, of the shards' names, sizes and checksums, and of the EOT.
