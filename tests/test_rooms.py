@@ -32,9 +32,9 @@ ROOMS = [
 # Folders of the checkout that are installed inside the package.
 MAPPED = ("pipeline", "transforms")
 # A room that imports less than the rooms below it. The loader knows the files on disk alone,
-# and the tokenizer where a text is asked for.
+# and the tokenizer where a text is asked for; exports know the sources too, for their columns.
 ALLOWED = {
-    "exports": {"shards", "storage", "errors", "suggestions"},
+    "exports": {"encoders", "sources", "shards", "storage", "errors", "suggestions"},
     "loader": {"encoders", "shards", "storage", "extras", "errors", "suggestions"},
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
@@ -52,7 +52,7 @@ WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
 # They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
 MOST_FILES = 25
-MOST_LINES = 57_554
+MOST_LINES = 57_542
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 

@@ -30,7 +30,7 @@ from fineshards.curation.steps.c4_quality import C4Paragraphs, C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
-from fineshards.curation.steps.web_lines import DclmLines, RefinedWebLines
+from fineshards.curation.steps.unwanted_lines import DclmLines, RefinedWebLines
 from fineshards.curation.words import grams
 from fineshards.errors import InputError, UsageError
 

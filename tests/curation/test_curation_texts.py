@@ -21,7 +21,7 @@ from fineshards.curation.steps.length import Length
 from fineshards.curation.steps.pattern import Regex
 from fineshards.curation.steps.pii import Pii, email_spans
 from fineshards.curation.steps.sample import SEED, Sample
-from fineshards.curation.steps.symbol_lines import SymbolLines
+from fineshards.curation.steps.unwanted_lines import SymbolLines
 from fineshards.errors import UsageError
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=5)

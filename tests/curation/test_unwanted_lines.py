@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.steps import web_lines
-from fineshards.curation.steps.web_lines import DclmLines, RefinedWebLines
+from fineshards.curation.steps import unwanted_lines
+from fineshards.curation.steps.unwanted_lines import DclmLines, RefinedWebLines
 from fineshards.errors import UsageError
 
 Rules = RefinedWebLines | DclmLines
@@ -235,4 +235,4 @@ def test_wrong_parameters_are_refused(parameters: dict[str, object], message: st
 
 
 def test_examples_hold() -> None:
-    assert doctest.testmod(web_lines).failed == 0
+    assert doctest.testmod(unwanted_lines).failed == 0
