@@ -171,5 +171,6 @@ def _curation_lines(found: Curation) -> Iterator[str]:
     for step in found.steps:
         yield f"             {step.name:<{widest}}  keeps {share(step.kept, step.documents)}"
     if found.keyed:
-        yield f"  left out   {', '.join(found.keyed)}, because they compare documents of the whole"
-        yield "             input: tokens are an upper bound, and their time is not counted"
+        names = ", ".join(found.keyed)
+        yield f"  left out   {names}: a probe cannot show what is equal in the whole input, so"
+        yield "             tokens are an upper bound, and the time is without comparisons"

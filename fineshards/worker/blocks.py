@@ -170,6 +170,7 @@ def probe_block(
     head = Head(file, work.settings.columns, block, limit)
     read = judged = _Timed(head)
     if judging is not None:
+        assert judging.curator.stages == 1  # and is loaded by now, which takes seconds once
         judged = _Timed(judging.last_stage(read, file, block))
     summary = _encode_rows(judged, file, block, encoder, work, RowHash())
     return summary, head.share, judged.seconds - read.seconds
