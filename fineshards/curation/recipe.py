@@ -24,12 +24,15 @@ from datetime import date, time
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from fineshards.curation.step import Keyed, Step
+from fineshards.curation.per_language import PerLanguage
+from fineshards.curation.step import Judge, Keyed, Step
 from fineshards.errors import UsageError
 from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.suggestions import did_you_mean
 
 _TABLES = ("description", "build", "steps")
+# What filters and rewrites take beside their own parameters.
+PER_LANGUAGE, _COLUMN, _LABEL = "per_language", "language_column", "label"
 
 # Module and class by the name that follows `use =` in a recipe; imported when first used.
 STEPS = {
@@ -193,6 +196,8 @@ def before(use: str) -> dict[str, Any]:
 
 def parameters_of(step: Step) -> dict[str, Any]:
     """All parameters of a step, as values of JSON, except those that mean the same if missing."""
+    if isinstance(step, PerLanguage):
+        return _parameters_per_language(step)
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
     if "parameters" in values:
         # Other people's code. What it is called stands in the recipe's `use`.
@@ -200,6 +205,22 @@ def parameters_of(step: Step) -> dict[str, Any]:
     values = {name: _plain(value) for name, value in values.items()}
     # So the fingerprints of earlier jobs stay the same.
     return dict(each for each in values.items() if each not in step.BEFORE.items())
+
+
+def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:
+    """The tables of languages have what differs, so that records of many of them stay small."""
+    others = parameters_of(step.others)
+    tables = [
+        {_LABEL: label}
+        | {
+            name: value
+            for name, value in parameters_of(step.steps[label]).items()
+            # Without it, it would be the label.
+            if name == "language" or others[name] != value
+        }
+        for label in sorted(step.steps)
+    ]
+    return others | {_COLUMN: step.column, PER_LANGUAGE: tables}
 
 
 def default_parameters(use: str) -> dict[str, Any]:
@@ -240,6 +261,9 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
 
         return UserFunction(use, columns, others)
     kind = step_class(use)
+    also = (PER_LANGUAGE, _COLUMN) if issubclass(kind, Judge) else ()
+    if not parameters.keys().isdisjoint(also):
+        return _make_per_language(use, dict(parameters))
     known = {each.name: each for each in parameters_of_class(kind)}
     types = get_type_hints(kind)
     values = {}
@@ -247,13 +271,40 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
         if name not in known:
             raise UsageError(
                 f"unknown parameter {name!r}; it has {', '.join(known) or 'none'}."
-                f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, [*known, *also])}"
             )
         values[name] = _value(name, value, types[name])
     for name, each in known.items():
         if default_of(each) is MISSING and name not in values:
             raise UsageError(f"give the parameter {name}.")
     return kind(**values)
+
+
+def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
+    """A step with tables for languages; what a table does not say is as for other languages."""
+    column, tables = parameters.pop(_COLUMN, None), parameters.pop(PER_LANGUAGE, None)
+    if not isinstance(column, str) or not isinstance(tables, list) or not tables:
+        raise UsageError(
+            f'give both {_COLUMN} = "NAME", a column of the input, and tables of languages, each '
+            f"begun by a line [[steps.{PER_LANGUAGE}]]."
+        )
+    others: Any = _make(use, parameters)
+    has_language = any(each.name == "language" for each in parameters_of_class(type(others)))
+    steps: dict[str, Any] = {}
+    for number, table in enumerate(tables, 1):
+        label = table.get(_LABEL) if isinstance(table, dict) else None
+        if not isinstance(label, str) or label in steps:
+            raise UsageError(
+                f"table {number} of {PER_LANGUAGE}: {_LABEL} is {label!r}, expected a language as "
+                f"the column {column} names it, and not twice."
+            )
+        given = {"language": label} if has_language else {}
+        given |= {name: value for name, value in table.items() if name != _LABEL}
+        try:
+            steps[label] = _make(use, parameters | given)
+        except UsageError as error:
+            raise UsageError(f"table {number} of {PER_LANGUAGE} ({label}): {error}") from error
+    return PerLanguage(column, steps, others)
 
 
 def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:

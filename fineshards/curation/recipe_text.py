@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from fineshards.curation.recipe import (
+    PER_LANGUAGE,
     Recipe,
     before,
     default_parameters,
@@ -103,8 +104,14 @@ def _step_lines(step: StepRecord, everything: bool) -> Iterator[str]:
     yield f"use = {to_toml(step.use)}"
     parameters = before(step.use) | json.loads(step.parameters)
     defaults = default_parameters(step.use)
+    # What follows a table is part of it.
+    tables = parameters.pop(PER_LANGUAGE, []) if ":" not in step.use else []
     for name, value in parameters.items():
         if everything or name not in defaults or defaults[name] != value:
+            yield from _assignment(name, value)
+    for table in tables:
+        yield f"[[steps.{PER_LANGUAGE}]]"
+        for name, value in table.items():
             yield from _assignment(name, value)
 
 

@@ -63,7 +63,8 @@ class StepRecord:
         """Whether the step is other people's code, or loads a model from a file that it names."""
         if ":" in self.use or self.use == "fasttext":
             return True
-        return json.loads(self.parameters).get("model") is not None
+        # Also in a table for a language. In a text, quotation marks have a backslash.
+        return '"model": "' in self.parameters
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values."""
