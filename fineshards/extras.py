@@ -21,6 +21,11 @@ _MODULES = {
         "tldextract",
     ),
     "datatrove": ("datatrove",),
+    # By module, and by distribution where a version is asked for.
+    "languages": (
+        *("jieba", "khmer-nltk", "khmernltk", "laonlp", "python-crfsuite", "pythainlp"),
+        *("sudachidict-core", "sudachipy"),
+    ),
     "gcs": ("google",),
     "s3": ("boto3", "botocore"),
     "warc": ("fastwarc", "justext", "lxml", "lxml_html_clean", "resiliparse", "trafilatura"),

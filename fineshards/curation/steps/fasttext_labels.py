@@ -14,7 +14,7 @@ from fineshards.curation.fasttext_model import Model, fasttext_version, load_mod
 from fineshards.curation.parameters import assign, check, is_number, nonempty, one_of, rule
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words import words
+from fineshards.curation.words import tokenizers
 from fineshards.errors import UsageError
 
 _PREFIX = "__label__"
@@ -84,7 +84,7 @@ class FastText(Judge, name="fasttext"):
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a label that the model does not have."""
-        pins = words.pins() if self._by_sentence else {}
+        pins = tokenizers.pins() if self._by_sentence else {}
         pins |= {"fasttext": fasttext_version(), self.model_url: pin(self.model_url).sha256}
         known = [label.removeprefix(_PREFIX) for label in load_model(pinned(self.model_url)).labels]
         for label, _ in self.keep_labels or self.remove_labels or ():
@@ -110,7 +110,7 @@ class FastText(Judge, name="fasttext"):
         """The parts of a text that are judged by themselves."""
         if self.filter_mode == "PARAGRAPH":
             return paragraphs(text)
-        return words.tokenizer("en").split_sentences(text) if self._by_sentence else [text]
+        return tokenizers.tokenizer("en").split_sentences(text) if self._by_sentence else [text]
 
     def _passes(self, model: Model, unit: str) -> bool:
         scores = model.scores(unit.strip().replace("\n", self.newline_replacement))

@@ -12,15 +12,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import checked
 from fineshards.curation.words.simple_chunks import simple_words
 from fineshards.curation.words.special_cases import (
@@ -31,7 +28,7 @@ from fineshards.curation.words.special_cases import (
     load_table,
     proven,
 )
-from fineshards.curation.words.word_ids import BEGINNING, ENDING, WordTable
+from fineshards.curation.words.word_ids import BEGINNING, ENDING, Words, WordTable
 from fineshards.extras import naming_the_extra
 
 # The size at which a vocabulary is replaced by a new one: about 300 MB, or 50 MB of English text.
@@ -45,28 +42,12 @@ _CHUNK = re.compile(r"\S+")  # what `str.split` finds
 _TOKEN_SPACE = re.compile(r"[^\S ]\s*| \s+")
 
 
-def known_language(language: object) -> object:
+def split_by_rules(language: object) -> object:
     """A rule: a language whose words can be found, by the stored table."""
     languages = load_table()["languages"]
     if language in languages:
         return language
     raise ValueError(f"one of those that spaCy splits by rules: {', '.join(languages)}")
-
-
-SpacyLanguage = Annotated[str, known_language]
-
-
-class Words(NamedTuple):
-    """The words of a document, as numbers in a vocabulary: uint32, shape (n,)."""
-
-    vocabulary: WordTable
-    numbers: npt.NDArray[np.uint32]
-
-    @property
-    def strings(self) -> list[str]:
-        """The words themselves."""
-        words = self.vocabulary.words
-        return [words[number] for number in self.numbers.tolist()]
 
 
 class WordTokenizer:
@@ -95,13 +76,22 @@ class WordTokenizer:
         # How many texts, or parts of them with several chunks, went to spaCy.
         self.together = 0
 
+    @property
+    def size(self) -> int:
+        """A measure of the memory, as of `WordTable`."""
+        return self._vocabulary.size
+
+    def forget(self) -> None:
+        """Begins a new vocabulary."""
+        self._vocabulary = WordTable(self._sentence_ends)
+
     def words(self, texts: Sequence[str]) -> list[Words]:
         """The words of each text."""
         found: list[Words] = []
         with self._lock:
             for group in _groups(texts):
-                if self._vocabulary.size > self._limit:
-                    self._vocabulary = WordTable(self._sentence_ends)
+                if self.size > self._limit:
+                    self.forget()
                 found += self._of_group(group)
         return found
 
@@ -202,35 +192,11 @@ class WordTokenizer:
             return [token.text for token in self._tokenizer(text)]
 
 
-def words(batch: Batch, language: str) -> list[Words]:
-    """The words of a batch's documents; kept for later steps while the texts stay the same."""
-    return batch.derived(f"words {language}", tokenizer(language).words)
-
-
-@lru_cache(maxsize=8)
-def tokenizer(language: str) -> WordTokenizer:
-    """The tokenizer of a language that the process shares. Raises as WordTokenizer."""
-    return WordTokenizer(language)
-
-
-def pins() -> dict[str, str]:
-    """What decides words and sentences in addition to this code."""
-    # It ships with Python and says what is punctuation, alphabetic or white space.
-    from unicodedata import unidata_version
-
-    with naming_the_extra():
-        try:
-            return {"spacy": version("spacy"), "unicode": unidata_version}
-        except PackageNotFoundError as error:
-            raise ModuleNotFoundError(name="spacy") from error
-
-
 def _load(language: str) -> tuple[Any, frozenset[str]]:
-    checked("words", "language", language, known_language)
+    checked("words", "language", language, split_by_rules)
     with naming_the_extra():
         import spacy
         from spacy.attrs import IS_PUNCT
-        from spacy.pipeline.sentencizer import Sentencizer
     tokenizer: Any = spacy.blank(language).tokenizer
     # What spaCy finds out about each new word takes a quarter of its time. Only this is asked for.
     getters = tokenizer.vocab.lex_attr_getters
@@ -238,7 +204,15 @@ def _load(language: str) -> tuple[Any, frozenset[str]]:
     # spaCy fails on this word, its first symbol, once a memory zone has freed it. datatrove removes
     # it then, but not from the first text that has it. Here it is a word like others.
     tokenizer("IS_ALPHA")
-    return tokenizer, frozenset(Sentencizer.default_punct_chars)
+    return tokenizer, sentence_ends()
+
+
+@naming_the_extra()
+def sentence_ends() -> frozenset[str]:
+    """The words that end a sentence, of all scripts."""
+    from spacy.pipeline.sentencizer import Sentencizer
+
+    return frozenset(Sentencizer.default_punct_chars)
 
 
 def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
