@@ -104,8 +104,12 @@ def _step_lines(step: StepRecord, everything: bool) -> Iterator[str]:
     yield f"use = {to_toml(step.use)}"
     parameters = before(step.use) | json.loads(step.parameters)
     defaults = default_parameters(step.use)
-    # What follows a table is part of it.
-    tables = parameters.pop(PER_LANGUAGE, []) if ":" not in step.use else []
+    tables = parameters.get(PER_LANGUAGE)
+    if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):
+        # After all else, which would be part of the last one.
+        del parameters[PER_LANGUAGE]
+    else:
+        tables = []
     for name, value in parameters.items():
         if everything or name not in defaults or defaults[name] != value:
             yield from _assignment(name, value)

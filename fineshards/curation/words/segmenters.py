@@ -30,12 +30,7 @@ class Segmenter(NamedTuple):
 
 @naming_the_extra()
 def segmenter(language: str) -> Segment:
-    """The function that cuts a text of a language; raises MissingLibraryError without its library.
-
-    Example:
-        >>> segmenter("zh")("我来到 北京清华大学")
-        ['我', '来到', ' ', '北京', '清华大学']
-    """
+    """What cuts a text of a language; raises MissingLibraryError without its library."""
     return SEGMENTERS[language].load()
 
 

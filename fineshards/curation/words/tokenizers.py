@@ -9,11 +9,11 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.words.segmented_words import SegmentedTokenizer
 from fineshards.curation.words.segmenters import SEGMENTERS
 from fineshards.curation.words.special_cases import load_table
+from fineshards.curation.words.tokenizer import LIMIT, Tokenizer
 from fineshards.curation.words.word_ids import Words
-from fineshards.curation.words.words import LIMIT, WordTokenizer
+from fineshards.curation.words.words import WordTokenizer
 from fineshards.extras import naming_the_extra
 
-Tokenizer = WordTokenizer | SegmentedTokenizer
 # By language; the process shares them.
 _TOKENIZERS: dict[str, Tokenizer] = {}
 # Sentences of other languages with a segmenter do not end with punctuation.
@@ -48,9 +48,8 @@ def words(batch: Batch, language: str) -> list[Words]:
 def tokenizer(language: str) -> Tokenizer:
     """The tokenizer of a language. Raises as the classes do."""
     if language not in _TOKENIZERS:
-        segmented = language in SEGMENTERS
-        made = SegmentedTokenizer(language) if segmented else WordTokenizer(language)
-        _TOKENIZERS.setdefault(language, made)
+        kind = SegmentedTokenizer if language in SEGMENTERS else WordTokenizer
+        _TOKENIZERS.setdefault(language, kind(language))
     # Many languages take no more memory than one.
     known = list(_TOKENIZERS.values())
     if sum(each.size for each in known) > LIMIT:
