@@ -100,8 +100,10 @@ def _step(name: str) -> dict[str, Any]:
         "properties": properties,
     }
     if issubclass(step, Judge):
-        found["dependentRequired"] = {"language_column": ["per_language"]}
-        found["dependentRequired"] |= {"per_language": ["language_column"]}
+        sources = ("language_column", "language_model")
+        found["dependentRequired"] = {name: ["per_language"] for name in sources}
+        one = {"oneOf": [{"required": [name]} for name in sources]}
+        found["dependentSchemas"] = {"per_language": one}
         properties |= _per_language(name, [each.name for each in parameters])
     return found
 
@@ -109,11 +111,15 @@ def _step(name: str) -> dict[str, Any]:
 def _per_language(step: str, parameters: Sequence[str]) -> dict[str, Any]:
     """What filters and rewrites take beside their own parameters."""
     own = {name: {"$ref": f"#/$defs/{step}/properties/{name}"} for name in parameters}
-    label = {"type": "string", "description": "The language, as the column names it."}
+    label = {"type": "string", "description": "The language, as the column or the model names it."}
     return {
         "language_column": {
             "type": "string",
             "description": "The column of the input that has each document's language.",
+        },
+        "language_model": {
+            "type": "string",
+            "description": "What finds the language instead: ft176, or the path of a model.",
         },
         "per_language": {
             "description": "What differs for documents of a language.",

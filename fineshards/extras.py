@@ -21,10 +21,10 @@ _MODULES = {
         "tldextract",
     ),
     "datatrove": ("datatrove",),
-    # By module, and by distribution where a version is asked for.
+    # Also by distribution, whose version is asked for.
     "languages": (
-        *("jieba", "khmer-nltk", "khmernltk", "laonlp", "python-crfsuite", "pythainlp"),
-        *("sudachidict-core", "sudachipy"),
+        *("jieba", "khmer_nltk", "khmernltk", "laonlp", "python_crfsuite", "pythainlp"),
+        *("sudachidict_core", "sudachipy"),
     ),
     "gcs": ("google",),
     "s3": ("boto3", "botocore"),

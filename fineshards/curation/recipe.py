@@ -32,7 +32,8 @@ from fineshards.suggestions import did_you_mean
 
 _TABLES = ("description", "build", "steps")
 # What filters and rewrites take beside their own parameters.
-PER_LANGUAGE, _COLUMN, _LABEL = "per_language", "language_column", "label"
+PER_LANGUAGE, _LABEL = "per_language", "label"
+_SOURCES = ("language_column", "language_model")
 
 # Module and class by the name that follows `use =` in a recipe; imported when first used.
 STEPS = {
@@ -220,7 +221,9 @@ def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:
         }
         for label in sorted(step.steps)
     ]
-    return others | {_COLUMN: step.column, PER_LANGUAGE: tables}
+    sources = {name: getattr(step, name) for name in _SOURCES}
+    given = {name: value for name, value in sources.items() if value is not None}
+    return others | given | {PER_LANGUAGE: tables}
 
 
 def default_parameters(use: str) -> dict[str, Any]:
@@ -261,7 +264,7 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
 
         return UserFunction(use, columns, others)
     kind = step_class(use)
-    also = (PER_LANGUAGE, _COLUMN) if issubclass(kind, Judge) else ()
+    also = (PER_LANGUAGE, *_SOURCES) if issubclass(kind, Judge) else ()
     if not parameters.keys().isdisjoint(also):
         return _make_per_language(use, dict(parameters))
     known = {each.name: each for each in parameters_of_class(kind)}
@@ -282,11 +285,13 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
 
 def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
     """A step with tables for languages; what a table does not say is as for other languages."""
-    column, tables = parameters.pop(_COLUMN, None), parameters.pop(PER_LANGUAGE, None)
-    if not isinstance(column, str) or not isinstance(tables, list) or not tables:
+    given = {name: parameters.pop(name) for name in _SOURCES if name in parameters}
+    tables = parameters.pop(PER_LANGUAGE, None)
+    texts = [value for value in given.values() if isinstance(value, str)]
+    if len(given) != 1 or len(texts) != 1 or not isinstance(tables, list) or not tables:
         raise UsageError(
-            f'give both {_COLUMN} = "NAME", a column of the input, and tables of languages, each '
-            f"begun by a line [[steps.{PER_LANGUAGE}]]."
+            'give language_column = "NAME", a column of the input, or language_model = "PATH", and '
+            f"tables of languages, each begun by a line [[steps.{PER_LANGUAGE}]]."
         )
     others: Any = _make(use, parameters)
     has_language = any(each.name == "language" for each in parameters_of_class(type(others)))
@@ -296,15 +301,15 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
         if not isinstance(label, str) or label in steps:
             raise UsageError(
                 f"table {number} of {PER_LANGUAGE}: {_LABEL} is {label!r}, expected a language as "
-                f"the column {column} names it, and not twice."
+                f"{texts[0]} names it, and not twice."
             )
-        given = {"language": label} if has_language else {}
-        given |= {name: value for name, value in table.items() if name != _LABEL}
+        own = {"language": label} if has_language else {}
+        own |= {name: value for name, value in table.items() if name != _LABEL}
         try:
-            steps[label] = _make(use, parameters | given)
+            steps[label] = _make(use, parameters | own)
         except UsageError as error:
             raise UsageError(f"table {number} of {PER_LANGUAGE} ({label}): {error}") from error
-    return PerLanguage(column, steps, others)
+    return PerLanguage(steps, others, **given)
 
 
 def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:

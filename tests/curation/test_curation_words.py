@@ -134,7 +134,7 @@ def test_languages_whose_words_or_sentences_are_not_found_are_refused() -> None:
 
 @pytest.mark.skipif(find_spec("jieba") is not None, reason="needs a missing segmenter")
 @pytest.mark.parametrize(
-    ("language", "library"), [("zh", "jieba"), ("ja", "sudachipy"), ("km", "khmer-nltk")]
+    ("language", "library"), [("zh", "jieba"), ("ja", "sudachipy"), ("km", "khmer_nltk")]
 )
 def test_a_missing_segmenter_is_named_with_its_extra(language: str, library: str) -> None:
     """Words by one are compared with datatrove's in tests/with_datatrove."""

@@ -69,5 +69,5 @@ def pins(language: str = "en") -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError as error:
-            raise ModuleNotFoundError(name=name) from error
+            raise ModuleNotFoundError(name=name.replace("-", "_")) from error
     return found

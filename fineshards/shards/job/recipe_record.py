@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,7 @@ class StepRecord:
         if ":" in self.use or self.use == "fasttext":
             return True
         # Also in a table for a language. In a text, quotation marks have a backslash.
-        return '"model": "' in self.parameters
+        return re.search(r'model": "(?!ft176")', self.parameters) is not None
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values."""
