@@ -45,6 +45,8 @@ class PerLanguage(Judge, name="per_language"):
         kind = type(self.others)
         fits = bool(self.steps) and all(type(step) is kind for step in self.all_steps)
         check(self.NAME, "steps", self.steps, fits, f"a {kind.__name__} for each language")
+        # Nothing may depend on the order of the tables, not even what golden documents become.
+        assign(self, "steps", dict(sorted(self.steps.items())))
         fits = (self.language_column is None) != (self.language_model is None)
         expected = "either this or language_model"
         check(self.NAME, "language_column", self.language_column, fits, expected)

@@ -215,11 +215,11 @@ def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:
         {_LABEL: label}
         | {
             name: value
-            for name, value in parameters_of(step.steps[label]).items()
+            for name, value in parameters_of(one).items()
             # Without it, it would be the label.
             if name == "language" or others[name] != value
         }
-        for label in sorted(step.steps)
+        for label, one in step.steps.items()
     ]
     sources = {name: getattr(step, name) for name in _SOURCES}
     given = {name: value for name, value in sources.items() if value is not None}
