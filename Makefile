@@ -134,7 +134,7 @@ test-airflow: .venv/installed .airflow-venv/installed ## test the Composer DAG i
 .curation-venv/installed: tests/with_datatrove/requirements.txt requirements.txt pyproject.toml | .venv/installed
 	@echo "preparing .curation-venv: a minute"
 	@$(PYTHON) -m venv .curation-venv
-	@$(INSTALL) --python .curation-venv/bin/python -e '.[curation,test]' -r tests/with_datatrove/requirements.txt
+	@$(INSTALL) --python .curation-venv/bin/python -e '.[languages,test]' -r tests/with_datatrove/requirements.txt
 	@# It has the files of fasttext-predict too, and more; datatrove needs those.
 	@$(INSTALL) --python .curation-venv/bin/python --reinstall --no-deps fasttext-numpy2-wheel
 	@touch $@

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field
 from pathlib import Path
 from types import NoneType, UnionType
@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from fineshards.config import choices, flags, kinds
 from fineshards.curation.recipe import default_of, parameters_of_class, step_class
 from fineshards.curation.recipe_text import to_toml
+from fineshards.curation.step import Judge
 from fineshards.curation.step_docs import describe_step, step_names
 from fineshards.pipeline.recipe_flags import flags_of_recipes
 
@@ -91,12 +92,46 @@ def _step(name: str) -> dict[str, Any]:
         if texts[each.name].default is not None:
             about += f" Default: {to_toml(default_of(each))}."
         properties[each.name] = {"description": about, **_type(hints[each.name])}
-    return {
+    found = {
         "description": described.summary,
         "type": "object",
         "required": ["use", *(each.name for each in parameters if _is_required(each))],
         "additionalProperties": False,
         "properties": properties,
+    }
+    if issubclass(step, Judge):
+        sources = ("language_column", "language_model")
+        found["dependentRequired"] = {name: ["per_language"] for name in sources}
+        one = {"oneOf": [{"required": [name]} for name in sources]}
+        found["dependentSchemas"] = {"per_language": one}
+        properties |= _per_language(name, [each.name for each in parameters])
+    return found
+
+
+def _per_language(step: str, parameters: Sequence[str]) -> dict[str, Any]:
+    """What filters and rewrites take beside their own parameters."""
+    own = {name: {"$ref": f"#/$defs/{step}/properties/{name}"} for name in parameters}
+    label = {"type": "string", "description": "The language, as the column or the model names it."}
+    return {
+        "language_column": {
+            "type": "string",
+            "description": "The column of the input that has each document's language.",
+        },
+        "language_model": {
+            "type": "string",
+            "description": "What finds the language instead: ft176, or the path of a model.",
+        },
+        "per_language": {
+            "description": "What differs for documents of a language.",
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["label"],
+                "additionalProperties": False,
+                "properties": {"label": label, **own},
+            },
+        },
     }
 
 

@@ -21,6 +21,11 @@ _MODULES = {
         "tldextract",
     ),
     "datatrove": ("datatrove",),
+    # Also by distribution, whose version is asked for.
+    "languages": (
+        *("jieba", "khmer_nltk", "khmernltk", "laonlp", "python_crfsuite", "pythainlp"),
+        *("sudachidict_core", "sudachipy"),
+    ),
     "gcs": ("google",),
     "s3": ("boto3", "botocore"),
     "warc": ("fastwarc", "justext", "lxml", "lxml_html_clean", "resiliparse", "trafilatura"),

@@ -12,7 +12,6 @@ from fineshards.curation.curator import describe
 from fineshards.curation.recipe import NamedStep, before, make_step
 from fineshards.curation.step import Scorer
 from fineshards.curation.steps.other_datasets import SeenIn
-from fineshards.curation.steps.where import Where
 from fineshards.errors import UsageError
 from fineshards.pipeline.recipe_flags import load_recipe
 from fineshards.shards.job.curated_files import keys_name
@@ -52,13 +51,14 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
     scores: set[str] = set()
     for each in steps:
         step = each.step
-        named = sorted(column for column in step.columns if column.lower() in scores)
-        if named and not isinstance(step, Where):
+        named = {column for column in step.columns if column.lower() in scores}
+        if wrong := sorted(named.difference(step.reads_scores)):
             raise UsageError(
-                f"step {each.use} reads {', '.join(named)}, which is a score. Only where can read "
-                "scores; give the score another name if the column of the input is meant."
+                f"step {each.use} reads {', '.join(wrong)}, which is a score. Only where, and the "
+                "language_column of filters, can read scores; give the score another name if the "
+                "column of the input is meant."
             )
-        found |= set(step.columns) - set(named)
+        found |= set(step.columns) - named
         if isinstance(step, Scorer):
             if step.name in scores | {column.lower() for column in found}:
                 raise UsageError(

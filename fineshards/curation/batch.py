@@ -100,6 +100,16 @@ class Batch:
                 known[index] = value
         return known
 
+    def learn(self, part: Batch, indices: Sequence[int]) -> None:
+        """Takes over what was derived for some of the documents, by themselves.
+
+        part: those documents. indices: their places in this batch.
+        """
+        for name, values in part._derived.items() if part is not self else ():
+            known = self._derived.setdefault(name, [None] * len(self))
+            for index, value in zip(indices, values, strict=True):
+                known[index] = value
+
     def keep(self, kept: npt.NDArray[np.bool_]) -> Batch:
         """The documents where `kept`, shape (n,), is true, with all that was derived from them."""
         if kept.all():

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Step
 
 GOLDEN_TEXTS = (
@@ -36,10 +37,10 @@ def golden_sha256(steps: Iterable[Step]) -> str:
     Steps that read columns of the input are left out: golden documents have none.
     """
     digest = hashlib.sha256()
-    for step in steps:
+    batch = Batch.of_texts(GOLDEN_TEXTS)
+    for step in _parts(steps):
         if step.columns or not step.GOLDEN:
             continue
-        batch = Batch.of_texts(GOLDEN_TEXTS)
         if isinstance(step, Judge):
             outcome = step.apply(batch)
             made = [outcome.reasons and [*outcome.reasons], outcome.texts and [*outcome.texts]]
@@ -53,3 +54,9 @@ def golden_sha256(steps: Iterable[Step]) -> str:
             if keys.spans is not None:
                 digest.update(keys.spans.astype("<u4").tobytes())
     return digest.hexdigest()
+
+
+def _parts(steps: Iterable[Step]) -> Iterator[Step]:
+    """The steps, with those of each language instead of what chooses between them."""
+    for step in steps:
+        yield from step.all_steps if isinstance(step, PerLanguage) else (step,)

@@ -24,12 +24,16 @@ from datetime import date, time
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from fineshards.curation.step import Keyed, Step
+from fineshards.curation.per_language import PerLanguage
+from fineshards.curation.step import Judge, Keyed, Scorer, Step
 from fineshards.errors import UsageError
 from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.suggestions import did_you_mean
 
 _TABLES = ("description", "build", "steps")
+# What filters and rewrites take beside their own parameters.
+PER_LANGUAGE, _LABEL = "per_language", "label"
+_SOURCES = ("language_column", "language_model")
 
 # Module and class by the name that follows `use =` in a recipe; imported when first used.
 STEPS = {
@@ -196,6 +200,8 @@ def before(use: str) -> dict[str, Any]:
 
 def parameters_of(step: Step) -> dict[str, Any]:
     """All parameters of a step, as values of JSON, except those that mean the same if missing."""
+    if isinstance(step, PerLanguage):
+        return _parameters_per_language(step)
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
     if "parameters" in values:
         # Other people's code. What it is called stands in the recipe's `use`.
@@ -204,6 +210,24 @@ def parameters_of(step: Step) -> dict[str, Any]:
     values = {name: _plain(value) for name, value in values.items()}
     # So the fingerprints of earlier jobs stay the same.
     return dict(each for each in values.items() if each not in step.BEFORE.items())
+
+
+def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:
+    """The tables of languages have what differs, so that records of many of them stay small."""
+    others = parameters_of(step.others)
+    tables = [
+        {_LABEL: label}
+        | {
+            name: value
+            for name, value in parameters_of(one).items()
+            # Without it, it would be the label.
+            if name == "language" or others[name] != value
+        }
+        for label, one in step.steps.items()
+    ]
+    sources = {name: getattr(step, name) for name in _SOURCES}
+    given = {name: value for name, value in sources.items() if value is not None}
+    return others | given | {PER_LANGUAGE: tables}
 
 
 def default_parameters(use: str) -> dict[str, Any]:
@@ -245,6 +269,10 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
         batch = others.pop("batch", None)
         return UserFunction(use, columns, others, batch)
     kind = step_class(use)
+    judges = issubclass(kind, Judge) and not issubclass(kind, Scorer)
+    also = (PER_LANGUAGE, *_SOURCES) if judges else ()
+    if not parameters.keys().isdisjoint(also):
+        return _make_per_language(use, dict(parameters))
     known = {each.name: each for each in parameters_of_class(kind)}
     types = get_type_hints(kind)
     values = {}
@@ -252,13 +280,42 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
         if name not in known:
             raise UsageError(
                 f"unknown parameter {name!r}; it has {', '.join(known) or 'none'}."
-                f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, [*known, *also])}"
             )
         values[name] = _value(name, value, types[name])
     for name, each in known.items():
         if default_of(each) is MISSING and name not in values:
             raise UsageError(f"give the parameter {name}.")
     return kind(**values)
+
+
+def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
+    """A step with tables for languages; what a table does not say is as for other languages."""
+    given = {name: parameters.pop(name) for name in _SOURCES if name in parameters}
+    tables = parameters.pop(PER_LANGUAGE, None)
+    texts = [value for value in given.values() if isinstance(value, str)]
+    if len(given) != 1 or len(texts) != 1 or not isinstance(tables, list) or not tables:
+        raise UsageError(
+            'give language_column = "NAME", a column of the input, or language_model = "PATH", and '
+            f"tables of languages, each begun by a line [[steps.{PER_LANGUAGE}]]."
+        )
+    others: Any = _make(use, parameters)
+    has_language = any(each.name == "language" for each in parameters_of_class(type(others)))
+    steps: dict[str, Any] = {}
+    for number, table in enumerate(tables, 1):
+        label = table.get(_LABEL) if isinstance(table, dict) else None
+        if not isinstance(label, str) or label in steps:
+            raise UsageError(
+                f"table {number} of {PER_LANGUAGE}: {_LABEL} is {label!r}, expected a language as "
+                f"{texts[0]} names it, and not twice."
+            )
+        own = {"language": label} if has_language else {}
+        own |= {name: value for name, value in table.items() if name != _LABEL}
+        try:
+            steps[label] = _make(use, parameters | own)
+        except UsageError as error:
+            raise UsageError(f"table {number} of {PER_LANGUAGE} ({label}): {error}") from error
+    return PerLanguage(steps, others, **given)
 
 
 def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from fineshards.curation.recipe import (
+    PER_LANGUAGE,
     Recipe,
     before,
     default_parameters,
@@ -103,8 +104,18 @@ def _step_lines(step: StepRecord, everything: bool) -> Iterator[str]:
     yield f"use = {to_toml(step.use)}"
     parameters = before(step.use) | json.loads(step.parameters)
     defaults = default_parameters(step.use)
+    tables = parameters.get(PER_LANGUAGE)
+    if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):
+        # After all else, which would be part of the last one.
+        del parameters[PER_LANGUAGE]
+    else:
+        tables = []
     for name, value in parameters.items():
         if everything or name not in defaults or defaults[name] != value:
+            yield from _assignment(name, value)
+    for table in tables:
+        yield f"[[steps.{PER_LANGUAGE}]]"
+        for name, value in table.items():
             yield from _assignment(name, value)
 
 

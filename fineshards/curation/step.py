@@ -71,6 +71,11 @@ class Step:
         return ()
 
     @property
+    def reads_scores(self) -> tuple[str, ...]:
+        """Those of its columns that may also be names of scores."""
+        return ()
+
+    @property
     def advice(self) -> str:
         """What to do where a document that is judged again gets another verdict."""
         return (

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import doctest
 import random
+import re
 from functools import lru_cache
+from importlib.util import find_spec
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.recipe import named_step
+from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.gopher_quality import GopherQuality
-from fineshards.curation.words import simple_chunks, special_cases, word_ids
+from fineshards.curation.words import (
+    segmenters,
+    simple_chunks,
+    special_cases,
+    tokenizers,
+    word_ids,
+)
 from fineshards.curation.words import words as words_module
-from fineshards.curation.words.words import WordTokenizer, words
-from fineshards.errors import UsageError
+from fineshards.curation.words.tokenizers import words
+from fineshards.curation.words.words import WordTokenizer
+from fineshards.errors import MissingLibraryError, UsageError
 
 # What special cases consist of, and what they can meet.
 PIECES = (
@@ -112,9 +124,49 @@ def test_other_languages_have_their_own_words(language: str) -> None:
     assert [x.strings for x in found.words(some)] == [found.plain(text) for text in some]
 
 
-def test_languages_without_rules_are_refused() -> None:
-    with pytest.raises(UsageError, match="gopher_quality: language is 'zh', expected one of"):
-        GopherQuality(language="zh")
+def test_languages_whose_words_or_sentences_are_not_found_are_refused() -> None:
+    with pytest.raises(UsageError, match="gopher_quality: language is 'ko', expected one of"):
+        GopherQuality(language="ko")
+    assert GopherQuality(language="th").language == "th"
+    with pytest.raises(UsageError, match="c4_quality: language is 'th', expected one of"):
+        C4Quality(language="th")
+
+
+@pytest.mark.skipif(find_spec("jieba") is not None, reason="needs a missing segmenter")
+@pytest.mark.parametrize(
+    ("language", "library"), [("zh", "jieba"), ("ja", "sudachipy"), ("km", "khmer_nltk")]
+)
+def test_a_missing_segmenter_is_named_with_its_extra(language: str, library: str) -> None:
+    """Words by one are compared with datatrove's in tests/with_datatrove."""
+    step = GopherQuality(language=language)
+    install = f"{library} is not installed. Install it with: pip install 'fineshards[languages]'"
+    with pytest.raises(MissingLibraryError, match=re.escape(install)):
+        named_step(step).record()
+    with pytest.raises(MissingLibraryError, match=r"'fineshards\[languages\]'"):
+        step.apply(Batch.of_texts(["a"]))
+
+
+@given(st.text(alphabet="ab\n語𠀀é", max_size=60), st.integers(4, 20))
+def test_parts_are_as_long_as_lines_allow(text: str, longest: int) -> None:
+    found = list(segmenters.parts(text, longest))
+    assert "".join(found) == text
+    for part, following in pairwise([each.encode() for each in found]):
+        assert 0 < len(part) <= longest
+        if not part.endswith(b"\n"):
+            assert b"\n" not in part
+            assert len(part) + len(following.decode()[0].encode()) > longest
+
+
+def test_many_languages_need_no_more_memory_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizers, "LIMIT", 300)
+    languages = ["en", "it", "nl"]
+    for start in range(0, 400, 20):
+        some = [f"Some {x} words, {'x' * x}." for x in range(start, start + 20)]
+        for language in languages:
+            found = words(Batch.of_texts(some), language)
+            assert [each.strings for each in found] == [tokenizer().plain(text) for text in some]
+        # What the last batch added is not counted before the next one.
+        assert sum(tokenizers.tokenizer(each).size for each in languages) < 300 + 3 * 80
 
 
 def test_words_are_kept_for_the_next_step_while_the_text_is_the_same() -> None:
@@ -128,7 +180,7 @@ def test_words_are_kept_for_the_next_step_while_the_text_is_the_same() -> None:
 def test_the_table_is_of_the_installed_rules() -> None:
     found = special_cases.load_table()
     for language in ("en", "de"):
-        loaded, _ = words_module._load(language)
+        loaded = words_module._load(language)
         assert special_cases.SpecialCases(loaded).sha256 == found["languages"][language]
 
 

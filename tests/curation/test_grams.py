@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fineshards.curation.words import grams
 from fineshards.curation.words.grams import repeated_characters, top_characters
-from fineshards.curation.words.word_ids import BASE, WordTable, hashes_of
-from fineshards.curation.words.words import Words
+from fineshards.curation.words.word_ids import BASE, Words, WordTable, hashes_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 10)
 # Few and short, so that n-grams repeat, and so that different words are the same when joined.

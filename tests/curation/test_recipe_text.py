@@ -50,8 +50,21 @@ MADE: list[tuple[str, dict[str, Any]]] = [
     ("minhash", {"verify": "none", "n_grams": 4}),
     ("minhash", {"verify": "containment", "threshold": 0.5, "candidates": 3}),
     ("lines", {}),
+    (
+        "gopher_quality",
+        {
+            "language_column": "language",
+            "min_doc_words": False,
+            "per_language": [
+                {"label": "deu_Latn", "language": "de", "min_doc_words": 3, "stop_words": ["ü"]},
+                {"label": 'a "b"\n', "language": "fr"},
+            ],
+        },
+    ),
     ("builtins:bool", {}),
     ("builtins:list", {"batch": 64, "other": 1}),
+    ("builtins:dict", {"per_language": [{"a": 1}, {}], "b": 2}),
+    ("builtins:dict", {"per_language": 3}),
     ("builtins:dict", {"columns": ["a"], "any key": [1, {"b": "c"}], "off": False}),
 ]
 
@@ -155,6 +168,11 @@ def test_what_the_code_takes_fits_the_schema(use: str, parameters: dict[str, Any
         {"steps": [{"use": "length", "min_chars": True}]},
         {"steps": [{"use": "regex"}]},
         {"steps": [{"use": "minhash", "rule": "later"}]},
+        {"steps": [{"use": "length", "per_language": [{"label": "de"}]}]},
+        {"steps": [{"use": "length", "language_column": "l", "per_language": []}]},
+        {"steps": [{"use": "length", "language_column": "l", "per_language": [{"max_chars": 3}]}]},
+        {"steps": [{"use": "length", "language_column": "l", "per_language": [{"label": 3}]}]},
+        {"steps": [{"use": "lines", "language_column": "l", "per_language": [{"label": "de"}]}]},
         {"build": {"output": "out", "shard_token": 5}},
         {"build": {"dtype": "float32"}},
     ],

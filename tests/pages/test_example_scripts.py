@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from support.checkout import ROOT, SAMPLE
 from support.dataset_contents import Contents
 from support.foreign_readers import read_megatron
 
+from fineshards.curation.recipe import parse_recipe
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.storage.open import open_storage
@@ -144,6 +146,48 @@ def test_the_classifier_gives_each_document_its_verdict(tmp_path: Path) -> None:
     unseen = [row for row in range(len(table)) if row % 2]
     english = {row for row, name in enumerate(table["language"].to_pylist()) if name == "en"}
     assert sum((row in english) != (row in dropped) for row in unseen) > 0.85 * len(unseen)
+
+
+@pytest.mark.curation
+def test_a_recipe_for_languages_has_the_thresholds_of_their_files(tmp_path: Path) -> None:
+    configs: dict[str, dict[str, Any]] = {
+        f"{language}_Latn": {
+            "dup_line_frac": 0.3 + number / 10,
+            "dup_n_grams": [[5, 0.2 + number / 10], [6, 0.15]],
+            "language_score": 0.7 + number / 10,
+            "line_punct_thr": number / 10,
+            "max_avg_word_length": 9 + number,
+            "max_non_alpha_words_ratio": 0.8,
+            "min_avg_word_length": number,
+            "new_line_ratio": 0.2,
+            "stopwords": ["für", "\U0001f600", language],
+            "top_n_grams": [[2, 0.2]],
+        }
+        for number, language in enumerate(("deu", "nld"))
+    }
+    for label, config in configs.items():
+        (tmp_path / f"{label}.yml").write_text(yaml.safe_dump(config))
+    recipe = run("fineweb2_recipe.py", tmp_path, ".", "deu_Latn=de", "nld_Latn=nl")
+    steps: dict[str, Any] = {each.use: each.step for each in parse_recipe(recipe, "it").steps}
+    assert len(steps) == 8
+    for label, config in configs.items():
+        where, repetition, fineweb, quality = (
+            steps[use].steps[label]
+            for use in ("where", "gopher_repetition", "fineweb_quality", "gopher_quality")
+        )
+        assert where.sql == f"language_score >= {config['language_score']}"
+        assert steps["where"].others.sql == "false"
+        assert repetition.dup_line_frac == config["dup_line_frac"]
+        assert repetition.dup_para_frac is None
+        for name in ("dup_n_grams", "top_n_grams"):
+            assert [list(pair) for pair in getattr(repetition, name)] == config[name]
+        for name in ("line_punct_thr", "new_line_ratio"):
+            assert getattr(fineweb, name) == config[name]
+        for name in ("max_avg_word_length", "max_non_alpha_words_ratio", "min_avg_word_length"):
+            assert getattr(quality, name) == config[name]
+        assert list(quality.stop_words) == config["stopwords"]
+        words = {"deu_Latn": "de", "nld_Latn": "nl"}[label]
+        assert {repetition.language, fineweb.language, quality.language} == {words}
 
 
 def test_the_page_of_the_examples_names_each() -> None:

@@ -40,6 +40,12 @@ def made_up(seed: int, counts: tuple[int, ...] = (40, 30, 35, 0)) -> list[list[R
     return files
 
 
+def of_2019(**parameters: Any) -> dict[str, Any]:
+    """Other parameters for documents of a dump, as if it were their language."""
+    tables = [{"label": "2019", **parameters}, {"label": "no such dump"}]
+    return {"language_column": "dump", "per_language": tables}
+
+
 # Filters, rewrites and keyed steps in every order.
 RECIPES: dict[str, Steps] = {
     "a filter": [("length", {"min_chars": 60})],
@@ -87,6 +93,12 @@ RECIPES: dict[str, Steps] = {
         ("pii", {}),
         ("minhash", {"n_grams": 2, "buckets": 40, "hashes_per_bucket": 1, "threshold": 0.5}),
         ("minhash", {"rule": "components", "verify": "containment", "candidates": 1}),
+    ],
+    "by language": [
+        ("length", {"min_chars": 30} | of_2019(min_chars=90) | {"max_chars": 400}),
+        ("symbol_lines", of_2019(symbols_to_remove=["—", "…"])),
+        ("minhash", {"n_grams": 3}),
+        ("where", {"sql": "true"} | of_2019(sql='"group" < 25')),
     ],
     "columns": [
         ("exact", {"by": "column:group"}),

@@ -378,7 +378,7 @@ def asked(name: str) -> tuple[str, dict[str, Any]]:
         ([asked("EDU"), ("score", SCORE)], "which an earlier step gives, or reads from the input"),
         (
             [("score", SCORE), ("exact", {"by": "column:edu"})],
-            "step exact reads edu, which is a score. Only where can read scores",
+            "step exact reads edu, which is a score. Only where, and the",
         ),
         (
             [("score", SCORE), ("builtins:bool", {"columns": ["edu"]})],
@@ -438,6 +438,44 @@ def test_a_recipe_with_scores_is_checked_on_a_probe(built: Path) -> None:
     assert [step.documents - step.kept for step in found.steps] == [
         decided[number] for number in range(len(found.steps))
     ]
+
+
+def test_a_filter_finds_its_tables_by_a_score(tmp_path: Path, capsys) -> None:
+    """Also where the score is of an earlier stage."""
+    model = write_model(tmp_path / "model.bin")
+    tables = [{"label": "odd", "min_chars": 60}, {"label": "good", "max_chars": 150}]
+    by_kind = {"language_column": "kind", "min_chars": 3}
+    steps: Steps = [
+        ("score", {"name": "kind", "by": "fasttext", "model": str(model)}),
+        ("exact", {}),
+        ("length", by_kind | {"per_language": tables}),
+    ]
+    paths = write_files(tmp_path / "in", made_up_files(4, (80, 60)))
+    flags = ["--shard_tokens=500", "--test_fraction=0.2", "--block_bytes=2000"]
+    recipe = write_recipe(tmp_path / "r.toml", steps)
+    given = [f"--input={tmp_path}/in", *flags, f"--recipe={recipe}"]
+    assert main(["build", *given, f"--output={tmp_path}/out"]) == 0
+    lengths = {"odd": (60, 10**9), "good": (3, 150)}
+    decided = 0
+    for file, path in enumerate(paths):
+        rows = (
+            pq.read_table(path).to_pylist()
+            if path.suffix == ".parquet"
+            else [json.loads(line) for line in path.read_text().splitlines()]
+        )
+        kinds = pq.read_table(tmp_path / f"out/metadata/scores/{file:05d}.parquet").to_pydict()
+        kind_of = dict(zip(kinds["row"], kinds["kind"], strict=True))
+        dropped = {row: step for row, step, *_ in decisions_in(tmp_path / "out", 2)[file]}
+        for number, row in enumerate(rows):
+            if row["text"] is not None and dropped.get(number) != 1:
+                least, most = lengths.get(kind_of[number], (3, 10**9))
+                assert (dropped.get(number) == 2) != (least <= len(row["text"]) <= most)
+                decided += number in dropped
+    assert decided > 10
+    rewrite = ("symbol_lines", {"language_column": "kind", "per_language": [{"label": "odd"}]})
+    recipe = write_recipe(tmp_path / "rewrite.toml", [*steps[:1], rewrite])
+    assert main(["build", *given[:-1], f"--recipe={recipe}", f"--output={tmp_path}/x"]) == 2
+    assert "symbol_lines reads kind, which is a score" in capsys.readouterr().err
 
 
 def test_a_function_is_given_as_one(tmp_path: Path) -> None:

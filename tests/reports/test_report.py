@@ -455,6 +455,10 @@ def test_a_report_runs_no_code_that_a_recipe_names(
         ("fasttext", {"model_url": "model.bin"}, True),
         ("language", {"model": "model.bin"}, True),
         ("language", {"model": None}, False),
+        ("language", {"per_language": [{"label": "de", "model": "model.bin"}]}, True),
+        ("length", {"language_model": "model.bin"}, True),
+        ("length", {"language_model": "ft176"}, False),
+        ("regex", {"regex_exp": '"model": "model.bin"'}, False),
         ("lines", {"min_chars": 20}, False),
     ],
 )

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.recipe import NamedStep, make_step
+from fineshards.curation.recipe import make_step
+from fineshards.curation.recipe_text import to_toml
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Scorer
 from fineshards.curation.words.normal_form import simplified_words
 from support.oracle import cut, oracle_by_text, oracle_shuffled, tokens_of
@@ -122,11 +123,11 @@ def write_files(folder: Path, files: Sequence[Sequence[Row]]) -> list[Path]:
 
 
 def write_recipe(path: Path, steps: Steps) -> Path:
-    """Writes a recipe; JSON's values are TOML's, but for null, which no step needs."""
+    """Writes a recipe."""
     lines = []
     for use, parameters in steps:
         lines += ["[[steps]]", f"use = {json.dumps(use)}"]
-        lines += [f"{name} = {json.dumps(value)}" for name, value in parameters.items()]
+        lines += [f"{name} = {to_toml(value)}" for name, value in parameters.items()]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -228,10 +229,6 @@ class _Stream:
         self.decisions[place[0]].append(decision)
 
 
-def named(steps: Steps) -> list[NamedStep]:
-    return [make_step(use, parameters, "the test") for use, parameters in steps]
-
-
 def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
     """Applies steps to all documents, one document after the other."""
     rows = [list(of_file) for of_file in files]
@@ -246,8 +243,11 @@ def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
         [[] for _ in rows],
     )
     original = dict(stream.texts)
-    for number, each in enumerate(named(steps)):
-        step = each.step
+    for number, (use, parameters) in enumerate(steps):
+        if "per_language" in parameters:
+            _judge_by_language(stream, number, use, parameters)
+            continue
+        step = make_step(use, parameters, "the test").step
         if isinstance(step, Judge):
             _judge(stream, number, step)
         elif isinstance(step, KeyedSpans):
@@ -280,8 +280,25 @@ def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
     return Expected(rows, texts, stream.decisions, dropped, scores)
 
 
-def _judge(stream: _Stream, number: int, step: Judge) -> None:
+def _judge_by_language(stream: _Stream, number: int, use: str, parameters: dict[str, Any]) -> None:
+    """Judges the documents of each language as a recipe for that language alone would."""
+    own = dict(parameters)
+    column, tables = own.pop("language_column"), own.pop("per_language")
+    of_language = {table["label"]: own | table for table in tables}
     for place in list(stream.texts):
+        row = stream.files[place[0]][place[1]]
+        assert row is not None
+        given = dict(of_language.get(row[column], own))
+        given.pop("label", None)
+        step = make_step(use, given, "the test").step
+        assert isinstance(step, Judge)
+        _judge(stream, number, step, [place])
+
+
+def _judge(
+    stream: _Stream, number: int, step: Judge, places: Sequence[Place] | None = None
+) -> None:
+    for place in list(stream.texts) if places is None else places:
         outcome = step.apply(stream.batch(place, step))
         if isinstance(step, Scorer):
             assert outcome.scores is not None

@@ -75,7 +75,7 @@ def datatrove_bands() -> list[list[tuple[int, ...]]]:
 )
 def test_both_find_pairs_as_often_as_the_curve_says(low: float, high: float) -> None:
     from fineshards.curation.words.normal_form import simplify
-    from fineshards.curation.words.words import tokenizer
+    from fineshards.curation.words.tokenizers import tokenizer
 
     originals, copies = documents()
     ours, theirs = our_bands([*originals, *copies]), datatrove_bands()

@@ -34,7 +34,7 @@ from fineshards.curation.steps.c4_quality import C4Paragraphs, C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
-from fineshards.curation.words.words import words
+from fineshards.curation.words.tokenizers import words
 
 MUTATED = 20_000
 MUTATED_PARTS = 20

@@ -13,6 +13,10 @@ def __getattr__(name: str) -> object:
         from fineshards.curation.steps.user_function import UserFunction
 
         return UserFunction
+    if name == "PerLanguage":
+        from fineshards.curation.per_language import PerLanguage
+
+        return PerLanguage
     for use, (_, kind) in STEPS.items():
         if kind == name:
             return step_class(use)
@@ -22,4 +26,4 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     from fineshards.curation.recipe import STEPS
 
-    return sorted(["UserFunction", *(kind for _, kind in STEPS.values())])
+    return sorted(["PerLanguage", "UserFunction", *(kind for _, kind in STEPS.values())])

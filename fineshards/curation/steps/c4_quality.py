@@ -13,7 +13,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Positive, at_least
 from fineshards.curation.reason import Reason, below
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer
+from fineshards.curation.words.tokenizers import SentenceLanguage, pins, tokenizer
 
 # -1 switches a rule off.
 _CountOrOff = Annotated[int, at_least(-1)]
@@ -68,10 +68,10 @@ class C4Quality(Judge, name="c4_quality"):
     filter_javascript: bool = True
     filter_curly_bracket: bool = True
     filter_policy: bool = True
-    language: SpacyLanguage = "en"
+    language: SentenceLanguage = "en"
 
     def pins(self) -> dict[str, str]:
-        return pins()
+        return pins(self.language)
 
     def apply(self, batch: Batch) -> Outcome:
         reasons: list[str | None] = []

@@ -21,7 +21,7 @@ from fineshards.curation.parameters import assign, check, is_number, nonempty, o
 from fineshards.curation.reason import compared
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words import words
+from fineshards.curation.words import tokenizers
 
 _MODES = ("DOCUMENT", "PARAGRAPH", "SENTENCE")
 
@@ -89,7 +89,7 @@ class FastText(Judge, name="fasttext"):
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a label that the model does not have."""
-        pins = words.pins() if self._by_sentence else {}
+        pins = tokenizers.pins() if self._by_sentence else {}
         pins |= {"fasttext": fasttext_version(), self.model_url: pin(self.model_url).sha256}
         asked = [label for label, _ in self.keep_labels or self.remove_labels or ()]
         refuse_unknown("fasttext", self.model_url, asked)
@@ -121,7 +121,7 @@ class FastText(Judge, name="fasttext"):
         """The parts of a text that are judged by themselves."""
         if self.filter_mode == "PARAGRAPH":
             return paragraphs(text)
-        return words.tokenizer("en").split_sentences(text) if self._by_sentence else [text]
+        return tokenizers.tokenizer("en").split_sentences(text) if self._by_sentence else [text]
 
     def _passes(self, model: Model, unit: str) -> bool:
         found = any(score >= least for score, least, _ in self._scores(model, unit))

@@ -11,7 +11,7 @@ from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
 from fineshards.curation.reason import Reason, above, below
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words.grams import repeated_parts
-from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
+from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
 
 _SHORT_LINE = 30
 
@@ -50,10 +50,10 @@ class FineWebQuality(Judge, name="fineweb_quality"):
     short_line_length: Count = _SHORT_LINE
     char_duplicates_ratio: Limit | None = 0.01
     new_line_ratio: Limit | None = 0.3
-    language: SpacyLanguage = "en"
+    language: WordLanguage = "en"
 
     def pins(self) -> dict[str, str]:
-        return pins()
+        return pins(self.language)
 
     def apply(self, batch: Batch) -> Outcome:
         counts = [len(found.numbers) for found in words(batch, self.language)]

@@ -13,8 +13,8 @@ from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.reason import Reason, above, below
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL
-from fineshards.curation.words.words import SpacyLanguage, Words, pins, tokenizer, words
+from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
+from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL, Words
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
@@ -73,10 +73,10 @@ class GopherQuality(Judge, name="gopher_quality"):
     max_non_alpha_words_ratio: Limit | None = 0.8
     min_stop_words: Count | None = 2
     stop_words: tuple[str, ...] | None = None
-    language: SpacyLanguage = "en"
+    language: WordLanguage = "en"
 
     def pins(self) -> dict[str, str]:
-        return pins()
+        return pins(self.language)
 
     def apply(self, batch: Batch) -> Outcome:
         found = words(batch, self.language)

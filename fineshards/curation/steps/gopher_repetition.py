@@ -18,7 +18,7 @@ from fineshards.curation.words.grams import (
     repeated_parts,
     top_characters,
 )
-from fineshards.curation.words.words import SpacyLanguage, pins, tokenizer, words
+from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
 
 _PARAGRAPHS = re.compile(r"\n{2,}")
 _LINES = re.compile(r"\n+")
@@ -74,10 +74,10 @@ class GopherRepetition(Judge, name="gopher_repetition"):
     dup_para_char_frac: Limit | None = 0.2
     top_n_grams: Limits = ((2, 0.2), (3, 0.18), (4, 0.16))
     dup_n_grams: Limits = ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
-    language: SpacyLanguage = "en"
+    language: WordLanguage = "en"
 
     def pins(self) -> dict[str, str]:
-        return pins()
+        return pins(self.language)
 
     def apply(self, batch: Batch) -> Outcome:
         found = words(batch, self.language)

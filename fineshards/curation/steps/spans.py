@@ -19,7 +19,7 @@ from fineshards.curation.parameters import Count, Positive
 from fineshards.curation.step import KeyedSpans, Keys
 from fineshards.curation.steps.exact_duplicates import as_keys
 from fineshards.curation.words.normal_form import pins, word_hashes
-from fineshards.curation.words.words import tokenizer
+from fineshards.curation.words.tokenizers import tokenizer
 
 # Between paragraphs: lines with nothing but white space. The line feed before them belongs to it.
 _EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")

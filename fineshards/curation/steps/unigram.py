@@ -14,7 +14,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import nonempty
 from fineshards.curation.reference_files import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
-from fineshards.curation.words import words
+from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
 from fineshards.errors import InputError
 
 # The probability of a word that is not in the file.
@@ -40,19 +40,19 @@ class Unigram(Judge, name="unigram"):
 
     frequencies: Annotated[str, nonempty("the path of a csv file")]
     logprobs_threshold: float = -10
-    language: words.SpacyLanguage = "en"
+    language: WordLanguage = "en"
 
     def pins(self) -> dict[str, str]:
-        return words.pins() | {self.frequencies: pin(self.frequencies).sha256}
+        return pins(self.language) | {self.frequencies: pin(self.frequencies).sha256}
 
     def apply(self, batch: Batch) -> Outcome:
-        found = [each.strings for each in words.words(batch, self.language)]
+        found = [each.strings for each in words(batch, self.language)]
         return self._judge(found)
 
     def apply_again(self, document: Batch) -> Outcome:
         """See Judge. The words are from spaCy itself."""
-        tokenizer = words.tokenizer(self.language)
-        return self._judge([tokenizer.plain(text) for text in document.strings])
+        plain = tokenizer(self.language).plain
+        return self._judge([plain(text) for text in document.strings])
 
     def _judge(self, documents: list[list[str]]) -> Outcome:
         known = _log_probabilities(pinned(self.frequencies))

@@ -57,6 +57,11 @@ class Where(Judge, name="where"):
     def columns(self) -> tuple[str, ...]:
         return tuple(name for name in parse(self.sql).columns if name.lower() != _TEXT)
 
+    @property
+    def reads_scores(self) -> tuple[str, ...]:
+        """See Step."""
+        return self.columns
+
     def pins(self) -> dict[str, str]:
         return {"duckdb": version("duckdb")}
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.words.word_ids import BASE, SPACED, hashes_of
-from fineshards.curation.words.words import Words
+from fineshards.curation.words.word_ids import BASE, SPACED, Words, hashes_of
 
 _ONE = np.uint64(1)
 # The hash of the space that is between two words of a joined n-gram.

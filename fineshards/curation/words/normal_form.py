@@ -25,8 +25,8 @@ from unicodedata import category, combining, normalize, unidata_version
 
 from xxhash import xxh3_64_digest
 
-from fineshards.curation.words.words import pins as spacy_pins
-from fineshards.curation.words.words import tokenizer
+from fineshards.curation.words.tokenizers import pins as spacy_pins
+from fineshards.curation.words.tokenizers import tokenizer
 
 # What a word is, when words are hashed: what stands between spaces of the simplified text; spaCy's
 # tokens of the simplified text, for English; or each character but spaces.

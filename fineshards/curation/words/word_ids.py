@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -148,6 +148,19 @@ class WordTable:
         return self._marks[marked]
 
 
+class Words(NamedTuple):
+    """The words of a document, as numbers in a vocabulary: uint32, shape (n,)."""
+
+    vocabulary: WordTable
+    numbers: npt.NDArray[np.uint32]
+
+    @property
+    def strings(self) -> list[str]:
+        """The words themselves."""
+        words = self.vocabulary.words
+        return [words[number] for number in self.numbers.tolist()]
+
+
 class _Chunks(dict[str, int]):
     """Numbers of chunks; looking up an unknown one gives it the next."""
 
@@ -175,7 +188,7 @@ def _properties(word: str, sentence_ends: frozenset[str]) -> int:
         bits |= ALPHABETIC
     if word in sentence_ends:
         bits |= ENDING
-    elif not _is_punctuation(word):
+    elif not is_punctuation(word):
         bits |= BEGINNING
     if " " in word:
         bits |= SPACED
@@ -187,7 +200,7 @@ def _is_p(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
 
 
-def _is_punctuation(word: str) -> bool:
+def is_punctuation(word: str) -> bool:
     """Whether spaCy calls a word punctuation: all characters are of a category P."""
     return all(map(_is_p, word))
 

@@ -10,17 +10,13 @@ table's, every text does.
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import checked
 from fineshards.curation.words.simple_chunks import simple_words
 from fineshards.curation.words.special_cases import (
@@ -31,21 +27,17 @@ from fineshards.curation.words.special_cases import (
     load_table,
     proven,
 )
-from fineshards.curation.words.word_ids import BEGINNING, ENDING, WordTable
+from fineshards.curation.words.tokenizer import LIMIT, Tokenizer, groups
+from fineshards.curation.words.word_ids import BEGINNING, ENDING, Words, WordTable
 from fineshards.extras import naming_the_extra
 
-# The size at which a vocabulary is replaced by a new one: about 300 MB, or 50 MB of English text.
-# Steps may still hold the old one for the batch that they work on.
-LIMIT = 1_000_000
-# Characters that are looked up before new chunks are described, and the size is compared.
-_GROUP = 1 << 20
 _CHUNK = re.compile(r"\S+")  # what `str.split` finds
 
 # White space that spaCy makes a token: all of it but single spaces.
 _TOKEN_SPACE = re.compile(r"[^\S ]\s*| \s+")
 
 
-def known_language(language: object) -> object:
+def split_by_rules(language: object) -> object:
     """A rule: a language whose words can be found, by the stored table."""
     languages = load_table()["languages"]
     if language in languages:
@@ -53,23 +45,7 @@ def known_language(language: object) -> object:
     raise ValueError(f"one of those that spaCy splits by rules: {', '.join(languages)}")
 
 
-SpacyLanguage = Annotated[str, known_language]
-
-
-class Words(NamedTuple):
-    """The words of a document, as numbers in a vocabulary: uint32, shape (n,)."""
-
-    vocabulary: WordTable
-    numbers: npt.NDArray[np.uint32]
-
-    @property
-    def strings(self) -> list[str]:
-        """The words themselves."""
-        words = self.vocabulary.words
-        return [words[number] for number in self.numbers.tolist()]
-
-
-class WordTokenizer:
+class WordTokenizer(Tokenizer):
     """Finds the words of texts in one language. Safe for threads.
 
     Args:
@@ -86,29 +62,12 @@ class WordTokenizer:
     """
 
     def __init__(self, language: str, limit: int = LIMIT) -> None:
-        self._tokenizer, self._sentence_ends = _load(language)
+        self._tokenizer = _load(language)
         self._cases = proven(language, self._tokenizer)
         self._simple = self._cases is not None and language in load_table()["simple"]
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._vocabulary = WordTable(self._sentence_ends)
+        super().__init__(limit)
         # How many texts, or parts of them with several chunks, went to spaCy.
         self.together = 0
-
-    def words(self, texts: Sequence[str]) -> list[Words]:
-        """The words of each text."""
-        found: list[Words] = []
-        with self._lock:
-            for group in _groups(texts):
-                if self._vocabulary.size > self._limit:
-                    self._vocabulary = WordTable(self._sentence_ends)
-                found += self._of_group(group)
-        return found
-
-    def plain(self, text: str) -> list[str]:
-        """The words of a text, from spaCy itself."""
-        with self._lock:
-            return self._plain(text)
 
     def sentences(self, lines: Sequence[str]) -> list[int]:
         """The number of sentences that spaCy's sentencizer finds in each line; 1 if it is empty.
@@ -120,10 +79,6 @@ class WordTokenizer:
         pieces = [_TOKEN_SPACE.split(line) for line in lines]
         found = iter(self.words([piece for parts in pieces for piece in parts]))
         return [_sentences([next(found) for _ in parts]) for parts in pieces]
-
-    def plain_sentences(self, line: str) -> int:
-        """The number of sentences of a line, from spaCy's own rules on its tokens, one by one."""
-        return len(self.split_sentences(line))
 
     def split_sentences(self, text: str) -> list[str]:
         """A text cut into its sentences, each with the white space before it."""
@@ -143,7 +98,7 @@ class WordTokenizer:
         vocabulary = self._vocabulary
         if self._cases is None:
             self.together += len(texts)
-            return [Words(vocabulary, vocabulary.number(self._plain(text))) for text in texts]
+            return super()._of_group(texts)
         number = vocabulary.chunks.__getitem__
         split = [text.split() for text in texts]
         counts = list(map(len, split))
@@ -180,7 +135,7 @@ class WordTokenizer:
     def _of_chunks(self, chunks: Sequence[str]) -> list[list[str]]:
         """The words of each chunk, from spaCy."""
         words: list[list[str]] = []
-        for group in _groups(chunks):
+        for group in groups(chunks):
             # A line break is a token and in no special case: chunks do not touch.
             part: list[str] = []
             words.append(part)
@@ -202,35 +157,11 @@ class WordTokenizer:
             return [token.text for token in self._tokenizer(text)]
 
 
-def words(batch: Batch, language: str) -> list[Words]:
-    """The words of a batch's documents; kept for later steps while the texts stay the same."""
-    return batch.derived(f"words {language}", tokenizer(language).words)
-
-
-@lru_cache(maxsize=8)
-def tokenizer(language: str) -> WordTokenizer:
-    """The tokenizer of a language that the process shares. Raises as WordTokenizer."""
-    return WordTokenizer(language)
-
-
-def pins() -> dict[str, str]:
-    """What decides words and sentences in addition to this code."""
-    # It ships with Python and says what is punctuation, alphabetic or white space.
-    from unicodedata import unidata_version
-
-    with naming_the_extra():
-        try:
-            return {"spacy": version("spacy"), "unicode": unidata_version}
-        except PackageNotFoundError as error:
-            raise ModuleNotFoundError(name="spacy") from error
-
-
-def _load(language: str) -> tuple[Any, frozenset[str]]:
-    checked("words", "language", language, known_language)
+def _load(language: str) -> Any:
+    checked("words", "language", language, split_by_rules)
     with naming_the_extra():
         import spacy
         from spacy.attrs import IS_PUNCT
-        from spacy.pipeline.sentencizer import Sentencizer
     tokenizer: Any = spacy.blank(language).tokenizer
     # What spaCy finds out about each new word takes a quarter of its time. Only this is asked for.
     getters = tokenizer.vocab.lex_attr_getters
@@ -238,19 +169,7 @@ def _load(language: str) -> tuple[Any, frozenset[str]]:
     # spaCy fails on this word, its first symbol, once a memory zone has freed it. datatrove removes
     # it then, but not from the first text that has it. Here it is a word like others.
     tokenizer("IS_ALPHA")
-    return tokenizer, frozenset(Sentencizer.default_punct_chars)
-
-
-def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The texts, in groups of about _GROUP characters."""
-    start, characters = 0, 0
-    for end, text in enumerate(texts, 1):
-        characters += len(text)
-        if characters >= _GROUP:
-            yield texts[start:end]
-            start, characters = end, 0
-    if start < len(texts):
-        yield texts[start:]
+    return tokenizer
 
 
 def _suspects(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,8 +65,10 @@ class StepRecord:
         if ":" in self.use or self.use == "fasttext":
             return True
         parameters = json.loads(self.parameters)
-        calls = self.use == "score" and ":" in str(parameters.get("by"))
-        return calls or parameters.get("model") is not None
+        if self.use == "score" and ":" in str(parameters.get("by")):
+            return True
+        # Also in a table for a language. In a text, quotation marks have a backslash.
+        return re.search(r'model": "(?!ft176")', self.parameters) is not None
 
     @property
     def score(self) -> str | None:

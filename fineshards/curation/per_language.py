@@ -1,0 +1,129 @@
+"""A filter or rewrite with other parameters for each language of the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.column_values import strings_of
+from fineshards.curation.parameters import assign, check, nonempty
+from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.steps.language import best_languages, model_pins
+
+
+@dataclass(frozen=True)
+class PerLanguage(Judge, name="per_language"):
+    """Judges each document by the step of its language.
+
+    Args:
+        steps: The step of each language, by its name in the column or of the model.
+        others: The step of documents that have another language, or none.
+        language_column: The column of the input, or the score, that has each document's language.
+        language_model: Instead of a column, what finds the best language of the text: "ft176", or
+            the path of a model as of the step `language`.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from fineshards.curation.steps import Length
+        >>> step = PerLanguage({"zh": Length(min_chars=2)}, Length(min_chars=5), "language")
+        >>> texts, languages = pa.array(["你好", "hi"]), pa.array(["zh", None])
+        >>> step.apply(Batch(0, np.arange(2), texts, {"language": languages})).reasons
+        [None, 'min_chars']
+    """
+
+    steps: Mapping[str, Judge]
+    others: Judge
+    language_column: Annotated[str, nonempty("the name of a column")] | None = None
+    language_model: Annotated[str, nonempty("the path of a model")] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = type(self.others)
+        fits = bool(self.steps) and all(type(step) is kind for step in self.all_steps)
+        check(self.NAME, "steps", self.steps, fits, f"a {kind.__name__} for each language")
+        # Nothing may depend on the order of the tables, not even what golden documents become.
+        assign(self, "steps", dict(sorted(self.steps.items())))
+        fits = (self.language_column is None) != (self.language_model is None)
+        expected = "either this or language_model"
+        check(self.NAME, "language_column", self.language_column, fits, expected)
+        for name in ("NAME", "VERSION", "GOLDEN"):
+            assign(self, name, getattr(self.others, name))
+        assign(self, "REWRITES", any(step.REWRITES for step in self.all_steps))
+
+    @property
+    def all_steps(self) -> list[Judge]:
+        """The steps of all languages; that of the others comes first."""
+        return [self.others, *self.steps.values()]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        found = [] if self.language_column is None else [self.language_column]
+        found += [name for step in self.all_steps for name in step.columns]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def reads_scores(self) -> tuple[str, ...]:
+        """See Step. A rewrite is done again where a text is read, without the scores."""
+        if self.REWRITES:
+            return ()
+        own = () if self.language_column is None else (self.language_column,)
+        return (*own, *(name for step in self.all_steps for name in step.reads_scores))
+
+    @property
+    def _model(self) -> str | None:
+        return None if self.language_model == "ft176" else self.language_model
+
+    def pins(self) -> dict[str, str]:
+        """See Step. Raises UsageError for a language that the model does not know."""
+        found: dict[str, str] = {}
+        if self.language_model is not None:
+            found |= model_pins(self._model, self.steps, f"{self.NAME}: per_language")
+        for language, step in [("others", self.others), *self.steps.items()]:
+            for name, value in step.pins().items():
+                if found.setdefault(name, value) != value:
+                    found[f"{name} of {language}"] = value
+        return found
+
+    def apply(self, batch: Batch) -> Outcome:
+        reasons: list[str | None] = [None] * len(batch)
+        texts: list[str] | None = None
+        for step, indices in self._parts(batch):
+            chosen = np.zeros(len(batch), np.bool_)
+            chosen[indices] = True
+            part = batch.keep(chosen)
+            outcome = step.apply(part)
+            batch.learn(part, indices)
+            if outcome.reasons is not None:
+                for index, reason in zip(indices, outcome.reasons, strict=True):
+                    reasons[index] = reason
+            if outcome.texts is not None:
+                texts = texts or list(batch.strings)
+                for index, text in zip(indices, outcome.texts, strict=True):
+                    texts[index] = text
+        return Outcome(reasons, texts)
+
+    def apply_again(self, document: Batch) -> Outcome:
+        ((step, _),) = self._parts(document)
+        return step.apply_again(document)
+
+    def _parts(self, batch: Batch) -> Sequence[tuple[Judge, list[int]]]:
+        """The steps that have documents in a batch, and the places of each one's, ascending."""
+        languages: Sequence[str | None]
+        if self.language_column is None:
+            languages = best_languages(batch, self._model)
+        else:
+            score = batch.scores.get(self.language_column.lower())
+            languages = (
+                strings_of(batch, self.language_column) if score is None else score.to_pylist()
+            )
+        parts: dict[str | None, list[int]] = {}
+        for index, language in enumerate(languages):
+            parts.setdefault(language if language in self.steps else None, []).append(index)
+        return [
+            (self.others if language is None else self.steps[language], indices)
+            for language, indices in parts.items()
+        ]
