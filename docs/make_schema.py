@@ -10,9 +10,13 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fineshards.config import choices, flags, kinds
-from fineshards.curation.recipe import default_of, parameters_of_class, step_class
+from fineshards.curation.recipe import (
+    default_of,
+    parameters_of_class,
+    step_class,
+    takes_languages,
+)
 from fineshards.curation.recipe_text import to_toml
-from fineshards.curation.step import Judge
 from fineshards.curation.step_docs import describe_step, step_names
 from fineshards.pipeline.recipe_flags import flags_of_recipes
 
@@ -99,7 +103,7 @@ def _step(name: str) -> dict[str, Any]:
         "additionalProperties": False,
         "properties": properties,
     }
-    if issubclass(step, Judge):
+    if takes_languages(step):
         sources = ("language_column", "language_model")
         found["dependentRequired"] = {name: ["per_language"] for name in sources}
         one = {"oneOf": [{"required": [name]} for name in sources]}
@@ -115,7 +119,7 @@ def _per_language(step: str, parameters: Sequence[str]) -> dict[str, Any]:
     return {
         "language_column": {
             "type": "string",
-            "description": "The column of the input that has each document's language.",
+            "description": "The column of the input, or the score, that has the language.",
         },
         "language_model": {
             "type": "string",

@@ -11,7 +11,7 @@ import numpy as np
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import strings_of
 from fineshards.curation.parameters import assign, check, nonempty
-from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.step import Judge, Outcome, Scorer
 from fineshards.curation.steps.language import best_languages, model_pins
 
 
@@ -45,6 +45,8 @@ class PerLanguage(Judge, name="per_language"):
         kind = type(self.others)
         fits = bool(self.steps) and all(type(step) is kind for step in self.all_steps)
         check(self.NAME, "steps", self.steps, fits, f"a {kind.__name__} for each language")
+        fits = not isinstance(self.others, Scorer)
+        check(self.NAME, "others", self.others, fits, "a filter or a rewrite")
         # Nothing may depend on the order of the tables, not even what golden documents become.
         assign(self, "steps", dict(sorted(self.steps.items())))
         fits = (self.language_column is None) != (self.language_model is None)

@@ -269,8 +269,7 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
         batch = others.pop("batch", None)
         return UserFunction(use, columns, others, batch)
     kind = step_class(use)
-    judges = issubclass(kind, Judge) and not issubclass(kind, Scorer)
-    also = (PER_LANGUAGE, *_SOURCES) if judges else ()
+    also = (PER_LANGUAGE, *_SOURCES) if takes_languages(kind) else ()
     if not parameters.keys().isdisjoint(also):
         return _make_per_language(use, dict(parameters))
     known = {each.name: each for each in parameters_of_class(kind)}
@@ -287,6 +286,11 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
         if default_of(each) is MISSING and name not in values:
             raise UsageError(f"give the parameter {name}.")
     return kind(**values)
+
+
+def takes_languages(kind: type[Step]) -> bool:
+    """Whether a step may have other parameters by language: filters and rewrites."""
+    return issubclass(kind, Judge) and not issubclass(kind, Scorer)
 
 
 def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:

@@ -25,7 +25,7 @@ from fineshards.curation.golden_documents import golden_sha256
 from fineshards.curation.recipe import Recipe, load_steps, make_step, parse_recipe
 from fineshards.curation.recipe_text import toml_of
 from fineshards.curation.step import Judge
-from fineshards.curation.steps import C4Quality, GopherQuality, Length, PerLanguage
+from fineshards.curation.steps import C4Quality, GopherQuality, Length, PerLanguage, Score
 from fineshards.curation.steps.language import model_path
 from fineshards.errors import FineshardsError, InputError, UsageError
 from fineshards.shards.tables.decisions import NO_DECISIONS
@@ -325,6 +325,9 @@ def test_steps_in_python_are_of_one_kind() -> None:
         PerLanguage({"de": GopherQuality()}, Length(5), "language")
     with pytest.raises(UsageError, match="expected a Length for each language"):
         PerLanguage({}, Length(5), "language")
+    score = Score("size", by="words")
+    with pytest.raises(UsageError, match="expected a filter or a rewrite"):
+        PerLanguage({"de": score}, score, "language")
     for sources in ({}, {"language_column": "language", "language_model": "ft176"}):
         with pytest.raises(UsageError, match="expected either this or language_model"):
             PerLanguage({"de": Length(4)}, Length(5), **sources)
