@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 
+from fineshards.errors import quoted
+
 _NUMBER = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>\d{1,30}(?:_\d{1,30})*)(?:\.(?P<fraction>\d{1,30}))?"
     r"(?:[eE]\+?(?P<exponent>\d{1,2}))?(?: ?(?P<unit>[kKMGT]i?)?(?P<bytes>B)?)",
@@ -44,7 +46,7 @@ def count_or_share(text: str) -> int | str:
 
 def _whole_number(text: str, examples: str, in_bytes: bool) -> int:
     found = _NUMBER.fullmatch(text)
-    refused = ArgumentTypeError(f"must be a whole number {examples}, got {text!r}")
+    refused = ArgumentTypeError(f"must be a whole number {examples}, got {quoted(text)}")
     if found is None:
         raise refused
     unit = found["unit"] or ""
