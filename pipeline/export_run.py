@@ -16,6 +16,7 @@ from fineshards.exports.format_table import format_of
 from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
 from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.wording import counted
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
@@ -34,7 +35,7 @@ def export(
     dtype: str | None = None,
     link: bool = False,
     skip: Literal["redacted", "none"] | None = None,
-    columns: str | None = None,
+    columns: str | Sequence[str] | None = None,
     copies: bool = False,
     generation: int | None = None,
     s3_endpoint: str | None = None,
@@ -58,8 +59,9 @@ def export(
         link: Point into the dataset's shards instead of copying the tokens.
         skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
             Default: `redacted` for formats whose readers find documents by their EOTs.
-        columns: Columns to write as well, with commas between them: those of the sources for `text`
-            and `text-jsonl`, `labels` and `attention_mask` for `parquet` and `hf-arrow`.
+        columns: Columns to write as well, as a list or with commas between them: those of the
+            sources for `text` and `text-jsonl`, `labels` and `attention_mask` for `parquet` and
+            `hf-arrow`.
         copies: Write how many duplicates of each document the recipe dropped, for `text` and
             `text-jsonl`.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
@@ -83,6 +85,8 @@ def export(
         >>> export.splits["train"]["tokens"], export.splits["train"]["documents"]
         (565972, 888)
     """
+    if columns is not None and not isinstance(columns, str):
+        columns = ",".join(columns)
     options = ExportOptions(
         to, split, eot, tokens_per_file, sequence_length, dtype, link, skip, columns, copies
     )
@@ -160,7 +164,7 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
     size = sum(file.bytes for file in export.files if file.link is None)
     linked = sum(file.link is not None for file in export.files)
     links = f", {linked:,} of them links" if linked else ""
-    yield f"exported to {job.storage.root}: {len(export.files):,} files{links}, {size:,} bytes"
+    yield f"exported to {job.storage.root}: {counted(len(export.files), 'file')}{links}, {size:,} bytes"
     for split, counts in export.splits.items():
         documents = counts["documents"]
         with_documents = "" if documents is None else f", {documents:,} documents"

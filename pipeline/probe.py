@@ -237,10 +237,12 @@ def _conclude(
     in_blocks = {
         path: size
         for path, size in on_disk.items()
-        if path.parent.name == "blocks" or path.suffix == ".decisions"
+        if path.parent.name == "blocks" or path.suffix in (".decisions", ".scores")
     }
     tables = sum(
-        size for path, size in in_blocks.items() if path.suffix in (".parquet", ".decisions")
+        size
+        for path, size in in_blocks.items()
+        if path.suffix in (".parquet", ".decisions", ".scores")
     )
     token_bytes, scale = job.settings.token_dtype.itemsize, tokens / counts.tokens
     growing = tokens * token_bytes + round(scale * tables)

@@ -48,24 +48,30 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
     Raises UsageError for a score that no step can read, or whose name is taken.
     """
     found: set[str] = set()
-    scores: set[str] = set()
+    scores: dict[str, str] = {}
     for each in steps:
         step = each.step
         named = {column for column in step.columns if column.lower() in scores}
         if wrong := sorted(named.difference(step.reads_scores)):
             raise UsageError(
                 f"step {each.use} reads {', '.join(wrong)}, which is a score. Only where, and the "
-                "language_column of filters, can read scores; give the score another name if the "
-                "column of the input is meant."
+                "language_column of filters, can read scores; a rewrite takes a column of the "
+                "input, or language_model. Give the score another name if the column is meant."
+            )
+        label = getattr(step, "language_column", None)
+        if label is not None and scores.get(label.lower(), "string") != "string":
+            raise UsageError(
+                f"step {each.use}: language_column is {label!r}, a score that is a number. Name "
+                "one that is a label."
             )
         found |= set(step.columns) - named
         if isinstance(step, Scorer):
-            if step.name in scores | {column.lower() for column in found}:
+            if step.name in {*scores, *(column.lower() for column in found)}:
                 raise UsageError(
                     f"score: name is {step.name!r}, which an earlier step gives, or reads from the "
                     "input. Choose another name, or put the score before the step that reads it."
                 )
-            scores.add(step.name)
+            scores[step.name] = str(step.score_type)
     return tuple(sorted(found))
 
 

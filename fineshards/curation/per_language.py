@@ -43,10 +43,11 @@ class PerLanguage(Judge, name="per_language"):
     def __post_init__(self) -> None:
         super().__post_init__()
         kind = type(self.others)
+        fits = isinstance(self.others, Judge) and hasattr(self.others, "NAME")
+        fits = fits and not isinstance(self.others, Scorer | PerLanguage)
+        check(self.NAME, "others", self.others, fits, "a filter or a rewrite of fineshards")
         fits = bool(self.steps) and all(type(step) is kind for step in self.all_steps)
         check(self.NAME, "steps", self.steps, fits, f"a {kind.__name__} for each language")
-        fits = not isinstance(self.others, Scorer)
-        check(self.NAME, "others", self.others, fits, "a filter or a rewrite")
         # Nothing may depend on the order of the tables, not even what golden documents become.
         assign(self, "steps", dict(sorted(self.steps.items())))
         fits = (self.language_column is None) != (self.language_model is None)

@@ -103,7 +103,8 @@ def prepare(
     parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
     kind.check(settings, parts)
     if settings.columns and not kind.offered_columns:
-        columns_of(dataset.manifest, settings.columns)
+        _, schema, _ = columns_of(dataset.manifest, settings.columns)
+        kind.check_columns(schema)
     decides = {
         "settings": _options(settings),
         "splits": [stream.split for stream in streams],

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fineshards.exports.export_options import Side
 from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_tokens
@@ -155,6 +156,10 @@ class Format(ABC):
     def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
         """Raises UsageError for parts that the format cannot hold."""
         return  # By default, any parts fit.
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raises UsageError for columns of the sources that the format cannot hold."""
+        return
 
     @abstractmethod
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:

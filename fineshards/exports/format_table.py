@@ -85,7 +85,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         tokenizer.size,
         tokenizer.name,
         _skip(options, kind) if redacted else None,
-        _columns(options, kind),
+        _columns(options, kind, dataset),
         _copies(options, kind, dataset),
     )
 
@@ -98,25 +98,28 @@ def _skip(options: ExportOptions, kind: Format) -> str | None:
     return wanted if wanted == REDACTED else None
 
 
-def _columns(options: ExportOptions, kind: Format) -> tuple[str, ...]:
+def _columns(options: ExportOptions, kind: Format, dataset: Settings) -> tuple[str, ...]:
     """The columns that are asked for beside the format's own."""
+    taken = [*kind.own_columns, *(dataset.recipe.scores if dataset.recipe else ())]
     names = tuple(filter(None, (options.columns or "").split(",")))
     if names and not kind.own_columns:
         raise UsageError(f"--columns: --to {options.to} has tokens only. Use --to text.")
+    if names and dataset.columns.imported and not kind.offered_columns:
+        raise UsageError("--columns: imported files have tokens only. Leave it out.")
     for name in names:
         if kind.offered_columns and name not in kind.offered_columns:
             raise UsageError(
                 f"--columns {name}: --to {options.to} has {' and '.join(kind.offered_columns)}. "
                 "Use --to text for columns of the sources."
             )
-        if name in kind.own_columns or names.count(name) > 1:
+        if name in taken or names.count(name) > 1:
             raise UsageError(f"--columns: there is a column {name!r} already. Leave it out.")
     return names
 
 
 def _copies(options: ExportOptions, kind: Format, dataset: Settings) -> bool:
     """Whether duplicates are counted."""
-    if options.copies and not kind.own_columns:
+    if options.copies and (not kind.own_columns or kind.offered_columns):
         raise UsageError(f"--copies: --to {options.to} has tokens only. Use --to text.")
     if options.copies and not (dataset.recipe and dataset.recipe.keyed):
         raise UsageError("--copies: the recipe of the dataset drops no duplicates. Leave it out.")

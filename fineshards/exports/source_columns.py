@@ -10,15 +10,15 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from fineshards.errors import InputError, OutputError
+from fineshards.errors import InputError
 from fineshards.exports.parts import PartReader
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.curated_files import scores_name
 from fineshards.shards.job.job import Settings
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.tables.scores import read_scores, values_at
+from fineshards.shards.tables.scores import scores_there, values_at
 from fineshards.sources.chosen_rows import read_rows
+from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
 
 
@@ -29,6 +29,14 @@ class SourceColumns:
     table: pa.Table
     are_json: bool = False
 
+    def for_json(self) -> SourceColumns:
+        """The same with dates, times and decimals as text."""
+        fields = [
+            pa.field(field.name, pa.string() if written_as_text(field.type) else field.type)
+            for field in self.table.schema
+        ]
+        return replace(self, table=self.table.cast(pa.schema(fields)))
+
     def as_text(self) -> SourceColumns:
         """The same with JSON strings as their text, and other values as their JSON text."""
         if not self.are_json:
@@ -38,6 +46,13 @@ class SourceColumns:
             for name in self.table.column_names
         }
         return SourceColumns(pa.table(texts))
+
+
+def written_as_text(kind: pa.DataType) -> bool:
+    """Whether JSON has the values of a type as text: dates, times and decimals."""
+    types = pa.types
+    moments = types.is_date(kind) or types.is_time(kind) or types.is_timestamp(kind)
+    return bool(moments or types.is_decimal(kind))
 
 
 def source_columns(reader: PartReader, names: Sequence[str]) -> SourceColumns:
@@ -70,19 +85,12 @@ def scores_of(dataset: Dataset, sources: pa.Table) -> pa.Table:
     if not (manifest.settings.recipe and manifest.settings.recipe.scores):
         return pa.table({})
 
-    def scores(file: SourceFile) -> pa.Table:
-        table = read_scores(dataset.storage, file.index)
-        if table is None:
-            name = dataset.storage.path(scores_name(file.index))
-            raise OutputError(f"{name} is missing. Copy the dataset again.")
-        return table
-
     first = {file.path: file for file in manifest.files}[sources["file"][0].as_py()]
     return gathered(
         manifest,
         sources,
-        pa.schema([*scores(first).schema][1:]),
-        lambda file, rows: pa.table(values_at(scores(file), rows)),
+        pa.schema([*scores_there(dataset.storage, first.index).schema][1:]),
+        lambda file, rows: pa.table(values_at(scores_there(dataset.storage, file.index), rows)),
     )
 
 
@@ -117,11 +125,21 @@ def columns_of(manifest: Manifest, names: Sequence[str]) -> tuple[Settings, pa.S
     columns = replace(manifest.settings.columns, others=tuple(names))
     settings = replace(manifest.settings, columns=columns)
     for file in manifest.files:
+        _refuse_touched(file)
         for block in discover_blocks(file, settings.columns, settings.block_bytes)[:1]:
             for rows in read_block(file, settings.columns, block):
                 fields = [pa.field(name, values.type) for name, values in rows.others.items()]
                 return settings, pa.schema(fields), rows.others_are_json
     raise AssertionError("a dataset with documents has a source with rows")
+
+
+def _refuse_touched(file: SourceFile) -> None:
+    """Raises InputError for a file that may have other rows than were built from."""
+    if as_it_is(file) != file:
+        raise InputError(
+            f"{file.path} was changed, copied or touched since the dataset was built, so its rows "
+            "may be others. Restore the file with its time, or leave --columns out."
+        )
 
 
 def _read(
@@ -132,6 +150,7 @@ def _read(
     are_json: bool,
 ) -> pa.Table:
     """The columns of some rows of a file, ascending."""
+    _refuse_touched(file)
     tables = [schema.empty_table()]
     for rows in read_rows(file, settings, wanted.tolist()):
         table = pa.table(rows.others)

@@ -25,7 +25,12 @@ from fineshards.exports.copies import copies_of
 from fineshards.exports.format import ExportSettings, Format, Target, Written
 from fineshards.exports.input_ids import batches
 from fineshards.exports.parts import PartReader
-from fineshards.exports.source_columns import SourceColumns, scores_of, source_columns
+from fineshards.exports.source_columns import (
+    SourceColumns,
+    scores_of,
+    source_columns,
+    written_as_text,
+)
 from fineshards.shards.dataset_files import Dataset
 
 # id: null without an id column. file: the path of the source, below the folder that all are in.
@@ -45,7 +50,7 @@ class TextFormat(Format):
     sides = ("begin",)
     tokens_per_file = "shard"
     whole_documents = True
-    fixed_dtype = "text"
+    fixed_dtype = "no tokens"
     own_columns = (*_SCHEMA.names, *COPIES.names)
 
 
@@ -73,10 +78,18 @@ class TextJsonLines(TextFormat):
 
     name = "text-jsonl"
     libraries = ("pyarrow", "orjson")
-    reading = 'load_dataset("json", data_files="FOLDER/data/train-*")'
+    reading = 'load_dataset("json", data_files="FOLDER/data/*")'
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        for field in columns:
+            if not (_is_json(field.type) or written_as_text(field.type)):
+                raise UsageError(
+                    f"--columns {field.name}: its type is {field.type}, which JSON does not have. "
+                    "Use --to text."
+                )
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
-        columns = source_columns(reader, settings.columns)
+        columns = source_columns(reader, settings.columns).for_json()
         rows = _Rows(reader, settings, columns)
         with (
             target.create(f"{rows.name}.jsonl.zst") as file,
@@ -96,7 +109,9 @@ class _Rows:
     ) -> None:
         part, dataset = reader.part, reader.stream.dataset
         # A folder without `export.json`, so that it is an input as it is; as on the hub.
-        self.name = f"data/{part.split}-{part.index:05d}-of-{part.count:05d}"
+        # `all` is no name of a split there.
+        split = "train" if part.split == "all" else part.split
+        self.name = f"data/{split}-{part.index:05d}-of-{part.count:05d}"
         self.ends, self._sources = reader.documents()
         more = [columns.table, scores_of(dataset, self._sources)]
         if settings.copies:
@@ -119,19 +134,25 @@ class _Rows:
             first += len(batch)
 
 
+def _is_json(kind: pa.DataType) -> bool:
+    """Whether the values of a type are JSON as they are."""
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_dictionary(kind):
+        return _is_json(kind.value_type)
+    if types.is_struct(kind):
+        return all(_is_json(field.type) for field in kind)
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    number = types.is_integer(kind) or types.is_floating(kind)
+    return text or number or bool(types.is_boolean(kind) or types.is_null(kind))
+
+
 def _line(row: dict[str, Any], columns: SourceColumns) -> bytes:
     """A row as a line of JSON."""
     if columns.are_json:
         for name in columns.table.column_names:
             if row[name] is not None:
                 row[name] = orjson.Fragment(row[name])
-    try:
-        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError as error:
-        raise UsageError(
-            f"row {row['row']} of {row['file']} cannot be a line of JSON: {error}. Use --to text, "
-            "or leave the column out of --columns."
-        ) from error
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _below_their_folder(dataset: Dataset, sources: pa.Table) -> pa.Table:

@@ -24,6 +24,7 @@ from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64
+from fineshards.shards.tables.scores import read_scores, values_at
 from fineshards.sources.chosen_rows import read_rows
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
@@ -371,6 +372,9 @@ def _details(
             after = curator.texts(batch, decisions, each.step + 1)
             cuts[each] = removed(found.strings[0], after.strings[0])
         elif isinstance(step, Judge):
+            scores = read_scores(dataset.storage, each.file)
+            if scores is not None:
+                found = found.with_scores(values_at(scores, found.rows))
             (reason,) = step.apply_again(found).reasons or [None]
             if isinstance(reason, Reason) and reason == each.reason:
                 measured[each] = reason.measured

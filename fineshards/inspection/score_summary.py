@@ -16,7 +16,7 @@ from fineshards.errors import UsageError
 from fineshards.printable import printable
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.tables.decisions import read_decisions
-from fineshards.shards.tables.scores import read_scores
+from fineshards.shards.tables.scores import scores_there
 from fineshards.storage.base import Storage
 from fineshards.wording import counted, share
 
@@ -110,9 +110,10 @@ def count_satisfied(storage: Storage, manifest: Manifest, sql: str) -> Satisfied
 
 def _of_documents(storage: Storage, manifest: Manifest) -> Iterator[tuple[int, pa.Table]]:
     """The scores of those documents of each file that the recipe kept, with the file's number."""
-    for file in manifest.files:
-        table = read_scores(storage, file.index)
-        if table is not None:
+    for report in manifest.reports:
+        file = manifest.files[report.file]
+        if report.counts.documents:
+            table = scores_there(storage, file.index)
             dropped = read_decisions(storage, file.index).are_dropped(table["row"].to_numpy())
             yield file.index, table.filter(pa.array(~dropped))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from support.tokenizer_files import save, train
 from tokenizers import normalizers
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
 
 ROWS = made_up_rows(1, 150)
@@ -51,7 +54,7 @@ def test_a_build_of_the_texts_has_the_same_shards(
 ) -> None:
     build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS), *flags)
     export = fineshards.export(tmp_path / "out", tmp_path / "text", to, tokens_per_file=700)
-    found = [row for split in export.splits for row in read(tmp_path / "text", split)]
+    found = [row for split in ("test", "train") for row in read(tmp_path / "text", split)]
     expected = [row_of(row) for row in range(len(ROWS)) if ROWS[row]["text"] is not None]
     assert sorted(found, key=lambda row: int(row["row"])) == expected
     assert sum(each["documents"] for each in export.splits.values()) == len(expected)
@@ -154,7 +157,8 @@ def test_what_cannot_be_is_refused_before_the_folder_is_taken(tmp_path: Path) ->
         (UsageError, "there is a column 'url' already", {"columns": "url,url"}),
         (UsageError, "may cut a document in two. Use --split all", {"split": "train"}),
         (UsageError, "a redacted document has no text", {"skip": "none"}),
-        (UsageError, "--to text has text. Leave it out", {"dtype": "uint16"}),
+        (UsageError, "--to text has no tokens. Leave it out", {"dtype": "uint16"}),
+        (UsageError, "--copies: --to parquet has tokens only", {"to": "parquet", "copies": True}),
         (UsageError, "--to text has no rows", {"sequence_length": 8}),
     ]
     for error, message, options in cases:
@@ -167,9 +171,52 @@ def test_a_source_that_has_changed_since_is_named(tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", ROWS)
     build(tmp_path / "out", rows, *BY_TEXT)
     write_rows(rows, ROWS[1:])
-    with pytest.raises(InputError, match=r"rows\.jsonl"):
+    with pytest.raises(InputError, match=r"rows\.jsonl has changed since"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="url")
+    write_rows(rows, ROWS)
+    with pytest.raises(InputError, match=r"rows\.jsonl was changed, copied or touched"):
         fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="url")
     fineshards.export(tmp_path / "out", tmp_path / "text", "text")  # needs no source
+
+
+@TO
+def test_columns_of_every_type_are_written_or_refused_at_once(to: str, tmp_path: Path) -> None:
+    day, moment = datetime.date(2026, 11, 26), datetime.datetime(2026, 11, 26, 9, 30)
+    columns = {
+        "day": pa.array([day, None]),
+        "moment": pa.array([moment, None], pa.timestamp("ns")),
+        "price": pa.array([Decimal("1.50"), None]),
+        "nested": pa.array([{"a": [1, 2], "b": None}, None]),
+        "raw": pa.array([b"\xff", None]),
+        "long": pa.array([moment - moment, None]),
+    }
+    pq.write_table(pa.table({"text": ["one", "two"], **columns}), tmp_path / "rows.parquet")
+    build(tmp_path / "out", tmp_path / "rows.parquet", "--test_shards=0")
+    names = ["day", "moment", "price", "nested"]
+    fineshards.export(tmp_path / "out", tmp_path / "x", to, columns=names)
+    first, second = read(tmp_path / "x", "train")
+    as_text = ("2026-11-26", "2026-11-26 09:30:00.000000000", "1.50")
+    as_typed = (day, first["moment"], Decimal("1.50"))
+    values = as_typed if to == "text" else as_text
+    assert tuple(first[name] for name in names) == (*values, {"a": [1, 2], "b": None})
+    assert {second[name] for name in names} == {None}
+    for name in ("raw", "long"):
+        if to == "text-jsonl":
+            with pytest.raises(UsageError, match=f"--columns {name}: its type is"):
+                fineshards.export(tmp_path / "out", tmp_path / "y", to, columns=name)
+            assert not (tmp_path / "y").exists()
+
+
+def test_text_of_imported_tokens_has_no_columns_of_sources(tmp_path: Path) -> None:
+    build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS), *BY_TEXT)
+    fineshards.export(tmp_path / "out", tmp_path / "m", "megatron")
+    given = ["import", "--from=megatron", f"--input={tmp_path}/m", f"--output={tmp_path}/again"]
+    assert main([*given, "--tokenizer=cl100k_base", "--test_shards=0", "--eot_side=end"]) == 0
+    with pytest.raises(UsageError, match="--columns: imported files have tokens only"):
+        fineshards.export(tmp_path / "again", tmp_path / "x", "text", columns="url")
+    fineshards.export(tmp_path / "again", tmp_path / "x", "text")
+    found = [row["text"] for row in read(tmp_path / "x", "train")]
+    assert sorted(found) == sorted(row["text"] for row in ROWS if row["text"] is not None)
 
 
 @TO
@@ -189,3 +236,5 @@ def test_scores_are_columns_of_the_text(to: str, tmp_path: Path) -> None:
     for row in found:
         text = ROWS[int(row["file"][0]) :: 2][row["row"]]["text"]
         assert (row["length"], row["words_after"]) == (len(text), len(text.split()))
+    with pytest.raises(UsageError, match="there is a column 'length' already"):
+        fineshards.export(tmp_path / "out", tmp_path / "y", to, columns=["length"])

@@ -30,7 +30,7 @@ from support.tiny_model import probabilities, write_model
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError
 
 pytestmark = pytest.mark.curation
 
@@ -366,8 +366,8 @@ def asked(name: str) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("steps", "sentence"),
     [
-        ([("score", SCORE | {"name": "Edu"})], "name is 'Edu', expected a name of lower case"),
-        ([("score", SCORE | {"name": "text"})], "name is 'text', expected a name of"),
+        ([("score", SCORE | {"name": "Edu"})], "name is 'Edu', expected lower case"),
+        ([("score", SCORE | {"name": "text"})], "name is 'text', expected lower case"),
         ([("score", SCORE | {"by": "beauty"})], "by is 'beauty', expected one of characters,"),
         ([("score", SCORE | {"type": "number"})], "type is 'number', expected none"),
         ([("score", SCORE | {"model": "m.bin"})], "model is 'm.bin', expected none"),
@@ -440,6 +440,20 @@ def test_a_recipe_with_scores_is_checked_on_a_probe(built: Path) -> None:
     ]
 
 
+def test_what_conditions_on_scores_drop_is_shown(built: Path, tmp_path: Path, capsys) -> None:
+    assert main(["inspect", f"{built}/out", "--dropped", "--reason=where"]) == 0
+    assert "where" in capsys.readouterr().out
+    assert main(["report", f"{built}/out", f"--output={tmp_path}/report.html"]) == 0
+
+
+def test_scores_that_are_missing_are_not_left_out_of_counts(built: Path, tmp_path: Path) -> None:
+    shutil.copytree(built / "out", tmp_path / "out")
+    (tmp_path / "out/metadata/scores/00000.parquet").unlink()
+    for where in (None, "length > 5"):
+        with pytest.raises(OutputError, match=r"00000\.parquet is missing"):
+            fineshards.stats(tmp_path / "out", where=where)
+
+
 def test_a_filter_finds_its_tables_by_a_score(tmp_path: Path, capsys) -> None:
     """Also where the score is of an earlier stage."""
     model = write_model(tmp_path / "model.bin")
@@ -472,6 +486,10 @@ def test_a_filter_finds_its_tables_by_a_score(tmp_path: Path, capsys) -> None:
                 assert (dropped.get(number) == 2) != (least <= len(row["text"]) <= most)
                 decided += number in dropped
     assert decided > 10
+    assert main(["inspect", str(tmp_path / "out"), "--dropped", "--step=3"]) == 0
+    shown = re.findall(r"found .* characters, (.*)", capsys.readouterr().out)
+    assert shown
+    assert set(shown) <= {"below 60: min_chars", "above 150: max_chars"}
     rewrite = ("symbol_lines", {"language_column": "kind", "per_language": [{"label": "odd"}]})
     recipe = write_recipe(tmp_path / "rewrite.toml", [*steps[:1], rewrite])
     assert main(["build", *given[:-1], f"--recipe={recipe}", f"--output={tmp_path}/x"]) == 2

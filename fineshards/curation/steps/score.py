@@ -38,13 +38,16 @@ _TYPES = {"number": pa.float64(), "text": pa.string()}
 # A label names a class of documents. A longer text could be one that a redaction should remove.
 _LONGEST_LABEL = 100
 
+# Columns of exported texts.
+_TAKEN = ("text", "id", "file", "row", "exact_copies", "near_copies")
+_NAMES = f"lower case letters, digits and underscores, and none of {', '.join(_TAKEN)}"
+
 
 def _is_name(value: object) -> bool:
-    taken = ("text", "id", "file", "row")
     return (
         isinstance(value, str)
         and bool(re.fullmatch("[a-z_][a-z0-9_]*", value))
-        and (value not in taken)
+        and (value not in _TAKEN)
     )
 
 
@@ -83,7 +86,7 @@ class Score(Scorer, name="score"):
         [4.0, 5.0]
     """
 
-    name: Annotated[str, rule("a name of lower case letters, not text, id, file or row", _is_name)]
+    name: Annotated[str, rule(_NAMES, _is_name)]
     by: Annotated[str, rule(f"one of {', '.join(_KNOWN)}, or package.module:function", _is_known)]
     type: Annotated[str, one_of(*_TYPES)] | None = None
     columns: tuple[str, ...] = ()

@@ -77,6 +77,9 @@ class UserFunction(Judge):
         fits = isinstance(self.use, str) and FUNCTION_NAME.fullmatch(self.use) is not None
         check("step", "use", self.use, fits, "package.module:function")
         check_parameters(self, self.use)
+        if reserved := sorted({"columns", "batch"} & set(self.parameters)):
+            others = f"others than {', '.join(reserved)}, which are arguments of their own"
+            check(self.use, "parameters", dict(self.parameters), False, others)
         if given := sorted(set(self.columns) & set(_GIVEN)):
             others = f"other columns than {', '.join(given)}, which the function gets anyway"
             check(self.use, "columns", list(self.columns), False, others)

@@ -88,6 +88,14 @@ def from_bytes(content: bytes, path: str) -> pa.Table:
         raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
 
 
+def scores_there(storage: Storage, file: int) -> pa.Table:
+    """The scores of a source file with documents; raises OutputError if they are missing."""
+    table = read_scores(storage, file)
+    if table is None:
+        raise OutputError(f"{storage.path(scores_name(file))} is missing. Copy the dataset again.")
+    return table
+
+
 def read_scores(storage: Storage, file: int) -> pa.Table | None:
     """The scores of a source file of a finished dataset; None if it has none."""
     name = scores_name(file)
