@@ -164,7 +164,8 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
     size = sum(file.bytes for file in export.files if file.link is None)
     linked = sum(file.link is not None for file in export.files)
     links = f", {linked:,} of them links" if linked else ""
-    yield f"exported to {job.storage.root}: {counted(len(export.files), 'file')}{links}, {size:,} bytes"
+    files = counted(len(export.files), "file")
+    yield f"exported to {job.storage.root}: {files}{links}, {size:,} bytes"
     for split, counts in export.splits.items():
         documents = counts["documents"]
         with_documents = "" if documents is None else f", {documents:,} documents"

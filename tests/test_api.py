@@ -489,10 +489,13 @@ def test_what_is_no_recipe_is_refused() -> None:
     for wrong in (Length(min_chars=3), 5):
         with pytest.raises(UsageError, match="takes a list of steps"):
             Recipe(wrong)  # type: ignore[arg-type]
-    for parameters in ({"x": None}, {"columns": ["y"]}, {1: 2}, {"x": {"a"}}, {"x": Path("a")}):
+    for parameters in ({"x": None}, {1: 2}, {"x": {"a"}}, {"x": Path("a")}):
         recipe = Recipe([UserFunction("builtins:bool", (), parameters)])
         with pytest.raises(UsageError, match="a value that a recipe file cannot have"):
             fineshards.build(input="a", output="b", recipe=recipe)
+    for name in ("columns", "batch"):
+        with pytest.raises(UsageError, match=f"expected others than {name}, which are arguments"):
+            UserFunction("builtins:bool", (), {name: 3})
     with pytest.raises(AttributeError, match="NoSuchStep"):
         _ = steps_of_recipes.NoSuchStep
 

@@ -77,7 +77,7 @@ class UserFunction(Judge):
         fits = isinstance(self.use, str) and FUNCTION_NAME.fullmatch(self.use) is not None
         check("step", "use", self.use, fits, "package.module:function")
         check_parameters(self, self.use)
-        if reserved := sorted({"columns", "batch"} & set(self.parameters)):
+        if reserved := sorted({"columns", "batch"}.intersection(self.parameters)):
             others = f"others than {', '.join(reserved)}, which are arguments of their own"
             check(self.use, "parameters", dict(self.parameters), False, others)
         if given := sorted(set(self.columns) & set(_GIVEN)):
