@@ -113,7 +113,7 @@ def _step(name: str) -> dict[str, Any]:
 
 
 def _per_language(step: str, parameters: Sequence[str]) -> dict[str, Any]:
-    """What filters and rewrites take beside their own parameters."""
+    """What filters and rewrites take in addition to their own parameters."""
     own = {name: {"$ref": f"#/$defs/{step}/properties/{name}"} for name in parameters}
     label = {"type": "string", "description": "The language, as the column or the model names it."}
     return {

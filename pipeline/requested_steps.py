@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from fineshards.config import BuildConfig, local_path
 from fineshards.curation.curator import describe
+from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.recipe import NamedStep, before, make_step
 from fineshards.curation.step import Scorer
 from fineshards.curation.steps.other_datasets import SeenIn
@@ -43,7 +44,7 @@ def steps_of(config: BuildConfig) -> list[NamedStep]:
 
 
 def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
-    """The columns of the input that steps read, beside the text.
+    """The columns of the input that steps read, in addition to the text.
 
     Raises UsageError for a score that no step can read, or whose name is taken.
     """
@@ -58,7 +59,7 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
                 "language_column of filters, can read scores; a rewrite takes a column of the "
                 "input, or language_model. Give the score another name if the column is meant."
             )
-        label = getattr(step, "language_column", None)
+        label = step.language_column if isinstance(step, PerLanguage) else None
         if label is not None and scores.get(label.lower(), "string") != "string":
             raise UsageError(
                 f"step {each.use}: language_column is {label!r}, a score that is a number. Name "

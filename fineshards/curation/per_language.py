@@ -43,6 +43,7 @@ class PerLanguage(Judge, name="per_language"):
     def __post_init__(self) -> None:
         super().__post_init__()
         kind = type(self.others)
+        # Steps that are other people's code have no NAME of their class.
         fits = isinstance(self.others, Judge) and hasattr(self.others, "NAME")
         fits = fits and not isinstance(self.others, Scorer | PerLanguage)
         check(self.NAME, "others", self.others, fits, "a filter or a rewrite of fineshards")

@@ -31,7 +31,7 @@ from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.suggestions import did_you_mean
 
 _TABLES = ("description", "build", "steps")
-# What filters and rewrites take beside their own parameters.
+# What filters and rewrites take in addition to their own parameters.
 PER_LANGUAGE, _LABEL = "per_language", "label"
 _SOURCES = ("language_column", "language_model")
 

@@ -15,7 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fineshards.exports.source_columns import gathered
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import read_decisions
 
 # exact: duplicates by equal keys. near: those that `minhash` found.
@@ -37,19 +39,20 @@ def copies_of(dataset: Dataset, sources: pa.Table) -> pa.Table:
     """The numbers of duplicates of documents. sources: their files and rows."""
     with _COUNTING:
         counts = _count(dataset)
-    numbers = {file.path: file.index for file in dataset.manifest.files}
-    paths = sources["file"].combine_chunks().dictionary_encode()
-    files = np.array([numbers[path] for path in paths.dictionary.to_pylist()], np.int64)
-    found = _places(files[paths.indices.to_numpy()], sources["row"].to_numpy())
-    places = np.searchsorted(counts.documents, found)
-    known = np.append(counts.documents, -1)[places] == found
-    columns = [np.where(known, np.append(each, 0)[places], 0) for each in counts[1:]]
-    return pa.table(columns, schema=SCHEMA)
+
+    def of(file: SourceFile, rows: npt.NDArray[np.int64]) -> pa.Table:
+        found = _places(file.index, rows)
+        places = np.searchsorted(counts.documents, found)
+        known = np.append(counts.documents, -1)[places] == found
+        columns = [np.where(known, np.append(each, 0)[places], 0) for each in counts[1:]]
+        return pa.table(columns, schema=SCHEMA)
+
+    return gathered(dataset.manifest, sources, SCHEMA, of)
 
 
 @lru_cache(maxsize=1)
 def _count(dataset: Dataset) -> _Counts:
-    """Counts the dropped duplicates of all documents, with 32 bytes of memory for each of them."""
+    """Counts the dropped duplicates of all documents, in memory."""
     recipe = dataset.manifest.settings.recipe
     assert recipe is not None
     is_near = np.array([step.use == "minhash" for step in recipe.steps])

@@ -29,7 +29,7 @@ class ExportSettings:
     side: whether the EOT is before each document or after it. tokens_per_file: None for one file
     per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
     skip: `redacted` if there are redacted documents and they are left out. columns: to be written
-    beside the format's own. copies: whether the numbers of dropped duplicates are.
+    in addition to the format's own. copies: whether the numbers of dropped duplicates are.
     """
 
     to: str

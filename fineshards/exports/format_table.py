@@ -99,7 +99,7 @@ def _skip(options: ExportOptions, kind: Format) -> str | None:
 
 
 def _columns(options: ExportOptions, kind: Format, dataset: Settings) -> tuple[str, ...]:
-    """The columns that are asked for beside the format's own."""
+    """The columns that are asked for in addition to the format's own."""
     taken = [*kind.own_columns, *(dataset.recipe.scores if dataset.recipe else ())]
     names = tuple(filter(None, (options.columns or "").split(",")))
     if names and not kind.own_columns:

@@ -73,7 +73,7 @@ class Parquet(InputIds):
 
 
 def types_of(columns: Sequence[str]) -> dict[str, str]:
-    """The type of a value in the lists of each column. columns: beside `input_ids`."""
+    """The type of a value in the lists of each column. columns: in addition to `input_ids`."""
     return {name: _TYPES[name] for name in ("input_ids", *columns)}
 
 

@@ -109,7 +109,7 @@ class _Rows:
     ) -> None:
         part, dataset = reader.part, reader.stream.dataset
         # A folder without `export.json`, so that it is an input as it is; as on the hub.
-        # `all` is no name of a split there.
+        # `load_dataset` refuses a split with the name `all`.
         split = "train" if part.split == "all" else part.split
         self.name = f"data/{split}-{part.index:05d}-of-{part.count:05d}"
         self.ends, self._sources = reader.documents()

@@ -87,8 +87,8 @@ class _WebLines(Judge):
 class RefinedWebLines(_WebLines, name="refinedweb_lines"):
     """Removes lines of menus, counters and calls to action, as RefinedWeb's paper describes it.
 
-    The rules are those of arXiv:2306.01116, appendix G.2. It gives examples of counters and
-    phrases, and neither lists nor ratios but for the last one: the others are DCLM's.
+    The rules follow arXiv:2306.01116, appendix G.2. It gives examples of counters and phrases, and
+    of the lists and ratios only the last one. The others are DCLM's.
 
     A document is dropped as `removed_words` if the lines that are removed or edited have too many
     of its words, and as `empty` if it has none left. White space separates words. Other lines stay

@@ -37,8 +37,8 @@ def segmenter(language: str) -> Segment:
 def _chinese() -> Segment:
     import jieba
 
-    # jieba itself would take its table from a file in the folder for temporary files, whoever has
-    # written that.
+    # jieba itself would take its table from a file in the folder for temporary files, which anyone
+    # may have written.
     found = jieba.Tokenizer()
     found.FREQ, found.total = found.gen_pfdict(found.get_dict_file())
     found.initialized = True
