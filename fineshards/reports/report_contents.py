@@ -110,14 +110,14 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
     found = _stats(dataset)
     return Contents(
         manifest=manifest,
-        # Where the dataset lies is no part of it.
+        # Where the dataset lies is not part of it.
         summary=replace(summarize(dataset), folder=""),
         title=_title(manifest),
         files=_files(manifest),
         labels=_labels(manifest),
         hosts=None if found is None else _hosts(found),
         lengths=lengths_of(dataset),
-        steps=_steps(dataset, with_examples=not redacted),
+        steps=_steps(dataset, found, with_examples=not redacted),
         scores=() if found is None else tuple(found.scores),
         document=show_tokens(dataset),
         shards=_shards(manifest),
@@ -203,7 +203,7 @@ def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
     return documents
 
 
-def _steps(dataset: Dataset, with_examples: bool) -> tuple[StepRow, ...]:
+def _steps(dataset: Dataset, counted: Stats | None, with_examples: bool) -> tuple[StepRow, ...]:
     recipe, counts = dataset.manifest.settings.recipe, dataset.manifest.counts()
     if recipe is None:
         return ()
@@ -211,7 +211,7 @@ def _steps(dataset: Dataset, with_examples: bool) -> tuple[StepRow, ...]:
     # The manifest counts the bytes that the source has; the statistics those that the step found.
     measured = {
         (each.step, each.reason): each.bytes
-        for each in stats(dataset.storage.root, generation=dataset.manifest.generation).counts
+        for each in (() if counted is None else counted.counts)
         if (each.scope, each.measure) == ("dropped", "total")
     }
     found = counts.documents + counts.documents_dropped
