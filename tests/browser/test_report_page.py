@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import SIZES, Open, Opened
+from playwright.sync_api import Page
 from support.hostile_rows import ATTACK, write_hostile_input
 
 import fineshards
@@ -83,8 +84,14 @@ def test_hostile_texts_are_shown_as_they_are_and_do_not_run(
     assert is_untouched(shown)
 
 
+def unfold(page: Page) -> None:
+    """Open what the report folds: a browser has no text of what it does not show."""
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+
+
 def test_tables_sort_by_mouse_and_by_keyboard(sample_report: str, opened: Open) -> None:
     shown = opened(sample_report)
+    unfold(shown.page)
     table = shown.page.locator("#shards table")
     heading = table.locator("th[scope=col]").nth(1)
 
@@ -112,7 +119,7 @@ def test_every_heading_of_every_sortable_table_sorts(
     request: pytest.FixtureRequest, opened: Open, report: str
 ) -> None:
     page = opened(request.getfixturevalue(report)).page
-    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    unfold(page)
     tables = page.locator("table.sortable").all()
     assert tables
     without_number = 0
