@@ -37,6 +37,7 @@ def export(
     skip: Literal["redacted", "none"] | None = None,
     columns: str | Sequence[str] | None = None,
     copies: bool = False,
+    indices: str | None = None,
     generation: int | None = None,
     s3_endpoint: str | None = None,
     workers: int | None = None,
@@ -64,6 +65,8 @@ def export(
             `hf-arrow`.
         copies: Write how many duplicates of each document the recipe dropped, for `text` and
             `text-jsonl`.
+        indices: Local files with descriptions of indices of Megatron's GPTDataset, with commas
+            between them; their indices are written too, for `megatron`.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
         s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
             Amazon S3.
@@ -88,7 +91,17 @@ def export(
     if columns is not None and not isinstance(columns, str):
         columns = ",".join(columns)
     options = ExportOptions(
-        to, split, eot, tokens_per_file, sequence_length, dtype, link, skip, columns, copies
+        to,
+        split,
+        eot,
+        tokens_per_file,
+        sequence_length,
+        dtype,
+        link,
+        skip,
+        columns,
+        copies,
+        indices,
     )
     job, finished = prepare(os.fspath(folder), os.fspath(output), options, generation, s3_endpoint)
     return finished or run_here(job, workers)

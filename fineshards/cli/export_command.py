@@ -63,6 +63,11 @@ def _add_flags(parser: Parser) -> None:
     )
     add_flag(
         what,
+        "--indices FILES",
+        "For megatron: make the indices of its GPTDataset too, as these descriptions say.",
+    )
+    add_flag(
+        what,
         "--s3_endpoint URL",
         "The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",
     )

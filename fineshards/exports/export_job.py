@@ -127,7 +127,9 @@ def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) 
 
 def _options(settings: ExportSettings) -> dict[str, Any]:
     """The settings as the record has them; without those of later versions that are not used."""
-    unused = {name for name in ("skip", "columns", "copies") if not getattr(settings, name)}
+    unused = {
+        name for name in ("skip", "columns", "copies", "indices") if not getattr(settings, name)
+    }
     return {name: value for name, value in to_fields(settings).items() if name not in unused}
 
 
@@ -252,7 +254,7 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
             "left_out": sum(record.left_out for record in of_split),
             **({"skipped": job.streams[split].skipped()} if job.settings.skip else {}),
         }
-    for name, content in job.format.finish_all(sorted(job.streams)):
+    for name, content in job.format.finish_all(records, job.settings):
         target.write(name, content)
     manifest = job.dataset.manifest
     files: list[FileRecord] = [file for record in records for file in record.files]

@@ -30,6 +30,7 @@ class ExportOptions:
         columns: Columns to write as well, with commas between them: those of the sources for text,
             `labels` and `attention_mask` for `parquet` and `hf-arrow`.
         copies: Whether to write how many duplicates of each document were dropped, for text.
+        indices: Files that describe indices of Megatron, with commas between them.
 
     Raises:
         UsageError: For a value out of range.
@@ -45,6 +46,7 @@ class ExportOptions:
     skip: str | None = None
     columns: str | None = None
     copies: bool = False
+    indices: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (

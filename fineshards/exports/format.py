@@ -29,7 +29,8 @@ class ExportSettings:
     side: whether the EOT is before each document or after it. tokens_per_file: None for one file
     per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
     skip: `redacted` if there are redacted documents and they are left out. columns: to be written
-    in addition to the format's own. copies: whether the numbers of dropped duplicates are.
+    in addition to the format's own. copies: whether the numbers of dropped duplicates are. indices:
+    descriptions of those to write.
     """
 
     to: str
@@ -44,6 +45,7 @@ class ExportSettings:
     skip: str | None = None
     columns: tuple[str, ...] = ()
     copies: bool = False
+    indices: tuple[str, ...] = ()
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -127,8 +129,8 @@ class Format(ABC):
     fixed_dtype: what tokens are stored as whatever `--dtype` says; empty where it decides.
     whole_documents: whether a split may not begin or end within a document. own_columns: those of
     its rows; empty if `--columns` has no meaning. offered_columns: those that `--columns` may name;
-    empty for all of the sources. reading: how a trainer is told to read the split
-    train of `FOLDER`.
+    empty for all of the sources. indexed: whether `--indices` works. reading: how a trainer is told
+    to read the split train of `FOLDER`.
     """
 
     name: ClassVar[str]
@@ -146,6 +148,7 @@ class Format(ABC):
     whole_documents: ClassVar[bool] = False
     own_columns: ClassVar[tuple[str, ...]] = ()
     offered_columns: ClassVar[tuple[str, ...]] = ()
+    indexed: ClassVar[bool] = False
     reading: ClassVar[str]
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
@@ -171,7 +174,9 @@ class Format(ABC):
         """The files that index all parts of a split, as (name, content)."""
         yield from ()
 
-    def finish_all(self, splits: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    def finish_all(
+        self, records: Sequence[PartRecord], settings: ExportSettings
+    ) -> Iterator[tuple[str, bytes]]:
         """The files that index all splits, as (name, content)."""
         yield from ()
 

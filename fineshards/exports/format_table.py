@@ -7,6 +7,7 @@ from importlib import import_module
 from fineshards.errors import UsageError
 from fineshards.exports.export_options import REDACTED, ExportOptions
 from fineshards.exports.format import ExportSettings, Format
+from fineshards.exports.megatron_indices import read_description
 from fineshards.shards.job.job import Settings
 from fineshards.suggestions import did_you_mean
 
@@ -71,6 +72,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
             f"--link: the shards hold {dataset.dtype}, and --to {options.to} needs {wanted}. "
             "Leave --link out, so that the tokens are copied."
         )
+    indices = options.indices or ""
     per_file = options.tokens_per_file or (
         dataset.shard_tokens if kind.tokens_per_file == "shard" else kind.tokens_per_file
     )
@@ -87,6 +89,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         _skip(options, kind) if redacted else None,
         _columns(options, kind, dataset),
         _copies(options, kind, dataset),
+        tuple(dict.fromkeys(map(read_description, filter(None, indices.split(","))))),
     )
 
 
@@ -141,6 +144,8 @@ def _check_flags(options: ExportOptions, kind: Format) -> None:
         raise UsageError(f"--skip {options.skip}: a redacted document has no text. Leave it out.")
     if options.link and options.tokens_per_file:
         raise UsageError("--link has one file per shard; leave --tokens_per_file out.")
+    if options.indices and not kind.indexed:
+        raise UsageError(f"--indices: {to} has no such indices. Use --to megatron.")
     if kind.rows == "needed" and options.sequence_length is None:
         raise UsageError(f"{to} needs --sequence_length, the tokens per row.")
     if kind.rows == "no" and options.sequence_length is not None:

@@ -61,8 +61,11 @@ class HfArrow(InputIds):
         info |= {"homepage": "", "license": ""}
         yield f"{split}/dataset_info.json", json.dumps(info, indent=2).encode()
 
-    def finish_all(self, splits: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        yield "dataset_dict.json", json.dumps({"splits": [*splits]}).encode()
+    def finish_all(
+        self, records: Sequence[PartRecord], settings: ExportSettings
+    ) -> Iterator[tuple[str, bytes]]:
+        splits = sorted({record.split for record in records})
+        yield "dataset_dict.json", json.dumps({"splits": splits}).encode()
 
 
 def _features(settings: ExportSettings) -> dict[str, Any]:
