@@ -181,7 +181,18 @@ class BuildConfig:
     decontaminate: str | None = _flag(None, _CURATION, "FILE", decides=True)
     keep_keys: bool = _flag(False, _CURATION, decides=True)
     import_from: (
-        Literal["megatron", "datatrove", "olmo", "raw", "llmc", "nemo", "parquet", "hf-arrow"]
+        Literal[
+            "megatron",
+            "datatrove",
+            "olmo",
+            "raw",
+            "llmc",
+            "nemo",
+            "mds",
+            "litdata",
+            "parquet",
+            "hf-arrow",
+        ]
         | None
     ) = _flag(None, _IMPORT, decides=True)
     eot_side: Literal["begin", "end"] | None = _flag(None, _IMPORT, decides=True)

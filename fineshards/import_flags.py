@@ -18,7 +18,7 @@ NEED_TEXT = (
 )
 # Layouts whose documents begin with their EOT, and those that do not say the type of their tokens.
 _EOT_BEGINS = ("llmc", "nemo")
-_HEADERLESS = ("olmo", "raw")
+_HEADERLESS = ("olmo", "raw", "litdata")
 _SPLIT_KEYS = ("text", "row")
 
 
@@ -86,13 +86,13 @@ def _dtype(kind: str, dtype: str | None) -> dict[str, str]:
     if kind not in _HEADERLESS:
         if dtype is not None:
             raise UsageError(
-                f"--source_dtype goes with --from {' and '.join(_HEADERLESS)}; files of {kind} say "
+                f"--source_dtype goes with --from {', '.join(_HEADERLESS)}; files of {kind} say "
                 "what type their tokens have. Leave it out."
             )
         return {}
-    if kind == "olmo" and dtype is None:
+    if kind != "raw" and dtype is None:
         raise UsageError(
-            "give --source_dtype uint16 or uint32: files of olmo do not say what type their tokens "
-            "have."
+            f"give --source_dtype uint16 or uint32: files of {kind} do not say what type their "
+            "tokens have."
         )
     return {"source_dtype": dtype or "uint16"}

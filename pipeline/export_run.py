@@ -38,6 +38,8 @@ def export(
     columns: str | Sequence[str] | None = None,
     copies: bool = False,
     indices: str | None = None,
+    token_column: str | None = None,
+    compression: str | None = None,
     generation: int | None = None,
     s3_endpoint: str | None = None,
     workers: int | None = None,
@@ -67,6 +69,8 @@ def export(
             `text-jsonl`.
         indices: Local files with descriptions of indices of Megatron's GPTDataset, with commas
             between them; their indices are written too, for `megatron`.
+        token_column: The name of the tokens in each row, for `mds`. Default: `tokens`.
+        compression: `zstd` for compressed files, for `mds`.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
         s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
             Amazon S3.
@@ -102,6 +106,8 @@ def export(
         columns,
         copies,
         indices,
+        token_column,
+        compression,
     )
     job, finished = prepare(os.fspath(folder), os.fspath(output), options, generation, s3_endpoint)
     return finished or run_here(job, workers)

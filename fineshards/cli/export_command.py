@@ -66,6 +66,8 @@ def _add_flags(parser: Parser) -> None:
         "--indices FILES",
         "For megatron: make the indices of its GPTDataset too, as these descriptions say.",
     )
+    add_flag(what, "--token_column NAME", "For mds: the name of the tokens. Default: tokens.")
+    add_flag(what, "--compression", "For mds: how to compress files.", choices=("zstd",))
     add_flag(
         what,
         "--s3_endpoint URL",

@@ -105,13 +105,14 @@ def prepare(
     if settings.columns and not kind.offered_columns:
         _, schema, _ = columns_of(dataset.manifest, settings.columns)
         kind.check_columns(schema)
+    libraries = ("pyarrow",) if settings.compression else kind.libraries
     decides = {
         "settings": _options(settings),
         "splits": [stream.split for stream in streams],
         "dataset": manifest.fingerprint,
         # A redaction changes tokens, and not the fingerprint's job.
         "shards": [(shard.name, shard.crc32c, shard.table_crc32c) for shard in manifest.shards],
-        "libraries": {name: version(name) for name in kind.libraries},
+        "libraries": {name: version(name) for name in libraries},
         **({"revision": kind.revision} if kind.revision > 1 else {}),
     }
     fingerprint = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
@@ -127,9 +128,8 @@ def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) 
 
 def _options(settings: ExportSettings) -> dict[str, Any]:
     """The settings as the record has them; without those of later versions that are not used."""
-    unused = {
-        name for name in ("skip", "columns", "copies", "indices") if not getattr(settings, name)
-    }
+    later = ("skip", "columns", "copies", "indices", "token_column", "compression")
+    unused = {name for name in later if not getattr(settings, name)}
     return {name: value for name, value in to_fields(settings).items() if name not in unused}
 
 

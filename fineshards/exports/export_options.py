@@ -31,6 +31,8 @@ class ExportOptions:
             `labels` and `attention_mask` for `parquet` and `hf-arrow`.
         copies: Whether to write how many duplicates of each document were dropped, for text.
         indices: Files that describe indices of Megatron, with commas between them.
+        token_column: The name of the tokens in each row, for `mds`.
+        compression: `zstd` for compressed files, for `mds`.
 
     Raises:
         UsageError: For a value out of range.
@@ -47,6 +49,8 @@ class ExportOptions:
     columns: str | None = None
     copies: bool = False
     indices: str | None = None
+    token_column: str | None = None
+    compression: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -54,6 +58,7 @@ class ExportOptions:
             ("eot", SIDES),
             ("dtype", ("uint16", "uint32")),
             ("skip", SKIPS),
+            ("compression", ("zstd",)),
         ):
             value = getattr(self, name)
             if value is not None and value not in allowed:

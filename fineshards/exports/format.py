@@ -30,7 +30,7 @@ class ExportSettings:
     per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
     skip: `redacted` if there are redacted documents and they are left out. columns: to be written
     in addition to the format's own. copies: whether the numbers of dropped duplicates are. indices:
-    descriptions of those to write.
+    descriptions of those to write. token_column: name of the tokens. compression: of files.
     """
 
     to: str
@@ -46,6 +46,8 @@ class ExportSettings:
     columns: tuple[str, ...] = ()
     copies: bool = False
     indices: tuple[str, ...] = ()
+    token_column: str | None = None
+    compression: str | None = None
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -121,23 +123,23 @@ class Format(ABC):
 
     name: as in `--to`. sides: where the EOT may be; the first one is the default. cuts: whether
     files end where documents end, or after a number of tokens. tokens_per_file: default, None for
-    one file per split, or `shard` for that of a shard. rows: whether `--sequence_length` is needed,
-    may be given, or has no meaning. links: whether `--link` works. dtypes: types of tokens that it
+    one file per split, or `shard` for that of a shard. rows: whether `--sequence_length` may be
+    given. links: whether `--link` works. dtypes: types of tokens that it
     holds. most_ids: how many different ids it holds. libraries: packages whose versions
     decide its bytes. revision: goes up when the same dataset gets other bytes. by_eot: whether
     readers find documents by their EOTs alone, so that redacted ones are left out by default.
     fixed_dtype: what tokens are stored as whatever `--dtype` says; empty where it decides.
     whole_documents: whether a split may not begin or end within a document. own_columns: those of
     its rows; empty if `--columns` has no meaning. offered_columns: those that `--columns` may name;
-    empty for all of the sources. indexed: whether `--indices` works. reading: how a trainer is told
-    to read the split train of `FOLDER`.
+    empty for all of the sources. flags: those of `indices`, `token_column` and `compression` that
+    work. reading: how a trainer is told to read the split train of `FOLDER`.
     """
 
     name: ClassVar[str]
     sides: ClassVar[tuple[Side, ...]] = ("end", "begin")
     cuts: ClassVar[Literal["documents", "tokens"]] = "documents"
     tokens_per_file: ClassVar[int | Literal["shard"] | None] = 2_500_000_000
-    rows: ClassVar[Literal["needed", "allowed", "no"]] = "no"
+    rows: ClassVar[bool] = False
     links: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("uint32", "uint16")
     most_ids: ClassVar[int] = 1 << 32
@@ -148,7 +150,7 @@ class Format(ABC):
     whole_documents: ClassVar[bool] = False
     own_columns: ClassVar[tuple[str, ...]] = ()
     offered_columns: ClassVar[tuple[str, ...]] = ()
-    indexed: ClassVar[bool] = False
+    flags: ClassVar[tuple[str, ...]] = ()
     reading: ClassVar[str]
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:

@@ -90,6 +90,8 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         _columns(options, kind, dataset),
         _copies(options, kind, dataset),
         tuple(dict.fromkeys(map(read_description, filter(None, indices.split(","))))),
+        options.token_column,
+        options.compression,
     )
 
 
@@ -144,9 +146,8 @@ def _check_flags(options: ExportOptions, kind: Format) -> None:
         raise UsageError(f"--skip {options.skip}: a redacted document has no text. Leave it out.")
     if options.link and options.tokens_per_file:
         raise UsageError("--link has one file per shard; leave --tokens_per_file out.")
-    if options.indices and not kind.indexed:
-        raise UsageError(f"--indices: {to} has no such indices. Use --to megatron.")
-    if kind.rows == "needed" and options.sequence_length is None:
-        raise UsageError(f"{to} needs --sequence_length, the tokens per row.")
-    if kind.rows == "no" and options.sequence_length is not None:
+    for name in ("indices", "token_column", "compression"):
+        if getattr(options, name) is not None and name not in kind.flags:
+            raise UsageError(f"--{name} has no meaning for {to}. Leave it out.")
+    if not kind.rows and options.sequence_length is not None:
         raise UsageError(f"--sequence_length: {to} has no rows. Leave it out.")

@@ -34,7 +34,7 @@ class InputIds(Format):
 
     sides = ("begin", "end")
     tokens_per_file = "shard"
-    rows = "allowed"
+    rows = True
     most_ids = 1 << 31
     libraries = ("pyarrow",)
     by_eot = False
@@ -108,34 +108,13 @@ def batches(
     schema = schema_of(columns)
     # A row is in the batch of its last token.
     number = (ends - 1) // _BATCH_TOKENS
-    firsts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
-    chunks, left = reader.chunks(), np.zeros(0, reader.dtype)
-    begin = 0
-    for first, last in pairwise([*firsts, len(ends)]):
-        offsets = np.append(begin, ends[first:last]) - begin
-        begin = int(ends[last - 1])
-        tokens, left = _take(int(offsets[-1]), chunks, left)
-        borders = pa.array(offsets.astype(np.int32))
+    borders = np.append(np.flatnonzero(np.diff(number, prepend=-1)), len(ends))
+    starts = np.append(0, ends)
+    pieces = reader.pieces(np.diff(starts[borders]))
+    for (first, last), piece in zip(pairwise(borders.tolist()), pieces, strict=True):
+        tokens = piece.astype(np.int32)
+        offsets = pa.array((starts[first : last + 1] - starts[first]).astype(np.int32))
         ones = np.ones(len(tokens), np.int8)
         values = [ones if name == "attention_mask" else tokens for name in schema.names]
-        lists = [pa.ListArray.from_arrays(borders, pa.array(each)) for each in values]
+        lists = [pa.ListArray.from_arrays(offsets, pa.array(each)) for each in values]
         yield pa.RecordBatch.from_arrays(lists, schema=schema)
-    # The reader records what it has read when it is asked for more.
-    assert next(chunks, None) is None
-
-
-def _take(
-    tokens: int,
-    chunks: Iterator[npt.NDArray[np.unsignedinteger]],
-    left: npt.NDArray[np.unsignedinteger],
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.unsignedinteger]]:
-    """The next tokens, from what is left of a chunk and from chunks; and what is left then."""
-    taken, filled = np.empty(tokens, np.int32), 0
-    while filled < tokens:
-        if not len(left):
-            left = next(chunks)
-        some = left[: tokens - filled]
-        taken[filled : filled + len(some)] = some
-        filled += len(some)
-        left = left[len(some) :]
-    return taken, left

@@ -38,7 +38,7 @@ class Litdata(Format):
     sides = ("begin", "end")
     cuts = "tokens"
     tokens_per_file = "shard"
-    rows = "allowed"
+    rows = True
     links = True
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:

@@ -1,8 +1,10 @@
-"""MosaicML's MDS (streaming/base/format/mds/writer.py): rows of tokens, one length for all.
+"""MosaicML's MDS (streaming/base/format/mds/writer.py): a row per document, or per T tokens.
 
 `SPLIT/shard.00000.mds` is little-endian: u32 rows, u32 offsets of the rows and of the end, a JSON
-object that describes the columns, and the rows. `SPLIT/index.json` lists the files. The column is
-`tokens`, with the encoding `ndarray:uint32:T`, as llm-foundry reads it.
+object that describes the columns, and the rows. `SPLIT/index.json` lists the files. The one column
+has the encoding `ndarray:uint32:T`, or `ndarray:uint32` where rows are documents: then u32 bytes of
+what follows, u8 4 + c, the number of tokens in 1, 2 or 4 bytes, for which c is 0, 1 or 2, and the
+tokens. With `--compression zstd` each file is one frame of zstd, `shard.00000.mds.zstd`.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from fineshards.errors import UsageError
 from fineshards.exports.format import ExportSettings, Format, Target, Written
-from fineshards.exports.parts import Part, PartReader, plan_by_rows
+from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_rows
 from fineshards.exports.record import PartRecord
 from fineshards.exports.stream import Stream
 
@@ -25,29 +29,34 @@ from fineshards.exports.stream import Stream
 _FILE_BYTES = 1 << 26
 # Offsets are u32.
 _MOST_BYTES = (1 << 32) - 1
+# Before the number of tokens of a row that has its own.
+_HEAD_BYTES = 5
+_WIDTHS = (1, 2, 4)
 
 
 class Mds(Format):
-    """Read by MosaicML's StreamingDataset, and so by llm-foundry."""
+    """Read by MosaicML's StreamingDataset, and so by llm-foundry and ModernBERT."""
 
     name = "mds"
     reading = 'StreamingDataset(local="FOLDER", split="train")'
     sides = ("begin", "end")
-    cuts = "tokens"
     tokens_per_file = None
-    rows = "needed"
+    rows = True
+    flags = ("token_column", "compression")
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
-        return plan_by_rows(stream, _length(settings), _rows_per_file(settings), settings.side)
+        length = settings.sequence_length
+        if length is not None:
+            return plan_by_rows(stream, length, _rows_per_file(length, settings), settings.side)
+        size = settings.tokens_per_file or _FILE_BYTES // settings.token_dtype.itemsize
+        return plan_by_documents(stream, size, settings.side)
 
     def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
-        length, rows = _length(settings), _rows_per_file(settings)
-        if (size := _head_bytes(rows, settings) + rows * _row_bytes(settings)) > _MOST_BYTES:
-            raise UsageError(
-                f"--to mds: a file of {rows:,} rows of {length:,} tokens would have {size:,} "
-                f"bytes, and its offsets hold at most {_MOST_BYTES:,}. Give smaller "
-                "--tokens_per_file or --sequence_length."
-            )
+        length = settings.sequence_length
+        if length is None:
+            return
+        rows = _rows_per_file(length, settings)
+        _check_size(_head_bytes(rows, settings) + rows * length * settings.token_dtype.itemsize)
         for part in parts:
             if part.tokens < length:
                 raise UsageError(
@@ -56,46 +65,96 @@ class Mds(Format):
                 )
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
-        part, length = reader.part, _length(settings)
-        count, left_out = divmod(part.tokens, length)
-        first = _head_bytes(count, settings)
-        offsets = first + np.arange(count + 1, dtype=np.int64) * _row_bytes(settings)
-        sha1, xxh64 = hashlib.sha1(usedforsecurity=False), xxhash.xxh64()
+        part, length = reader.part, settings.sequence_length
+        left_out = 0 if length is None else part.tokens % length
+        ends = reader.ends() if length is None else np.arange(length, part.tokens + 1, length)
         name = f"shard.{part.index:05d}.mds"
-        with target.create(f"{part.split}/{name}") as file:
-
-            def write(content: bytes) -> None:
-                file.write(content)
-                sha1.update(content)
-                xxh64.update(content)
-
-            write(np.array([count, *offsets], "<u4").tobytes())
-            write(_config(settings))
-            for rows in reader.rows(length):
-                if rows.ndim == 2:
-                    write(rows.tobytes())
-        facts = {
-            "basename": name,
-            "bytes": file.bytes,
-            "hashes": {"sha1": sha1.hexdigest(), "xxh64": xxh64.hexdigest()},
-        }
-        return Written(None, left_out, {"samples": count, "raw_data": facts})
+        raw, chunks = _Hashed(name), _chunks(reader, np.diff(ends, prepend=0), settings)
+        if settings.compression is None:
+            zipped = None
+            with target.create(f"{part.split}/{name}") as file:
+                for chunk in chunks:
+                    file.write(raw.add(chunk))
+        else:
+            # In one piece, because the reader needs the size of the content in the frame.
+            content = pa.compress(raw.add(b"".join(chunks)), settings.compression, asbytes=True)
+            zipped = _Hashed(f"{name}.{settings.compression}")
+            target.write(f"{part.split}/{zipped.name}", zipped.add(content))
+        facts = {"raw_data": raw.facts(), "zip_data": None if zipped is None else zipped.facts()}
+        documents = len(ends) if length is None else None
+        return Written(documents, left_out, {"samples": len(ends), **facts})
 
     def finish(
         self, split: str, records: Sequence[PartRecord], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
-        shards = [{**_columns(settings), **record.facts, "zip_data": None} for record in records]
+        shards = [{**_columns(settings), **record.facts} for record in records]
         index = {"version": 2, "shards": shards}
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
 
-def _length(settings: ExportSettings) -> int:
-    assert settings.sequence_length is not None
-    return settings.sequence_length
+class _Hashed:
+    """The size and the hashes of a file, from its parts."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self._bytes = name, 0
+        self._hashes: dict[str, Any] = {
+            "sha1": hashlib.sha1(usedforsecurity=False),
+            "xxh64": xxhash.xxh64(),
+        }
+
+    def add(self, content: bytes) -> bytes:
+        """Takes the next part, and returns it."""
+        self._bytes += len(content)
+        for each in self._hashes.values():
+            each.update(content)
+        return content
+
+    def facts(self) -> dict[str, Any]:
+        """What an index says of the file."""
+        hashes = {name: each.hexdigest() for name, each in self._hashes.items()}
+        return {"basename": self.name, "bytes": self._bytes, "hashes": hashes}
 
 
-def _row_bytes(settings: ExportSettings) -> int:
-    return _length(settings) * settings.token_dtype.itemsize
+def _offsets(tokens: npt.NDArray[np.int64], settings: ExportSettings) -> npt.NDArray[np.int64]:
+    """Where each row of a file begins, and where the last one ends. tokens: in each row."""
+    sizes = tokens * settings.token_dtype.itemsize
+    if settings.sequence_length is None:
+        sizes += _HEAD_BYTES + _width(tokens)
+    return _head_bytes(len(tokens), settings) + np.cumsum(np.append(0, sizes))
+
+
+def _width(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bytes that the number of tokens of each row takes."""
+    return np.select([tokens < 1 << 8, tokens < 1 << 16], _WIDTHS[:2], _WIDTHS[2])
+
+
+def _check_size(size: int) -> None:
+    """Raises UsageError for a file that is too large."""
+    if size > _MOST_BYTES:
+        raise UsageError(
+            f"--to mds: a file would have {size:,} bytes, and its offsets hold at most "
+            f"{_MOST_BYTES:,}. Give smaller --tokens_per_file or --sequence_length."
+        )
+
+
+def _chunks(
+    reader: PartReader, tokens: npt.NDArray[np.int64], settings: ExportSettings
+) -> Iterator[bytes]:
+    """The content of a file. tokens: in each row."""
+    length, offsets = settings.sequence_length, _offsets(tokens, settings)
+    _check_size(int(offsets[-1]))
+    yield np.append(len(tokens), offsets).astype("<u4").tobytes()
+    yield _config(settings)
+    if length is not None:
+        for rows in reader.rows(length):
+            if rows.ndim == 2:
+                yield rows.tobytes()
+        return
+    widths = _width(tokens).tolist()
+    for row, width in zip(reader.pieces(tokens), widths, strict=True):
+        shape = bytes([4 + _WIDTHS.index(width)]) + len(row).to_bytes(width, "little")
+        content = shape + row.tobytes()
+        yield len(content).to_bytes(4, "little") + content
 
 
 def _head_bytes(rows: int, settings: ExportSettings) -> int:
@@ -103,24 +162,28 @@ def _head_bytes(rows: int, settings: ExportSettings) -> int:
     return 4 + 4 * (rows + 1) + len(_config(settings))
 
 
-def _rows_per_file(settings: ExportSettings) -> int:
+def _rows_per_file(length: int, settings: ExportSettings) -> int:
     """As many as MDSWriter would put into a file, or those that the user asks for."""
     if settings.tokens_per_file is not None:
-        return -(-settings.tokens_per_file // _length(settings))
-    return max((_FILE_BYTES - _head_bytes(0, settings)) // (_row_bytes(settings) + 4), 1)
+        return -(-settings.tokens_per_file // length)
+    row = length * settings.token_dtype.itemsize
+    return max((_FILE_BYTES - _head_bytes(0, settings)) // (row + 4), 1)
 
 
 def _columns(settings: ExportSettings) -> dict[str, Any]:
     """What MDSWriter says of every file."""
+    length = settings.sequence_length
+    shape = "" if length is None else f":{length}"
+    own_size = length is None or settings.tokens_per_file
     return {
         "version": 2,
         "format": "mds",
-        "compression": None,
+        "compression": settings.compression,
         "hashes": ["sha1", "xxh64"],
-        "size_limit": None if settings.tokens_per_file else _FILE_BYTES,
-        "column_names": ["tokens"],
-        "column_encodings": [f"ndarray:{settings.dtype}:{_length(settings)}"],
-        "column_sizes": [_row_bytes(settings)],
+        "size_limit": None if own_size else _FILE_BYTES,
+        "column_names": [settings.token_column or "tokens"],
+        "column_encodings": [f"ndarray:{settings.dtype}{shape}"],
+        "column_sizes": [None if length is None else length * settings.token_dtype.itemsize],
     }
 
 

@@ -40,7 +40,7 @@ class Megatron(Format):
     links = True
     most_ids = 1 << 31
     by_eot = False
-    indexed = True
+    flags = ("indices",)
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         if settings.link:

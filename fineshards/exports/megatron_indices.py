@@ -1,4 +1,4 @@
-"""The indices that Megatron's GPTDataset keeps in its cache (megatron/core/datasets/gpt_dataset.py).
+"""The indices that Megatron caches for its GPTDataset (megatron/core/datasets/gpt_dataset.py).
 
 It has three for each file of tokens. `document_index` is an order of the documents of all epochs,
 `sample_index` says where in it each sample begins, as (place, token), and `shuffle_index` is an

@@ -153,6 +153,21 @@ class PartReader:
             left = joined[whole:]
         yield left
 
+    def pieces(self, lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+        """All tokens of the part in arrays of these lengths."""
+        chunks, left = self.chunks(), np.zeros(0, self.dtype)
+        for length in lengths.tolist():
+            found, count = [left], len(left)
+            while count < length:
+                found.append(next(chunks))
+                count += len(found[-1])
+            joined = np.concatenate(found) if len(found) > 1 else left
+            yield joined[:length]
+            left = joined[length:]
+        # What was read is recorded when more is asked for.
+        assert not len(left)
+        assert next(chunks, None) is None
+
     def ends(self) -> npt.NDArray[np.int64]:
         """Where each document ends, in tokens of the part: int64, shape (documents,).
 

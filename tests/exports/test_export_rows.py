@@ -82,6 +82,21 @@ def test_mds_holds_whole_rows_and_the_rest_is_reported(
         assert 1 <= in_files[-1] <= per_file
 
 
+@SIDES
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_mds_holds_a_row_per_document(
+    dataset: Contents, side: str, compression: str | None, tmp_path: Path
+) -> None:
+    flags = {"eot": side, "compression": compression, "tokens_per_file": 500}
+    export = fineshards.export(dataset.folder, tmp_path / "m", "mds", token_column="ids", **flags)
+    for split in ("test", "train"):
+        rows = dataset.ended(split) if side == "end" else dataset.documents[split]
+        assert read_mds(tmp_path / "m" / split) == [row.tolist() for row in rows]
+        assert export.splits[split]["documents"] == len(rows)
+    assert len(list((tmp_path / "m/train").iterdir())) > 2
+    assert fineshards.verify(tmp_path / "m").ok
+
+
 def test_a_row_that_fits_exactly_leaves_nothing_out(dataset: Contents, tmp_path: Path) -> None:
     tokens = len(dataset.tokens["train"])
     flags = {"split": "train", "sequence_length": tokens}
@@ -217,7 +232,9 @@ def test_a_damaged_shard_is_found(dataset: Contents, to: str, tmp_path: Path) ->
     [
         ("parquet", {"dtype": "uint16"}, "--dtype: --to parquet has lists of int32. Leave it out"),
         ("hf-arrow", {"dtype": "uint32"}, "--to hf-arrow has lists of int32. Leave it out"),
-        ("mds", {}, "mds needs --sequence_length"),
+        ("parquet", {"token_column": "x"}, "--token_column has no meaning for --to parquet"),
+        ("litdata", {"compression": "zstd"}, "--compression has no meaning for --to litdata"),
+        ("mds", {"compression": "lz4"}, "--compression must be zstd, got 'lz4'"),
         ("mds", {"sequence_length": 1 << 20}, "fewer than one row"),
         ("mds", {"sequence_length": 1 << 31}, "its offsets hold at most"),
         ("mds", {"sequence_length": 9, "tokens_per_file": 1 << 32}, "its offsets hold at most"),

@@ -10,7 +10,7 @@ import pytest
 from conftest import Exported
 from streaming import MDSWriter, StreamingDataset
 from streaming.base.format.mds.reader import MDSReader
-from support.dataset_contents import Contents, Tokens
+from support.dataset_contents import Contents, Tokens, same
 
 LENGTH = 128
 SMALL = ["--tokens_per_file", "20k"]
@@ -66,6 +66,51 @@ def test_mosaics_writer_writes_the_same_bytes(
             for row in rows_of(dataset, split):
                 writer.write({"tokens": row})
         assert contents(own) == contents(folder / split)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_mosaic_reads_and_writes_the_same_documents(
+    dataset: Contents, exported: Exported, tmp_path: Path, compression: str | None
+) -> None:
+    """Every file is MDSWriter's of its documents, and StreamingDataset has all of them."""
+    flags = [] if compression is None else ["--compression", compression]
+    folder = exported("mds", "--token_column", "input_ids", *SMALL, *flags)
+    for split in ("test", "train"):
+        documents = dataset.documents[split]
+        loader = StreamingDataset(
+            remote=str(folder),
+            local=str(tmp_path / "cache"),
+            split=split,
+            batch_size=1,
+            shuffle=False,
+            validate_hash="sha1",
+        )
+        assert same([sample["input_ids"] for sample in loader], documents)
+        done = 0
+        for number, shard in enumerate(
+            json.loads((folder / split / "index.json").read_text())["shards"]
+        ):
+            own = tmp_path / f"{split}{number}"
+            columns = {"input_ids": f"ndarray:{dataset.dtype}"}
+            with MDSWriter(
+                columns=columns,
+                out=str(own),
+                hashes=["sha1", "xxh64"],
+                size_limit=None,
+                compression=compression,
+            ) as writer:
+                for document in documents[done : done + shard["samples"]]:
+                    writer.write({"input_ids": document})
+            done += shard["samples"]
+            (expected,) = json.loads((own / "index.json").read_text())["shards"]
+            hashes = expected["raw_data"]["hashes"]
+            assert shard["raw_data"]["hashes"] == hashes
+            # Names and the bytes of zstd differ.
+            assert {**shard, "raw_data": 0, "zip_data": 0} == {
+                **expected,
+                "raw_data": 0,
+                "zip_data": 0,
+            }
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 
 Documents = list[list[int]]
 
@@ -70,17 +71,21 @@ def read_token_bin(path: Path) -> tuple[tuple[int, ...], list[int]]:
 
 
 def read_mds(folder: Path) -> Documents:
-    """The rows of an MDS dataset whose one column has arrays of one length."""
+    """The rows of an MDS dataset whose one column has arrays."""
     rows = []
     for shard in json.loads((folder / "index.json").read_text())["shards"]:
-        content = (folder / shard["raw_data"]["basename"]).read_bytes()
+        stored = (folder / (shard["zip_data"] or shard["raw_data"])["basename"]).read_bytes()
+        content = stored if shard["compression"] is None else zstandard.decompress(stored)
         assert sha1(content).hexdigest() == shard["raw_data"]["hashes"]["sha1"]
         (count,) = struct.unpack_from("<I", content)
         offsets = np.frombuffer(content, "<u4", count + 1, 4).tolist()
         assert (count, offsets[-1]) == (shard["samples"], shard["raw_data"]["bytes"])
         assert offsets[-1] == len(content)
-        dtype = shard["column_encodings"][0].split(":")[1]
-        rows += [np.frombuffer(content[a:b], dtype).tolist() for a, b in pairwise(offsets)]
+        _, dtype, *shape = shard["column_encodings"][0].split(":")
+        for begin, end in pairwise(offsets):
+            # The size, and the shape, of which only the numbers of axes and of tokens are known.
+            head = 0 if shape else 5 + (1 << content[begin + 4] % 4)
+            rows.append(np.frombuffer(content[begin + head : end], dtype).tolist())
     return rows
 
 

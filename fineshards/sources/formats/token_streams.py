@@ -7,7 +7,7 @@ modded-nanogpt, NeMo) begin with a header of 256 int32, of which the first is
     20240801   llm.c with Llama 3's tokens: uint32
     278895051  NeMo: the fourth number is the bytes per token
 
-and the third is the number of tokens. All are little-endian.
+and the third is the number of tokens. All are little-endian. `token_shards.py` has MDS and litdata.
 
 Where documents begin with their EOT, the last one of a file may go on in the following files. It
 belongs to the file that it begins in: `SourceFile.companions` are those that it goes on in.
@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -28,6 +29,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.import_record import BEGIN, Imported
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.sources.compression import explained, open_text, read_text
 from fineshards.sources.files import explain_failures, open_file
 from fineshards.sources.formats.token_bytes import ranges, read_array
 from fineshards.sources.formats.token_rows import (
@@ -36,9 +38,15 @@ from fineshards.sources.formats.token_rows import (
     cut_blocks,
     rows_of_tokens,
 )
+from fineshards.sources.formats.token_shards import (
+    Runs,
+    one_run,
+    run_of_litdata,
+    runs_of_mds,
+)
 from fineshards.sources.rows import Rows
 
-STREAMS = ("raw", "olmo", "llmc", "nanogpt")
+STREAMS = ("raw", "olmo", "llmc", "nanogpt", "mds", "litdata")
 
 _HEADER_BYTES = 1024
 _DTYPES = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
@@ -117,75 +125,49 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
 
 @dataclass(frozen=True, slots=True)
 class _TokenStream:
-    """The tokens of an open file."""
+    """The tokens of an open file. opened: its content, without compression."""
 
     file: SourceFile
     opened: BinaryIO
-    offset: int
-    dtype: np.dtype[Any]
+    runs: Runs
 
     @classmethod
     def of(cls, file: SourceFile, opened: BinaryIO, imported: Imported) -> _TokenStream:
         """The tokens of a file; raises InputError for one that is not what its header says."""
-        if imported.dtype is not None:
-            return cls(file, opened, 0, np.dtype(imported.dtype))._checked()
-        return cls._with_header(file, opened)
+        if imported.kind == "mds":
+            content, size = opened, file.size
+            if file.compression != "none":
+                with explained(file, lambda: "its beginning"):
+                    raw = read_text(file, open_text(file, opened))
+                content, size = BytesIO(raw), len(raw)
+            return cls(file, content, runs_of_mds(file, content, size))
+        if imported.dtype is None:
+            return cls(file, opened, _after_header(file, opened))
+        if imported.kind == "litdata":
+            return cls(file, opened, run_of_litdata(file, opened, imported.dtype))
+        return cls(file, opened, _all_of(file, opened, np.dtype(imported.dtype), 0))
 
-    @classmethod
-    def _with_header(cls, file: SourceFile, opened: BinaryIO) -> _TokenStream:
-        if file.size < _HEADER_BYTES:
-            raise InputError(
-                f"{file.path} has {file.size:,} bytes, expected a header of {_HEADER_BYTES:,} at "
-                "least. It is truncated, or has no header: see --from raw."
-            )
-        magic, version, tokens, itemsize = read_array(file, opened, "<i4", 0, 4).tolist()
-        kind = (magic, version)
-        dtype = _NEMO_DTYPES.get(itemsize) if kind == _NEMO else _DTYPES.get(kind)
-        if dtype is None:
-            known = ", ".join(f"{magic} {version}" for magic, version in (*_DTYPES, _NEMO))
-            raise InputError(
-                f"{file.path}: its header begins with {magic}, {version}, {tokens}, {itemsize}, "
-                f"expected a magic number and a version among {known}, and for the last of these 2 "
-                "or 4 bytes per token. It has another layout: see --from."
-            )
-        stream = cls(file, opened, _HEADER_BYTES, np.dtype(dtype))._checked()
-        if stream.tokens != tokens:
-            raise InputError(
-                f"{file.path}: its header says {tokens:,} tokens, but it has {stream.tokens:,} of "
-                f"{stream.dtype.itemsize} bytes. It is truncated; write or download it again."
-            )
-        return stream
-
-    def _checked(self) -> _TokenStream:
-        if (self.file.size - self.offset) % self.dtype.itemsize:
-            raise InputError(
-                f"{self.file.path} has {self.file.size:,} bytes, which is no whole number of "
-                f"{self.dtype.name} tokens. It is truncated, or has another type: see "
-                "--source_dtype."
-            )
-        self.opened.seek(0)
-        head = self.opened.read(8)
-        if self.offset == 0 and head in _HEADERS:
-            raise InputError(
-                f"{self.file.path} begins with a header of llm.c or NeMo, which would be read as "
-                "tokens. Import it with --from llmc or nemo."
-            )
-        if head.startswith(_NPY):
-            raise InputError(
-                f"{self.file.path} begins with the header of a NumPy file, which would be read as "
-                "tokens. Give files of tokens without a header."
-            )
-        return self
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of a token."""
+        return self.runs.dtype
 
     @property
     def tokens(self) -> int:
         """The number of tokens."""
-        return (self.file.size - self.offset) // self.dtype.itemsize
+        return int(self.runs.firsts[-1])
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Tokens [start, stop)."""
-        at = self.offset + start * self.dtype.itemsize
-        return read_array(self.file, self.opened, self.dtype, at, stop - start)
+        dtype, firsts, places = self.runs
+        number = int(np.searchsorted(firsts, start, side="right")) - 1
+        found = [np.empty(0, dtype)]
+        while start < stop:
+            end = min(int(firsts[number + 1]), stop)
+            at = int(places[number]) + (start - int(firsts[number])) * dtype.itemsize
+            found.append(read_array(self.file, self.opened, dtype, at, end - start))
+            start, number = end, number + 1
+        return np.concatenate(found) if len(found) != 2 else found[1]
 
     def chunks(self, start: int, stop: int) -> Iterator[npt.NDArray[Any]]:
         """Tokens [start, stop), some at a time."""
@@ -201,6 +183,54 @@ class _TokenStream:
                 if len(found):
                     return start + int(found[0])
         return None
+
+
+def _after_header(file: SourceFile, opened: BinaryIO) -> Runs:
+    """The tokens of a file with a header of llm.c or NeMo."""
+    if file.size < _HEADER_BYTES:
+        raise InputError(
+            f"{file.path} has {file.size:,} bytes, expected a header of {_HEADER_BYTES:,} at "
+            "least. It is truncated, or has no header: see --from raw."
+        )
+    magic, version, tokens, itemsize = read_array(file, opened, "<i4", 0, 4).tolist()
+    kind = (magic, version)
+    dtype = _NEMO_DTYPES.get(itemsize) if kind == _NEMO else _DTYPES.get(kind)
+    if dtype is None:
+        known = ", ".join(f"{magic} {version}" for magic, version in (*_DTYPES, _NEMO))
+        raise InputError(
+            f"{file.path}: its header begins with {magic}, {version}, {tokens}, {itemsize}, "
+            f"expected a magic number and a version among {known}, and for the last of these 2 "
+            "or 4 bytes per token. It has another layout: see --from."
+        )
+    runs = _all_of(file, opened, np.dtype(dtype), _HEADER_BYTES)
+    if (found := int(runs.firsts[-1])) != tokens:
+        raise InputError(
+            f"{file.path}: its header says {tokens:,} tokens, but it has {found:,} of "
+            f"{runs.dtype.itemsize} bytes. It is truncated; write or download it again."
+        )
+    return runs
+
+
+def _all_of(file: SourceFile, opened: BinaryIO, dtype: np.dtype[Any], offset: int) -> Runs:
+    """The tokens from a place of a file on."""
+    if (file.size - offset) % dtype.itemsize:
+        raise InputError(
+            f"{file.path} has {file.size:,} bytes, which is no whole number of {dtype.name} "
+            "tokens. It is truncated, or has another type: see --source_dtype."
+        )
+    opened.seek(0)
+    head = opened.read(8)
+    if offset == 0 and head in _HEADERS:
+        raise InputError(
+            f"{file.path} begins with a header of llm.c or NeMo, which would be read as tokens. "
+            "Import it with --from llmc or nemo."
+        )
+    if head.startswith(_NPY):
+        raise InputError(
+            f"{file.path} begins with the header of a NumPy file, which would be read as tokens. "
+            "Give files of tokens without a header."
+        )
+    return one_run(dtype, offset, (file.size - offset) // dtype.itemsize)
 
 
 @contextmanager
