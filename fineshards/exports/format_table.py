@@ -20,6 +20,7 @@ _CLASSES = {
     "nemo": ("token_bins", "Nemo"),
     "modded-nanogpt": ("token_bins", "ModdedNanogpt"),
     "raw": ("token_bins", "Raw"),
+    "torchtitan": ("token_bins", "Torchtitan"),
     "mds": ("mds", "Mds"),
     "litdata": ("litdata", "Litdata"),
     "parquet": ("input_ids", "Parquet"),

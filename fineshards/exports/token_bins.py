@@ -1,4 +1,5 @@
-"""`.bin` files: tokens alone for nanoGPT, and behind 256 numbers for llm.c and its relatives.
+"""`.bin` files: tokens alone for nanoGPT and torchtitan, and behind 256 numbers for llm.c and its
+relatives.
 
 The numbers are int32: a magic one, a version, the number of tokens, and for NeMo the bytes per
 token; the rest are 0. The EOT leads, as in our shards.
@@ -47,6 +48,27 @@ class Raw(Format):
         if settings.dtype == "uint16":
             return []
         return ["nanoGPT's train.py reads uint16: change np.uint16 to np.uint32 in get_batch."]
+
+
+class Torchtitan(Format):
+    """Tokens alone, and where documents begin: the source of pretokenized data in its manual.
+
+    `SPLIT_offsets.npy` has one int64 more than there are documents (torchtitan/components/data).
+    """
+
+    name = "torchtitan"
+    reading = "tokens_path='FOLDER/train.bin', document_offsets_path='FOLDER/train_offsets.npy'"
+    tokens_per_file = None
+    by_eot = False
+
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
+        part, ends = reader.part, reader.ends()
+        number = "" if settings.tokens_per_file is None else f"_{part.index:06d}"
+        with target.create(f"{part.split}{number}.bin") as file:
+            write_tokens(reader, file)
+        with target.create(f"{part.split}{number}_offsets.npy") as file:
+            np.save(file, np.append(0, ends))
+        return Written(len(ends))
 
 
 class _TokenBins(Format):

@@ -18,6 +18,7 @@ from support.foreign_readers import (
     read_litdata,
     read_mds,
     read_parquet,
+    read_torchtitan,
 )
 from support.growing import build, made_up_rows, write_rows
 from support.oracle import files_in
@@ -95,6 +96,17 @@ def test_mds_holds_a_row_per_document(
         assert export.splits[split]["documents"] == len(rows)
     assert len(list((tmp_path / "m/train").iterdir())) > 2
     assert fineshards.verify(tmp_path / "m").ok
+
+
+@SIDES
+def test_torchtitan_has_a_document_between_two_offsets(
+    dataset: Contents, side: str, tmp_path: Path
+) -> None:
+    fineshards.export(dataset.folder, tmp_path / "t", "torchtitan", eot=side)
+    for split in ("test", "train"):
+        documents = dataset.ended(split) if side == "end" else dataset.documents[split]
+        files = (tmp_path / f"t/{split}.bin", tmp_path / f"t/{split}_offsets.npy")
+        assert read_torchtitan(*files, dataset.dtype) == [each.tolist() for each in documents]
 
 
 def test_a_row_that_fits_exactly_leaves_nothing_out(dataset: Contents, tmp_path: Path) -> None:

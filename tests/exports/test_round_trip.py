@@ -21,12 +21,15 @@ FILES = {
     "raw": "{word}*.bin",
     "llmc": "*_{word}_*.bin",
     "nemo": "*_{word}_*.bin",
+    "mds": "{split}/*.mds.zstd",
+    "litdata": "{split}",
     "parquet": "{split}-*.parquet",
     "hf-arrow": "{split}/*.arrow",
 }
 # The EOT leads in these.
 BEGINNING = ("llmc", "nemo")
-NEEDS_TYPE = ("olmo", "raw")
+NEEDS_TYPE = ("olmo", "raw", "litdata")
+MORE = {"mds": {"compression": "zstd"}}
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +70,12 @@ def test_an_import_of_an_export_has_the_bytes_of_the_dataset(
 ) -> None:
     source, flags = dataset
     # Documents straddle files where their EOT says where they begin.
-    size = None if (to, side) == ("raw", "end") else 150 if to in BEGINNING else 700
+    whole = {("raw", "end"): None, ("litdata", "end"): 1_000_000}
+    size = whole.get((to, side), 150 if to in BEGINNING else 700)
     one_stream = source.name == "one_stream"
     split = "all" if one_stream else None
-    fineshards.export(source, tmp_path / "x", to, eot=side, tokens_per_file=size, split=split)
+    more = {"split": split, **MORE.get(to, {})}
+    fineshards.export(source, tmp_path / "x", to, eot=side, tokens_per_file=size, **more)
     splits = {"test": "val", "train": "train"}
     patterns = {
         name: str(tmp_path / "x" / FILES[to].format(split=name, word=word))

@@ -209,7 +209,10 @@ def test_nulls_are_refused(tmp_path: Path) -> None:
         ({"eot_side": "end", "text_column": "body"}, "--text_column is for documents of text"),
         ({"eot_side": "end", "statistics": True}, "--statistics is for documents of text"),
         ({"eot_side": "end", "split_key": "host"}, "--split_key host: an import has tokens only"),
-        ({"eot_side": "end", "source_dtype": "uint16"}, "--source_dtype goes with --from olmo"),
+        (
+            {"eot_side": "end", "source_dtype": "uint16"},
+            "--source_dtype goes with --from olmo, raw, litdata",
+        ),
         (
             {"eot_side": "end", "test_input": "t", "test_shards": 1},
             "--test_shards and --test_input exclude each other",

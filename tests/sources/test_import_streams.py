@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.token_files import write_plain, write_with_header
+from support.token_files import write_litdata, write_mds, write_plain, write_with_header
 
 from fineshards.errors import InputError
 from fineshards.shards.job.import_record import Imported
@@ -77,6 +77,81 @@ def test_documents_may_go_on_in_the_following_files(
         patch.setattr(token_streams, "BATCH_TOKENS", batch)
         found = documents_in(folder, Imported("llmc", "begin", EOT, 10, None), block_bytes)
     assert found == expected_of(bodies, starts, cuts[:-1])
+
+
+@given(
+    bodies=BODIES,
+    data=st.data(),
+    block_bytes=st.integers(1, 40),
+    batch=st.sampled_from([1, 2, 3, 7, 100]),
+    kind=st.sampled_from(["mds", "mds.zstd", "mds rows", "litdata"]),
+)
+def test_documents_may_go_on_in_the_next_row_and_shard(
+    bodies: list[list[int]],
+    data: st.DataObject,
+    block_bytes: int,
+    batch: int,
+    kind: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """More than ten shards, whose names do not sort as their numbers do."""
+    stream = np.array([token for body in bodies for token in [EOT, *body]], np.uint32)
+    if kind == "mds rows":
+        stream = stream[: len(stream) // 2 * 2]
+    size = 2 if kind == "mds rows" else 1
+    inner = data.draw(st.lists(st.integers(0, len(stream) // size), min_size=11, max_size=13))
+    cuts = [0, *sorted(cut * size for cut in inner), len(stream)]
+    folder = tmp_path_factory.mktemp("files")
+    for number, (start, stop) in enumerate(pairwise(cuts)):
+        part = stream[start:stop]
+        # MDS has no empty rows.
+        borders = (
+            sorted(data.draw(st.sets(st.integers(1, len(part) - 1), max_size=3)))
+            if len(part) > 1
+            else []
+        )
+        rows = np.split(part, borders) if len(part) else []
+        if kind == "litdata":
+            write_litdata(folder / f"chunk-0-{number}.bin", rows, "<u2")
+        elif kind == "mds rows":
+            write_mds(folder / f"shard.{number:05d}.mds", [*part.reshape(-1, 2)], length=2)
+        else:
+            write_mds(
+                folder / f"shard.{number:05d}.{kind}",
+                rows,
+                data.draw(st.sampled_from(["int64", "uint16"])),
+            )
+    starts = [at for at, token in enumerate(stream) if token == EOT]
+    layout, dtype = ("litdata", "uint16") if kind == "litdata" else ("mds", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_streams, "BATCH_TOKENS", batch)
+        found = documents_in(folder, Imported(layout, "begin", EOT, 10, dtype), block_bytes)
+    ends = [*starts[1:], len(stream)]
+    whole = [stream[at + 1 : end].tolist() for at, end in zip(starts, ends, strict=True)]
+    assert found == expected_of(whole, starts, cuts[:-1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-1], "its items must follow each other to its end"),
+        (lambda content: b"", "it has 0 bytes"),
+        (lambda content: b"\xff\xff" + content[2:], "its first number, of its items, is 65,535"),
+        (lambda content: content.replace(b"ndarray:", b"bytes:::"), "its column is bytes:::"),
+        (lambda content: content.replace(b"column_sizes", b"column_names"), "but 'column_sizes'"),
+        (
+            lambda content: content.replace(b"ndarray:uint32", b"ndarray:uint64"),
+            "row 0 is no array",
+        ),
+    ],
+)
+def test_a_damaged_shard_is_refused(
+    tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    path = write_mds(tmp_path / "shard.00000.mds", [np.array([EOT, 1, 2], np.uint32)])
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=message):
+        documents_in(tmp_path, Imported("mds", "begin", EOT, 10, None), 100)
 
 
 @given(bodies=BODIES, block_bytes=st.integers(1, 40), batch=st.sampled_from([1, 2, 3, 7, 100]))

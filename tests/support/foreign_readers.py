@@ -103,6 +103,13 @@ def read_litdata(folder: Path) -> Documents:
     return chunks
 
 
+def read_torchtitan(tokens: Path, offsets: Path, dtype: str) -> Documents:
+    """As the source of pretokenized data in torchtitan/components/data/README.md reads them."""
+    borders = np.load(offsets)
+    found = np.memmap(tokens, dtype=dtype, mode="r")
+    return [found[start:end].tolist() for start, end in pairwise(borders)]
+
+
 def read_parquet(paths: list[Path]) -> Documents:
     """The column `input_ids` of Parquet files."""
     return [row for path in paths for row in pq.read_table(path)["input_ids"].to_pylist()]

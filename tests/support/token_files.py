@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 
 # Each document as the file has it, with its EOT at one of its ends.
 Documents = Sequence[npt.NDArray[np.uint32]]
@@ -80,6 +82,43 @@ def write_with_header(path: Path, tokens: Any, magic: int = 20240801) -> Path:
     header[:4] = magic, version, len(tokens), itemsize
     path.write_bytes(header.tobytes() + np.asarray(tokens).astype(f"<u{itemsize}").tobytes())
     return path
+
+
+def write_mds(
+    path: Path, rows: Documents, dtype: str = "uint32", length: int | None = None
+) -> Path:
+    """A shard of rows of any lengths, or of one length; compressed if its name says so."""
+    items = [row.astype(f"<{np.dtype(dtype).str[1:]}").tobytes() for row in rows]
+    if length is None:
+        widths = [0 if len(row) < 1 << 8 else 1 if len(row) < 1 << 16 else 2 for row in rows]
+        heads = [
+            bytes([4 + width]) + len(row).to_bytes(1 << width, "little")
+            for row, width in zip(rows, widths, strict=True)
+        ]
+        items = [
+            (len(head) + len(item)).to_bytes(4, "little") + head + item
+            for head, item in zip(heads, items, strict=True)
+        ]
+    shape = "" if length is None else f":{length}"
+    size = None if length is None else length * np.dtype(dtype).itemsize
+    described = {"column_encodings": [f"ndarray:{dtype}{shape}"], "column_sizes": [size]}
+    content = with_places(items, json.dumps(described).encode())
+    compressed = zstandard.compress(content) if path.suffix == ".zstd" else content
+    path.write_bytes(compressed)
+    return path
+
+
+def write_litdata(path: Path, items: Documents, dtype: str = "<u4") -> Path:
+    """A chunk whose items are any parts of the tokens."""
+    path.write_bytes(with_places([item.astype(dtype).tobytes() for item in items], b""))
+    return path
+
+
+def with_places(items: list[bytes], described: bytes) -> bytes:
+    """Items after their number, where each begins and the last one ends, and a description."""
+    sizes = [4 * (len(items) + 2) + len(described), *map(len, items)]
+    places = np.cumsum(sizes).astype("<u4").tobytes()
+    return len(items).to_bytes(4, "little") + places + described + b"".join(items)
 
 
 def write_parquet(path: Path, documents: Documents, kind: Any = None, rows: int = 7) -> Path:

@@ -94,7 +94,8 @@ class SourceFile:
             words of the store, `generation:<number>`, `etag:<text>`, or `size:<bytes>` where a
             store tells nothing else.
         format: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `warc`, `wet` or `text`; of token files
-            `megatron`, `datatrove`, `olmo`, `raw`, `llmc`, `nanogpt`, `parquet` or `arrow`.
+            `megatron`, `datatrove`, `olmo`, `raw`, `llmc`, `nanogpt`, `mds`, `litdata`, `parquet`
+            or `arrow`.
         compression: `none`, `gzip`, `zstd`, `xz` or `bzip2`; always `none` for parquet and arrow,
             which compress inside.
         extraction: What makes text of the HTML of a WARC file: the name of the extractor, and its
