@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset_files import Dataset
@@ -26,6 +25,7 @@ from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 from fineshards.verification.compare_decisions import DecisionReplay
 from fineshards.wording import counted
+from fineshards.worker.document_encoder import document_encoder
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
     hashes differ, another decision.
     """
     settings = dataset.manifest.settings
-    encoder = encoder_of(settings, dataset.storage)
+    encoder = document_encoder(settings, dataset.storage)
     chosen = _choose(dataset, percent)
     found, judging = Compared(), None
     if settings.recipe is not None:

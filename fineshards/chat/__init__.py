@@ -1,0 +1,1 @@
+"""Conversations: from their JSON to tokens, and which of these are learned."""

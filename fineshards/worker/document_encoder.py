@@ -1,0 +1,76 @@
+"""The encoder of a job's documents: texts, tokens that exist already, or conversations."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fineshards.chat.chat_template import ChatTemplate
+from fineshards.chat.conversation_encoder import (
+    BadConversation,
+    ConversationEncoder,
+    EncodedConversation,
+    conversation_encoder,
+)
+from fineshards.encoders.encoder import Encoder, TokenBatch
+from fineshards.encoders.token_documents import encoder_of
+from fineshards.shards.job.job import CHAT_TEMPLATE_NAME, Settings
+from fineshards.shards.tables.documents import LEARNED
+from fineshards.storage.base import Storage
+
+
+def document_encoder(settings: Settings, storage: Storage, engine: str | None = None) -> Encoder:
+    """The encoder that makes a dataset's documents of what its sources hold.
+
+    engine: the library that encodes text; None for the one that defines what is correct.
+    """
+    encoder, chat = encoder_of(settings, storage, engine), settings.chat
+    if chat is None:
+        return encoder
+    template = ChatTemplate(storage.read(CHAT_TEMPLATE_NAME).decode(), dict(chat.variables))
+    conversations = conversation_encoder(template, encoder, chat.learn)
+    return ConversationDocuments(encoder, conversations, settings.tokenizer.eot)
+
+
+class ConversationDocuments(Encoder):
+    """Encodes the JSON of conversations, each after the dataset's EOT."""
+
+    def __init__(self, texts: Encoder, conversations: ConversationEncoder, eot: int) -> None:
+        self._texts, self._conversations, self._eot = texts, conversations, eot
+        self.name = texts.name
+
+    def encode(self, texts: pa.Array) -> TokenBatch:
+        """See Encoder. One that is refused has no tokens, not even an EOT."""
+        parts, lengths, learned, refused = [], [0], list[npt.NDArray[np.int32]](), []
+        for index, text in enumerate(texts.to_pylist()):
+            try:
+                found = self._conversations.encode(text)
+            except BadConversation as error:
+                refused.append((index, error.reason))
+                lengths.append(0)
+                learned.append(_NOTHING.learned)
+            else:
+                parts += [np.array([self._eot], np.uint32), found.tokens]
+                lengths.append(1 + len(found.tokens))
+                learned.append(found.learned + np.int32(1))
+        return TokenBatch(
+            np.concatenate([_NOTHING.tokens, *parts]),
+            np.cumsum(lengths, dtype=np.int64),
+            by_reference=0,
+            learned=_lists(learned),
+            refused=tuple(refused),
+        )
+
+    def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        return self._texts.decode(tokens)
+
+
+_NOTHING = EncodedConversation(np.empty(0, np.uint32), np.empty((0, 2), np.int32))
+
+
+def _lists(learned: list[npt.NDArray[np.int32]]) -> pa.Array:
+    """The ranges of each document, as the document tables have them."""
+    offsets = np.cumsum([0, *(each.size for each in learned)], dtype=np.int32)
+    flat = np.concatenate([_NOTHING.learned, *learned]).ravel()
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=LEARNED.type)
