@@ -232,7 +232,18 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for field in table.schema:
         if not field.nullable and table[field.name].null_count:
             raise ValueError(f"has no {field.name!r} in some rows")
+    if "learned" in table.schema.names and not _are_ranges(table["learned"].combine_chunks()):
+        raise ValueError("has ranges in 'learned' that are none")
     return table
+
+
+def _are_ranges(lists: pa.ListArray) -> bool:
+    """Whether each list has pairs of borders, which grow from 1: an EOT is never learned."""
+    lengths, borders = lists.value_lengths().to_numpy(), lists.flatten().to_numpy()
+    steps = np.diff(borders, prepend=0)
+    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    steps[firsts] = borders[firsts]
+    return not (np.any(lengths % 2) or np.any(steps < 1))
 
 
 def _check_schema(found: pa.Schema, schema: pa.Schema) -> None:
