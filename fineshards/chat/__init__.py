@@ -1,1 +1,1 @@
-"""Conversations: from their JSON to tokens, and which of these are learned."""
+"""Conversations: from messages to tokens, and which of them are learned."""
