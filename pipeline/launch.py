@@ -140,9 +140,8 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     """
     files, origin, test_files = find_input(config, config.token_layout)
     others, recipe = _curation(config)
-    tokenizer, vocabulary = describe_tokenizer(
-        _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
-    )
+    place = _tokenizer_place(os.fspath(config.tokenizer))
+    tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     statistics = config.statistics or recipe is not None
     columns = replace(
         columns_of(config),
@@ -152,7 +151,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
         scores=() if recipe is None else tuple(recipe.scores),
     )
     files = settle_input(files, columns, config, test_files)
-    chat, template = describe_chat(config, tokenizer, vocabulary)
+    chat, template = describe_chat(config, place, tokenizer, vocabulary)
     settings = Settings(
         columns=columns,
         tokenizer=tokenizer,

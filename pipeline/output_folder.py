@@ -59,7 +59,8 @@ def take_folder(
 ) -> tuple[Job, str]:
     """Makes the output folder this job's; returns the job, and how one that it replaces differed.
 
-    stored: the contents of its `stored_files`. The job is the one on record, whose fingerprint may be that of an earlier version.
+    stored: the contents of its `stored_files`. The job is the one on record, whose fingerprint may
+    be that of an earlier version.
 
     Raises UsageError if the folder is another job's, also if that was launched at the same moment.
     """

@@ -100,8 +100,8 @@ class ShardHead:
     """What a shard begins with: the content of the shorter one that it replaces, or nothing.
 
     tokens: how many. parts: where they are. version, table_version, mask_version: of the files,
-    which the longer ones replace. They may be the longer ones already, if an earlier attempt has come that far.
-    table: its documents. table_content: their file.
+    which the longer ones replace. They may be the longer ones already, if an earlier attempt has
+    come that far. table: its documents. table_content: their file.
     """
 
     tokens: int = 0
@@ -141,9 +141,7 @@ class ShardHead:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise damaged(storage, table) from error
         parts = (_tokens_of(record, checkpoints.dtype),)
-        return cls(
-            record.tokens, parts, version, table_version, documents, content, mask_version
-        )
+        return cls(record.tokens, parts, version, table_version, documents, content, mask_version)
 
 
 def _tokens_of(record: ShardRecord, dtype: np.dtype[np.unsignedinteger]) -> FileRange:

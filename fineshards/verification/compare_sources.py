@@ -186,7 +186,10 @@ class _ChosenDocuments:
             found = self.pieces.pop(source["row"])
             self.compared += 1
             yield from _differences(dataset, file, source, found, encoded.document(index))
-            if encoded.learned is not None and encoded.learned[index].as_py() != found[0][1].learned:
+            if (
+                encoded.learned is not None
+                and encoded.learned[index].as_py() != found[0][1].learned
+            ):
                 yield (
                     f"{found[0][0].name}, document {found[0][1].document}: its learned tokens "
                     f"differ from those of {file.path}, row {source['row']}"

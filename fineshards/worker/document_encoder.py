@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.chat.chat_template import ChatTemplate
-from fineshards.chat.conversation_encoder import (
-    BadConversation,
-    ConversationEncoder,
-    EncodedConversation,
-    conversation_encoder,
-)
+from fineshards.chat.conversation import BadConversation
+from fineshards.chat.conversation_encoder import ConversationEncoder, conversation_encoder
+from fineshards.chat.golden_conversations import golden_sha256
+from fineshards.chat.placed_tokens import EncodedConversation
 from fineshards.encoders.encoder import Encoder, TokenBatch
+from fineshards.encoders.loading import load_reference, load_vocabulary
 from fineshards.encoders.token_documents import encoder_of
+from fineshards.errors import FineshardsError
 from fineshards.shards.job.job import CHAT_TEMPLATE_NAME, Settings
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.storage.base import Storage
@@ -23,21 +25,34 @@ from fineshards.storage.base import Storage
 def document_encoder(settings: Settings, storage: Storage, engine: str | None = None) -> Encoder:
     """The encoder that makes a dataset's documents of what its sources hold.
 
-    engine: the library that encodes text; None for the one that defines what is correct.
+    engine: the library that encodes text; None for the one that defines what is correct. Raises
+    FineshardsError if golden conversations have other tokens here than at launch.
     """
-    encoder, chat = encoder_of(settings, storage, engine), settings.chat
+    chat, tokenizer = settings.chat, settings.tokenizer
     if chat is None:
-        return encoder
-    template = ChatTemplate(storage.read(CHAT_TEMPLATE_NAME).decode(), dict(chat.variables))
-    conversations = conversation_encoder(template, encoder, chat.learn)
-    return ConversationDocuments(encoder, conversations, settings.tokenizer.eot)
+        return encoder_of(settings, storage, engine)
+    text = storage.read(CHAT_TEMPLATE_NAME).decode()
+    template = ChatTemplate(text, chat.special_strings)
+    encoder = _conversations(template, load_vocabulary(tokenizer, storage), chat.learn)
+    golden = golden_sha256(encoder)
+    if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
+        raise FineshardsError(
+            f"{CHAT_TEMPLATE_NAME} gives other tokens for golden conversations (sha256 {golden}) "
+            f"than at launch (sha256 {chat.golden_sha256}). Restore the file, and install the "
+            "pinned requirements on every worker."
+        )
+    return ConversationDocuments(encoder, load_reference(tokenizer, storage), tokenizer.eot)
+
+
+# Workers that are forked later share it.
+_conversations = lru_cache(maxsize=1)(conversation_encoder)
 
 
 class ConversationDocuments(Encoder):
     """Encodes the JSON of conversations, each after the dataset's EOT."""
 
-    def __init__(self, texts: Encoder, conversations: ConversationEncoder, eot: int) -> None:
-        self._texts, self._conversations, self._eot = texts, conversations, eot
+    def __init__(self, conversations: ConversationEncoder, texts: Encoder, eot: int) -> None:
+        self._conversations, self._texts, self._eot = conversations, texts, eot
         self.name = texts.name
 
     def encode(self, texts: pa.Array) -> TokenBatch:
@@ -57,7 +72,7 @@ class ConversationDocuments(Encoder):
         return TokenBatch(
             np.concatenate([_NOTHING.tokens, *parts]),
             np.cumsum(lengths, dtype=np.int64),
-            by_reference=0,
+            by_reference=len(lengths) - 1 - len(refused),
             learned=_lists(learned),
             refused=tuple(refused),
         )

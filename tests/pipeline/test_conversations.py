@@ -16,8 +16,7 @@ import pytest
 import fineshards
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation_encoder import conversation_encoder
-from fineshards.encoders.loading import load_reference
-from fineshards.errors import FineshardsError
+from fineshards.encoders.loading import load_vocabulary
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 
@@ -35,7 +34,10 @@ def made_up(count: int, seed: int) -> list[Conversation]:
         [
             *([{"role": "system", "content": f"rule {number}"}] if chosen.random() < 0.3 else []),
             *(
-                {"role": role, "content": f"{role} {number} {turn} " + "ä b " * chosen.randrange(40)}
+                {
+                    "role": role,
+                    "content": f"{role} {number} {turn} " + "ä b " * chosen.randrange(40),
+                }
                 for turn in range(chosen.randint(1, 4))
                 for role in ("user", "assistant")
             ),
@@ -67,7 +69,9 @@ def build(tmp_path: Path, inputs: dict[str, list[Conversation]]) -> Callable[...
     return run
 
 
-def check(folder: Path, inputs: dict[str, list[Conversation]], redacted: tuple[str, int] | None = None) -> int:
+def check(
+    folder: Path, inputs: dict[str, list[Conversation]], redacted: tuple[str, int] | None = None
+) -> int:
     """Every document has the tokens and the bits of its conversation; returns how many there are.
 
     Shards and masks are read by NumPy alone.
@@ -75,15 +79,13 @@ def check(folder: Path, inputs: dict[str, list[Conversation]], redacted: tuple[s
     storage = open_storage(str(folder))
     settings = Manifest.load_finished(storage).settings
     assert settings.chat is not None
-    template = ChatTemplate(TEMPLATE, dict(settings.chat.variables))
-    encoder = conversation_encoder(
-        template, load_reference(settings.tokenizer, storage), settings.chat.learn
-    )
+    vocabulary = load_vocabulary(settings.tokenizer, storage)
+    encoder = conversation_encoder(ChatTemplate(TEMPLATE), vocabulary, settings.chat.learn)
     found: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
     for shard in sorted(folder.glob("t*/*.npy")):
         tokens = np.load(shard)
         mask = np.load(folder / "metadata/masks" / shard.name)
-        assert mask.dtype == np.uint8 and mask.shape == (-(-len(tokens) // 8),)
+        assert (mask.dtype, mask.shape) == (np.uint8, (-(-len(tokens) // 8),))
         bits = np.unpackbits(mask, bitorder="little")
         assert not bits[len(tokens) :].any()
         table = pq.read_table(folder / f"metadata/documents/{shard.stem}.parquet")

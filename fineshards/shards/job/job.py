@@ -128,13 +128,13 @@ class Chat:
     Args:
         template_sha256: SHA-256 of `metadata/chat_template.jinja`, as hex.
         learn: Roles whose messages are learned, sorted.
-        variables: Sorted (name, text) pairs that the template knows, such as its special tokens.
+        special_strings: Sorted (name, text) pairs that the template may use, such as bos_token.
         golden_sha256: SHA-256 of the tokens and learned ranges of golden conversations, as hex.
     """
 
     template_sha256: str
     learn: tuple[str, ...]
-    variables: tuple[tuple[str, str], ...]
+    special_strings: tuple[tuple[str, str], ...]
     golden_sha256: str
 
 
@@ -447,9 +447,9 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
 
 
 def _chat_from_json(fields: dict[str, Any]) -> Chat:
-    variables = tuple((as_text(name), as_text(text)) for name, text in fields["variables"])
+    strings = tuple((as_text(name), as_text(text)) for name, text in fields["special_strings"])
     learn = tuple(map(as_text, fields["learn"]))
-    return from_fields(Chat, fields, learn=learn, variables=variables)
+    return from_fields(Chat, fields, learn=learn, special_strings=strings)
 
 
 def _columns_from_json(fields: dict[str, Any]) -> Columns:
@@ -504,7 +504,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--statistics", settings.statistics),
         ("sha256 of --chat_template", chat and chat.template_sha256),
         ("--learn", chat and " ".join(chat.learn)),
-        ("special tokens of the chat template", chat and chat.variables),
+        ("special tokens of the chat template", chat and chat.special_strings),
         ("tokens of golden conversations (libraries)", chat and chat.golden_sha256),
         ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),

@@ -316,10 +316,7 @@ class Manifest:
                 _file_json(file, report)
                 for file, report in zip(self.files, self.reports, strict=True)
             ),
-            "shards": (
-                _without_none(to_fields(shard) | _names(shard))
-                for shard in self.shards
-            ),
+            "shards": (_without_none(to_fields(shard) | _names(shard)) for shard in self.shards),
             "metadata": map(to_fields, self.metadata),
         }
         if self.version < 3:

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from fineshards.chat.conversation import BadConversation
 from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
@@ -61,7 +62,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     for line_number, line in _lines(file, opened):
         try:
             batch.add(row, *_parse_row(line, columns), len(line))
-        except ValueError as error:
+        except (BadConversation, ValueError) as error:
             batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
         row += 1
         if batch.is_full():
