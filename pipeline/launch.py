@@ -50,6 +50,8 @@ from fineshards.worker.fresh_interpreter import call_apart
 if TYPE_CHECKING:
     from fineshards.sources.places.hub import ResolvedDataset
 
+# Formats of texts alone.
+_WITHOUT_COLUMNS = ("text", "warc", "wet")
 _log = logging.getLogger("fineshards")
 
 
@@ -277,6 +279,12 @@ def settle_input(
     where a limit ends them.
     """
     found = with_extraction(files, config.extract)
+    plain = next((file for file in files if file.format in _WITHOUT_COLUMNS), None)
+    if columns.conversations and plain is not None:
+        raise UsageError(
+            f"{plain.path} holds no conversations: files of {plain.format} have no columns of "
+            "messages. Leave it out, or leave out --chat_template."
+        )
     if columns.imported is not None:
         found = continued(files, test_files, columns)
     if config.limit is None:
