@@ -40,6 +40,7 @@ def export(
     indices: str | None = None,
     token_column: str | None = None,
     compression: str | None = None,
+    no_masks: bool = False,
     generation: int | None = None,
     s3_endpoint: str | None = None,
     workers: int | None = None,
@@ -71,6 +72,7 @@ def export(
             between them; their indices are written too, for `megatron`.
         token_column: The name of the tokens in each row, for `mds`. Default: `tokens`.
         compression: `zstd` for compressed files, for `mds`.
+        no_masks: Do not say which tokens of conversations are learned, so that all are.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
         s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
             Amazon S3.
@@ -108,6 +110,7 @@ def export(
         indices,
         token_column,
         compression,
+        no_masks,
     )
     job, finished = prepare(os.fspath(folder), os.fspath(output), options, generation, s3_endpoint)
     return finished or run_here(job, workers)

@@ -70,6 +70,11 @@ def _add_flags(parser: Parser) -> None:
     add_flag(what, "--compression", "For mds: how to compress files.", choices=("zstd",))
     add_flag(
         what,
+        "--no_masks",
+        "Of conversations: do not say which tokens are learned, so that all are.",
+    )
+    add_flag(
+        what,
         "--s3_endpoint URL",
         "The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",
     )

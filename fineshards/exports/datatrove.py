@@ -2,14 +2,21 @@
 
 `NAME.ds` holds the tokens. `NAME.ds.index` has the end of each document in tokens, u64.
 `NAME.ds.metadata` has three lines: `tokenizer|bytes per token`, the number of tokens, and that
-number for people.
+number for people. `NAME.ds.loss` has a byte per token of conversations, 1 where it is learned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
+from fineshards.exports.format import (
+    ExportSettings,
+    Format,
+    Target,
+    Written,
+    write_mask,
+    write_tokens,
+)
 from fineshards.exports.parts import Part, PartReader
 
 
@@ -19,6 +26,7 @@ class Datatrove(Format):
     name = "datatrove"
     reading = 'DatatroveFolderDataset("FOLDER/train", seq_len=2048)'
     by_eot = False
+    masks = True
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part
@@ -26,6 +34,9 @@ class Datatrove(Format):
         ends = reader.ends()
         with target.create(name) as file:
             write_tokens(reader, file)
+        if settings.masks:
+            with target.create(f"{name}.loss") as file:
+                write_mask(reader, file)
         target.write(f"{name}.index", ends.astype("<u8"))
         lines = (
             f"{settings.tokenizer}|{settings.token_dtype.itemsize}",

@@ -33,6 +33,7 @@ class ExportOptions:
         indices: Files that describe indices of Megatron, with commas between them.
         token_column: The name of the tokens in each row, for `mds`.
         compression: `zstd` for compressed files, for `mds`.
+        no_masks: Leave out which tokens of conversations are learned.
 
     Raises:
         UsageError: For a value out of range.
@@ -51,6 +52,7 @@ class ExportOptions:
     indices: str | None = None
     token_column: str | None = None
     compression: str | None = None
+    no_masks: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (

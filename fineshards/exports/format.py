@@ -31,6 +31,7 @@ class ExportSettings:
     skip: `redacted` if there are redacted documents and they are left out. columns: to be written
     in addition to the format's own. copies: whether the numbers of dropped duplicates are. indices:
     descriptions of those to write. token_column: name of the tokens. compression: of files.
+    masks: whether it is written which tokens of conversations are learned.
     """
 
     to: str
@@ -48,6 +49,7 @@ class ExportSettings:
     indices: tuple[str, ...] = ()
     token_column: str | None = None
     compression: str | None = None
+    masks: bool = False
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -132,7 +134,8 @@ class Format(ABC):
     whole_documents: whether a split may not begin or end within a document. own_columns: those of
     its rows; empty if `--columns` has no meaning. offered_columns: those that `--columns` may name;
     empty for all of the sources. flags: those of `indices`, `token_column` and `compression` that
-    work. reading: how a trainer is told to read the split train of `FOLDER`.
+    work. masks: whether it can say which tokens are learned. reading: how a trainer is told to read
+    the split train of `FOLDER`.
     """
 
     name: ClassVar[str]
@@ -151,6 +154,7 @@ class Format(ABC):
     own_columns: ClassVar[tuple[str, ...]] = ()
     offered_columns: ClassVar[tuple[str, ...]] = ()
     flags: ClassVar[tuple[str, ...]] = ()
+    masks: ClassVar[bool] = False
     reading: ClassVar[str]
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
@@ -191,3 +195,9 @@ def write_tokens(reader: PartReader, file: Writer) -> None:
     """Writes all tokens of a part."""
     for chunk in reader.chunks():
         file.write(chunk)
+
+
+def write_mask(reader: PartReader, file: Writer, dtype: npt.DTypeLike = np.bool_) -> None:
+    """Writes whether each token of a part is learned: 1 or 0, of a type."""
+    for chunk in reader.masks():
+        file.write(chunk.astype(dtype))

@@ -93,6 +93,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         tuple(dict.fromkeys(map(read_description, filter(None, indices.split(","))))),
         options.token_column,
         options.compression,
+        _masks(options, kind, dataset),
     )
 
 
@@ -120,7 +121,24 @@ def _columns(options: ExportOptions, kind: Format, dataset: Settings) -> tuple[s
             )
         if name in taken or names.count(name) > 1:
             raise UsageError(f"--columns: there is a column {name!r} already. Leave it out.")
+    if dataset.chat and not options.no_masks and "labels" in {*kind.offered_columns} - {*names}:
+        return (*names, "labels")
     return names
+
+
+def _masks(options: ExportOptions, kind: Format, dataset: Settings) -> bool:
+    """Whether it is written which tokens are learned."""
+    if dataset.chat is None and options.no_masks:
+        raise UsageError("--no_masks: only datasets of conversations have masks. Leave it out.")
+    if dataset.chat is None or options.no_masks:
+        return False
+    if not kind.masks:
+        able = [name for name in NAMES if format_of(name).masks]
+        raise UsageError(
+            f"--to {options.to} cannot say which tokens of a conversation are learned, so trainers "
+            f"would learn prompts too. Use {', '.join(able)}, or say --no_masks."
+        )
+    return True
 
 
 def _copies(options: ExportOptions, kind: Format, dataset: Settings) -> bool:

@@ -37,7 +37,7 @@ class HfArrow(InputIds):
             target.create(f"{part.split}/data-{part.index:05d}-of-{part.count:05d}.arrow") as file,
             pa.ipc.new_stream(file, schema) as writer,
         ):
-            for batch in batches(reader, ends, settings.columns):
+            for batch in batches(reader, ends, settings.columns, settings.masks):
                 writer.write_batch(batch.replace_schema_metadata(metadata))
         return Written(len(ends) if settings.sequence_length is None else None)
 

@@ -2,6 +2,7 @@
 
 `labels` and `attention_mask` can be written as well, for trainers that take rows with all three
 only: the labels are the tokens, which models of transformers shift themselves, and the mask is 1.
+Conversations always have labels, which are -100 where they are not learned.
 
 A row is a document, or with `--sequence_length` so many tokens of the stream; the last one may be
 shorter. Tokens are int32, which trainers take as they are.
@@ -26,6 +27,8 @@ from fineshards.exports.stream import Stream
 _BATCH_TOKENS = 1 << 22
 # Offsets in a list array are int32.
 _LONGEST = (1 << 31) - 1 - _BATCH_TOKENS
+# What transformers and PyTorch leave out of the loss.
+_NOT_LEARNED = -100
 _TYPES = {"input_ids": "int32", "labels": "int32", "attention_mask": "int8"}
 
 
@@ -41,6 +44,7 @@ class InputIds(Format):
     fixed_dtype = "lists of int32"
     own_columns = ("input_ids",)
     offered_columns = ("labels", "attention_mask")
+    masks = True
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         length, size = settings.sequence_length, settings.tokens_per_file
@@ -67,7 +71,7 @@ class Parquet(InputIds):
                 file, schema_of(settings.columns), write_page_checksum=True, **options
             ) as writer,
         ):
-            for batch in batches(reader, ends, settings.columns):
+            for batch in batches(reader, ends, settings.columns, settings.masks):
                 writer.write_batch(batch, row_group_size=len(batch))
         return Written(len(ends) if settings.sequence_length is None else None)
 
@@ -102,7 +106,10 @@ def row_ends(reader: PartReader, sequence_length: int | None) -> npt.NDArray[np.
 
 
 def batches(
-    reader: PartReader, ends: npt.NDArray[np.int64], columns: Sequence[str] = ()
+    reader: PartReader,
+    ends: npt.NDArray[np.int64],
+    columns: Sequence[str] = (),
+    masks: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part, some millions of tokens at a time. Depends on the rows alone."""
     schema = schema_of(columns)
@@ -114,7 +121,10 @@ def batches(
     for (first, last), piece in zip(pairwise(borders.tolist()), pieces, strict=True):
         tokens = piece.astype(np.int32)
         offsets = pa.array((starts[first : last + 1] - starts[first]).astype(np.int32))
-        ones = np.ones(len(tokens), np.int8)
-        values = [ones if name == "attention_mask" else tokens for name in schema.names]
-        lists = [pa.ListArray.from_arrays(offsets, pa.array(each)) for each in values]
+        values = {"input_ids": tokens, "attention_mask": np.ones(len(tokens), np.int8)}
+        values["labels"] = tokens
+        if masks:
+            learned = reader.learned(int(starts[first]), int(starts[last]))
+            values["labels"] = np.where(learned, tokens, np.int32(_NOT_LEARNED))
+        lists = [pa.ListArray.from_arrays(offsets, pa.array(values[name])) for name in schema.names]
         yield pa.RecordBatch.from_arrays(lists, schema=schema)

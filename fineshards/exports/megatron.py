@@ -7,7 +7,8 @@ the same bytes in int32.
 
 With `--link`, `.bin` is a link to a shard, and the pointers step over its header. With `--indices`,
 those of GPTDataset are made too, and a JSON object of each file's numbers of sequences and of
-document indices, which Megatron can read instead of each `.idx`.
+document indices, which Megatron can read instead of each `.idx`. Conversations also have
+`NAME.loss_mask.bin` and `.idx`: a float32 per token, 1 where it is learned.
 """
 
 from __future__ import annotations
@@ -17,9 +18,17 @@ import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
+from fineshards.exports.format import (
+    ExportSettings,
+    Format,
+    Target,
+    Written,
+    write_mask,
+    write_tokens,
+)
 from fineshards.exports.megatron_indices import prefix, split_of, write_indices
 from fineshards.exports.parts import Part, PartReader, plan_by_shards
 from fineshards.exports.record import PartRecord
@@ -29,7 +38,7 @@ from fineshards.shards import npy
 _MAGIC = b"MMIDIDX\x00\x00"
 # Lengths are int32.
 _LONGEST = (1 << 31) - 1
-_CODES = {"uint32": 4, "uint16": 8}
+_CODES = {"uint32": 4, "float32": 7, "uint16": 8}
 
 
 class Megatron(Format):
@@ -41,6 +50,7 @@ class Megatron(Format):
     most_ids = 1 << 31
     by_eot = False
     flags = ("indices",)
+    masks = True
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         if settings.link:
@@ -77,13 +87,11 @@ class Megatron(Format):
         else:
             with target.create(f"{stem}.bin") as file:
                 write_tokens(reader, file)
-        target.write(
-            f"{stem}.idx",
-            _MAGIC + struct.pack("<QBQQ", 1, _CODES[settings.dtype], len(ends), len(ends) + 1),
-            lengths.astype("<i4"),
-            (first + (ends - lengths) * dtype.itemsize).astype("<i8"),
-            np.arange(len(ends) + 1, dtype="<i8"),
-        )
+        _write_index(f"{stem}.idx", ends, settings.dtype, first, target)
+        if settings.masks:
+            with target.create(f"{stem}.loss_mask.bin") as file:
+                write_mask(reader, file, "<f4")
+            _write_index(f"{stem}.loss_mask.idx", ends, "float32", 0, target)
         meant = [each for each in settings.indices if split_of(each) == part.split]
         for description in meant:
             write_indices(description, part.index, lengths.astype(np.int32), target)
@@ -102,10 +110,31 @@ class Megatron(Format):
             yield "sequences.json", json.dumps(sequences).encode()
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
+        said = []
+        if settings.masks:
+            said.append(
+                "Megatron-LM's own datasets ignore train_0000.loss_mask, and so learn prompts too. "
+                "ApertusSFTDataset of swiss-ai/Megatron-LM reads it."
+            )
         if not settings.link:
-            return []
+            return said
         return [
+            *said,
             "The .bin files are links to shards: tools/merge_datasets.py of Megatron ignores the "
             "pointers of .idx files and would shift every token. Export without --link for it.",
             "The last document of each file is cut where the shard ends, and has no EOT.",
         ]
+
+
+def _write_index(
+    name: str, ends: npt.NDArray[np.int64], dtype: str, first: int, target: Target
+) -> None:
+    """Writes an index. ends: of the documents, in tokens. first: the place of the first one."""
+    lengths = np.diff(ends, prepend=0)
+    target.write(
+        name,
+        _MAGIC + struct.pack("<QBQQ", 1, _CODES[dtype], len(ends), len(ends) + 1),
+        lengths.astype("<i4"),
+        (first + (ends - lengths) * np.dtype(dtype).itemsize).astype("<i8"),
+        np.arange(len(ends) + 1, dtype="<i8"),
+    )

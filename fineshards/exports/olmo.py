@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
+from fineshards.exports.format import (
+    ExportSettings,
+    Format,
+    Target,
+    Written,
+    write_mask,
+    write_tokens,
+)
 from fineshards.exports.parts import Part, PartReader
 
 # Lines that are made into text at a time.
@@ -27,6 +34,7 @@ class Olmo(Format):
     name = "olmo"
     reading = 'NumpyFSLDatasetConfig(paths=["FOLDER/train/*.npy"], expand_glob=True, ...)'
     revision = 2  # lines from 1
+    masks = True
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part = reader.part
@@ -34,6 +42,9 @@ class Olmo(Format):
         ends, sources = reader.documents()
         with target.create(f"{stem}.npy") as file:
             write_tokens(reader, file)
+        if settings.masks:
+            with target.create(f"label_mask/{stem}.npy") as file:
+                write_mask(reader, file)
         starts = pa.array([0, *ends[:-1].tolist()], pa.int64())
         names = [_in_one_line(sources[column]) for column in ("id", "file")]
         lines = pc.add(sources["row"], 1)  # Dolma counts them from 1
@@ -52,6 +63,10 @@ class Olmo(Format):
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         said = ["The .npy files have no header: OLMo-core reads them, numpy.load does not."]
+        if settings.masks:
+            said.append(
+                'To learn answers only: label_mask_paths=["FOLDER/label_mask/train/*.npy"].'
+            )
         if settings.side == "end" and not all(part.append for part in parts):
             said.append(
                 "The last document of test goes on in train, so what test has of it ends without "

@@ -16,6 +16,9 @@ import pyarrow as pa
 from fineshards.exports.export_options import Side
 from fineshards.exports.stream import Read, Stream
 
+# Tokens whose masks are in memory at a time.
+_MASKED = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -138,6 +141,17 @@ class PartReader:
             yield chunk.astype(self.dtype, copy=False)
         if part.append:
             yield np.array([self.stream.eot], self.dtype)
+
+    def learned(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Whether each of the tokens `[start, stop)` of the part is learned. An EOT never is."""
+        first = self.part.start + self.part.skip
+        found = self.stream.learned(first + start, min(first + stop, self.part.stop))
+        return np.append(found, np.zeros(stop - start - len(found), np.bool_))
+
+    def masks(self) -> Iterator[npt.NDArray[np.bool_]]:
+        """Whether each token of the part is learned, some at a time."""
+        for start in range(0, self.part.tokens, _MASKED):
+            yield self.learned(start, min(start + _MASKED, self.part.tokens))
 
     def rows(self, length: int) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """The tokens in arrays of shape (rows, length); the last one is (n,), shorter than length.

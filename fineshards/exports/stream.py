@@ -23,6 +23,7 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.earlier_generation import table_head
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import SPLITS, table_name
+from fineshards.shards.masks import is_learned
 from fineshards.shards.readable import readable_manifest
 from fineshards.shards.tables.documents import DocumentTable
 from fineshards.storage.base import READ_AHEAD
@@ -60,6 +61,7 @@ class Stream:
         lengths = [shard.tokens - length_of(redacted.get(shard.name)) for shard in self.shards]
         self.starts: list[int] = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
         self.table = lru_cache(maxsize=2)(lambda number: self._parse(self.shards[number]))
+        self._learned = lru_cache(maxsize=2)(lambda number: self.table(number).ranges())
 
     @property
     def tokens(self) -> int:
@@ -165,6 +167,18 @@ class Stream:
                         left -= len(content)
                         yield np.frombuffer(content, self.dtype)
                     reads.append(Read(shard.name, begin, until, checksum))
+
+    def learned(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Whether each of the tokens `[start, stop)` of conversations is learned."""
+        found = [np.empty(0, np.bool_)]
+        for number, shard_start in self._overlap(start, stop):
+            ranges = self._learned(number)
+            assert ranges is not None
+            first = max(start - shard_start, 0)
+            end = min(stop, self.starts[number + 1]) - shard_start
+            left = kept(self.redacted.get(self.shards[number].name), first, end)
+            found += [is_learned(ranges, begin, until) for begin, until in left]
+        return np.concatenate(found)
 
     def _rows(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The rows of a shard's table that are in the stream, and where each begins in it."""
