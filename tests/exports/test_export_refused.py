@@ -45,6 +45,7 @@ def by_document(folder: Path) -> Path:
         ({"to": "raw", "link": True}, "--to raw cannot point into other files"),
         ({"to": "megatron", "link": True, "tokens_per_file": 5}, "one file per shard"),
         ({"to": "megatron", "sequence_length": 5}, "has no rows"),
+        ({"to": "raw", "no_masks": True}, "only datasets of conversations have masks"),
         ({"to": "raw", "indices": "x"}, "--indices has no meaning for --to raw"),
         ({"to": "megatron", "indices": "x"}, "--indices x: this is no description .*No such file"),
         ({"to": "modded-nanogpt"}, "ids up to 65,535 .* of cl100k_base go up to 100,276"),

@@ -24,10 +24,10 @@ Documents = list[list[int]]
 
 def read_megatron(stem: Path) -> Documents:
     """The documents of NAME.bin and NAME.idx."""
-    index, tokens = stem.with_suffix(".idx").read_bytes(), stem.with_suffix(".bin").read_bytes()
+    index, tokens = (Path(f"{stem}{ending}").read_bytes() for ending in (".idx", ".bin"))
     magic, version, code, count, documents = struct.unpack_from("<9sQBQQ", index)
     assert (magic, version, documents) == (b"MMIDIDX\0\0", 1, count + 1)
-    dtype = {4: np.dtype("<i4"), 8: np.dtype("<u2")}[code]
+    dtype = {4: np.dtype("<i4"), 7: np.dtype("<f4"), 8: np.dtype("<u2")}[code]
     lengths = np.frombuffer(index, "<i4", count, 34)
     pointers = np.frombuffer(index, "<i8", count, 34 + 4 * count)
     assert np.frombuffer(index, "<i8", offset=34 + 12 * count).tolist() == [*range(count + 1)]
