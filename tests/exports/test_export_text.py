@@ -207,6 +207,53 @@ def test_columns_of_every_type_are_written_or_refused_at_once(to: str, tmp_path:
             assert not (tmp_path / "y").exists()
 
 
+def test_types_that_differ_between_sources_are_joined_or_refused_at_once(tmp_path: Path) -> None:
+    kinds = [pa.int32(), pa.int64(), pa.null()]
+    for number, kind in enumerate(kinds):
+        values = [None if kind == pa.null() else 1 << (20 * number + 1)]
+        table = {"text": [f"text {number}"], "n": pa.array(values, kind)}
+        table["x"] = pa.array([1.5] if number else ["a"])
+        pq.write_table(pa.table(table), tmp_path / f"{number}.parquet")
+    build(tmp_path / "out", *sorted(tmp_path.glob("*.parquet")), "--test_shards=0")
+    fineshards.export(tmp_path / "out", tmp_path / "text", "text", columns="n")
+    assert [row["n"] for row in read(tmp_path / "text", "train")] == [2, 1 << 21, None]
+    with pytest.raises(InputError, match=r"1\.parquet: its columns have other types than those of"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_field_that_no_line_has_is_refused_and_a_rare_one_is_found(tmp_path: Path) -> None:
+    lines = [{"text": f"text {number}", "all_null": None} for number in range(3000)]
+    lines[2999]["rare"] = "x"
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    build(tmp_path / "out", path, "--test_shards=0")
+    with pytest.raises(InputError, match="--columns all_null,ulr: no row of the sources has it"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="ulr,rare,all_null")
+    assert not (tmp_path / "x").exists()
+    fineshards.export(tmp_path / "out", tmp_path / "text", "text", columns="rare")
+    assert [row["rare"] for row in read(tmp_path / "text", "train")] == [None] * 2999 + ["x"]
+
+
+def bytes_read() -> int:
+    """The bytes that this process has read from files, as Linux counts them."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_a_source_that_cannot_be_entered_is_read_on_for_the_next_file(tmp_path: Path) -> None:
+    rows = made_up_rows(2, 3000)
+    path = write_rows(tmp_path / "rows.jsonl", [row | {"more": "x" * 300} for row in rows])
+    build(tmp_path / "out", path, "--test_shards=0", "--shard_tokens=1000")
+    spent = []
+    for columns in (None, "url"):
+        before, output = bytes_read(), tmp_path / f"text-{columns}"
+        files = fineshards.export(tmp_path / "out", output, "text", columns=columns).files
+        spent.append(bytes_read() - before)
+    assert len(files) > 20
+    # Once per thread, and once for the types. Each file from the beginning was 10 times as much.
+    assert spent[1] - spent[0] < 5 * path.stat().st_size
+
+
 def test_text_of_imported_tokens_has_no_columns_of_sources(tmp_path: Path) -> None:
     build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS), *BY_TEXT)
     fineshards.export(tmp_path / "out", tmp_path / "m", "megatron")
