@@ -285,3 +285,23 @@ def test_scores_are_columns_of_the_text(to: str, tmp_path: Path) -> None:
         assert (row["length"], row["words_after"]) == (len(text), len(text.split()))
     with pytest.raises(UsageError, match="there is a column 'length' already"):
         fineshards.export(tmp_path / "out", tmp_path / "y", to, columns=["length"])
+
+
+@TO
+@pytest.mark.curation
+def test_a_later_build_chooses_by_stored_scores(to: str, tmp_path: Path) -> None:
+    """As if the first one had chosen: its recipe is not needed any more."""
+    rows = write_rows(tmp_path / "rows.parquet", ROWS)
+    score = '[[steps]]\nuse = "score"\nname = "edu"\nby = "short_line_ratio"\n'
+    recipe, both = tmp_path / "recipe.toml", tmp_path / "both.toml"
+    recipe.write_text(score)
+    both.write_text(score + '[[steps]]\nuse = "where"\nsql = "edu < 0.5"\n')
+    build(tmp_path / "out", rows, f"--recipe={recipe}", *BY_TEXT)
+    fineshards.export(tmp_path / "out", tmp_path / "text", to)
+    build(tmp_path / "chosen", tmp_path / "text/data", "--where=edu < 0.5", *BY_TEXT)
+    build(tmp_path / "expected", rows, f"--recipe={both}", *BY_TEXT)
+    assert shards_in(tmp_path / "chosen") == shards_in(tmp_path / "expected")
+    # A text without lines has no ratio, so there are NULLs to compare.
+    ratios = [row["edu"] for split in ("test", "train") for row in read(tmp_path / "text", split)]
+    assert None in ratios
+    assert {0.0, 1.0} <= {*ratios}
