@@ -68,7 +68,7 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
                 "input, or language_model. Give the score another name if the column is meant."
             )
         label = step.language_column if isinstance(step, PerLanguage) else None
-        if label is not None and scores.get(label.lower(), "string") != "string":
+        if label is not None and scores.get(label.lower()) == "double":
             raise UsageError(
                 f"step {each.use}: language_column is {label!r}, a score that is a number. Name "
                 "one that is a label."

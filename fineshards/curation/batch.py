@@ -27,7 +27,7 @@ class Batch:
         columns: Values of the columns that the steps ask for, n each, by name.
         columns_are_json: Whether each value is its JSON text, because the format has no types.
         path: The source file's path, for messages. No step may decide by it.
-        scores: Those that scorers gave the documents, n each, by name: float64 or string.
+        scores: Those that scorers gave the documents, n each, by name: float64 or large_string.
 
     Example:
         >>> batch = Batch.of_texts(["one two", "three"])

@@ -126,7 +126,7 @@ class Scorer(Judge):
 
     @property
     def score_type(self) -> pa.DataType:
-        """The type of the scores: float64 or string."""
+        """The type of the scores: float64 or large_string."""
         raise NotImplementedError
 
 

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fineshards.errors import OutputError, UsageError, quoted
+from fineshards.exports.column_types import ColumnTypes, types_in_sources
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format import ExportSettings, Format, Target
 from fineshards.exports.format_table import format_of, settle
@@ -23,7 +24,7 @@ from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.proof import damaged_shards
 from fineshards.exports.record import Export, FileRecord, PartRecord
 from fineshards.exports.redacted import NONE, redacted_ranges
-from fineshards.exports.source_columns import columns_of
+from fineshards.exports.source_columns import ColumnReader
 from fineshards.exports.stream import Stream, splits_of
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
@@ -42,7 +43,8 @@ class ExportJob:
     """An export that is ready to run. Small, because it is sent to each worker.
 
     source: the dataset's folder. generation: of the dataset. storage: the folder of the export.
-    fingerprint: SHA-256, as hex, of what decides the bytes.
+    columns: the types of those of the sources; None if none are written. fingerprint: SHA-256, as
+    hex, of what decides the bytes.
     """
 
     source: Storage
@@ -50,6 +52,7 @@ class ExportJob:
     storage: Storage
     settings: ExportSettings
     parts: tuple[Part, ...]
+    columns: ColumnTypes | None
     fingerprint: str
 
     @cached_property
@@ -66,7 +69,12 @@ class ExportJob:
     def streams(self) -> dict[str, Stream]:
         """The streams, by the names of their splits."""
         names = {part.split for part in self.parts}
-        return {stream.split: stream for stream in _streams(self.dataset, names, self.settings)}
+        streams = _streams(self.dataset, names, self.settings)
+        if self.columns is not None:
+            columns = ColumnReader(self.dataset.manifest, self.columns)
+            for stream in streams:
+                stream.columns = columns
+        return {stream.split: stream for stream in streams}
 
     def __getstate__(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -102,9 +110,10 @@ def prepare(
     _check_links(streams, options)
     parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
     kind.check(settings, parts)
+    columns = None
     if settings.columns and not kind.offered_columns:
-        _, schema, _ = columns_of(dataset.manifest, settings.columns)
-        kind.check_columns(schema)
+        columns = types_in_sources(manifest, settings.columns)
+        kind.check_columns(columns.schema)
     libraries = ("pyarrow",) if settings.compression else kind.libraries
     decides = {
         "settings": _options(settings),
@@ -116,7 +125,8 @@ def prepare(
         **({"revision": kind.revision} if kind.revision > 1 else {}),
     }
     fingerprint = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-    job = ExportJob(dataset.storage, manifest.generation, storage, settings, parts, fingerprint)
+    source_storage, number = dataset.storage, manifest.generation
+    job = ExportJob(source_storage, number, storage, settings, parts, columns, fingerprint)
     return job, _claim(job)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +12,15 @@ import orjson
 import pyarrow as pa
 
 from fineshards.errors import InputError
-from fineshards.exports.parts import PartReader
+from fineshards.exports.column_types import ColumnTypes, refuse_touched, settings_with
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.job import Settings
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.scores import scores_there, values_at
-from fineshards.sources.chosen_rows import read_rows
-from fineshards.sources.finding import as_it_is
-from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.chosen_rows import RowReader
+
+# Sources that are kept open.
+_MOST_OPEN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +56,53 @@ def written_as_text(kind: pa.DataType) -> bool:
     return bool(moments or types.is_decimal(kind))
 
 
-def source_columns(reader: PartReader, names: Sequence[str]) -> SourceColumns:
-    """Reads columns of the sources of a part's documents.
+class ColumnReader:
+    """Reads columns of the sources of a dataset, for any number of threads.
 
-    Their types are those in the first source of the dataset.
-
-    Raises InputError for a source that has changed, or has other columns.
+    A file is read on from where another call has ended, so that files in the order of the dataset
+    are read about once per thread.
     """
-    if not names:
-        return SourceColumns(pa.table({}))
-    manifest, (_, sources) = reader.stream.dataset.manifest, reader.documents()
-    settings, schema, are_json = columns_of(manifest, names)
 
-    def read(file: SourceFile, rows: npt.NDArray[np.int64]) -> pa.Table:
-        found = _read(file, settings, rows, schema, are_json)
-        if len(found) != len(rows):
+    def __init__(self, manifest: Manifest, types: ColumnTypes) -> None:
+        self._manifest, self._types = manifest, types
+        self._settings = settings_with(manifest.settings, types.schema.names)
+        self._lock = Lock()
+        self._idle: list[RowReader] = []
+
+    def read(self, sources: pa.Table) -> SourceColumns:
+        """The columns of documents, given by their files and rows.
+
+        Raises InputError for a source that has changed.
+        """
+        table = gathered(self._manifest, sources, self._types.schema, self._read)
+        return SourceColumns(table, self._types.are_json)
+
+    def _read(self, file: SourceFile, wanted: npt.NDArray[np.int64]) -> pa.Table:
+        """The columns of some rows of a file, ascending."""
+        refuse_touched(file)
+        tables, reader = [self._types.schema.empty_table()], self._reader(file)
+        for rows in reader.read(wanted):
+            try:
+                tables.append(pa.table(rows.others).cast(self._types.schema))
+            except pa.ArrowInvalid as error:
+                raise InputError(
+                    f"{file.path}: a value does not fit into the type that its column has in all "
+                    f"sources ({error}). Leave it out of --columns."
+                ) from error
+        with self._lock:
+            self._idle = [*self._idle, reader][-_MOST_OPEN:]
+        found = pa.concat_tables(tables)
+        if len(found) != len(wanted):
             raise InputError(f"{file.path} has changed since the dataset was built. Restore it.")
         return found
 
-    return SourceColumns(gathered(manifest, sources, schema, read), are_json)
+    def _reader(self, file: SourceFile) -> RowReader:
+        """A reader of a file that no other thread uses."""
+        with self._lock:
+            for place, reader in enumerate(self._idle):
+                if reader.file == file:
+                    return self._idle.pop(place)
+        return RowReader(file, self._settings)
 
 
 def scores_of(dataset: Dataset, sources: pa.Table) -> pa.Table:
@@ -115,52 +144,3 @@ def gathered(
 
 def _text_of(value: str | None) -> str | None:
     return str(orjson.loads(value)) if value is not None and value[0] == '"' else value
-
-
-def columns_of(manifest: Manifest, names: Sequence[str]) -> tuple[Settings, pa.Schema, bool]:
-    """How to read columns, their types in the first source, and whether they are JSON texts.
-
-    Raises InputError if it does not have them.
-    """
-    columns = replace(manifest.settings.columns, others=tuple(names))
-    settings = replace(manifest.settings, columns=columns)
-    for file in manifest.files:
-        _refuse_touched(file)
-        for block in discover_blocks(file, settings.columns, settings.block_bytes)[:1]:
-            for rows in read_block(file, settings.columns, block):
-                fields = [pa.field(name, values.type) for name, values in rows.others.items()]
-                return settings, pa.schema(fields), rows.others_are_json
-    raise AssertionError("a dataset with documents has a source with rows")
-
-
-def _refuse_touched(file: SourceFile) -> None:
-    """Raises InputError for a file that may have other rows than were built from."""
-    if as_it_is(file) != file:
-        raise InputError(
-            f"{file.path} was changed, copied or touched since the dataset was built, so its rows "
-            "may be others. Restore the file with its time, or leave --columns out."
-        )
-
-
-def _read(
-    file: SourceFile,
-    settings: Settings,
-    wanted: npt.NDArray[np.int64],
-    schema: pa.Schema,
-    are_json: bool,
-) -> pa.Table:
-    """The columns of some rows of a file, ascending."""
-    _refuse_touched(file)
-    tables = [schema.empty_table()]
-    for rows in read_rows(file, settings, wanted.tolist()):
-        table = pa.table(rows.others)
-        try:
-            if rows.others_are_json != are_json:
-                raise pa.ArrowInvalid("one is JSON Lines, the other is not")
-            tables.append(table.cast(schema))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(
-                f"{file.path}: its columns do not have the types that they have in the first "
-                f"source ({error}). Leave them out of --columns."
-            ) from error
-    return pa.concat_tables(tables)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.redacted import NONE, Ranges, kept, length_of, outside
+from fineshards.exports.source_columns import ColumnReader
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.earlier_generation import table_head
@@ -49,8 +50,10 @@ class Stream:
     split: `test`, `train`, or `all` for the one stream of a dataset that was built with a number of
     test shards. redacted: what is left out of it, by shard; a place in the stream is then a place
     among the tokens that are left. shards: their records. starts: where each shard begins, and
-    where the last one ends.
+    where the last one ends. columns: reads those of the sources, if any are asked for.
     """
+
+    columns: ColumnReader | None = None
 
     def __init__(self, dataset: Dataset, split: str, redacted: Mapping[str, Ranges] = NONE) -> None:
         manifest = dataset.manifest

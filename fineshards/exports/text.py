@@ -7,7 +7,7 @@ encoded again and compared with its tokens, so a build of the files gives the sa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +28,6 @@ from fineshards.exports.parts import PartReader
 from fineshards.exports.source_columns import (
     SourceColumns,
     scores_of,
-    source_columns,
     written_as_text,
 )
 from fineshards.shards.dataset_files import Dataset
@@ -62,7 +61,7 @@ class TextParquet(TextFormat):
     reading = 'load_dataset("FOLDER")["train"]'
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
-        rows = _Rows(reader, settings, source_columns(reader, settings.columns).as_text())
+        rows = _Rows(reader, settings, SourceColumns.as_text)
         options = {"compression": "zstd", "write_page_checksum": True}
         with (
             target.create(f"{rows.name}.parquet") as file,
@@ -89,23 +88,25 @@ class TextJsonLines(TextFormat):
                 )
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
-        columns = source_columns(reader, settings.columns).for_json()
-        rows = _Rows(reader, settings, columns)
+        rows = _Rows(reader, settings, SourceColumns.for_json)
         with (
             target.create(f"{rows.name}.jsonl.zst") as file,
             pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as compressed,
         ):
             for table in rows.tables():
                 for row in table.to_pylist():
-                    compressed.write(_line(row, columns))
+                    compressed.write(_line(row, rows.columns))
         return Written(len(rows.ends))
 
 
 class _Rows:
-    """The documents of a part as rows. columns: of their sources, a row per document."""
+    """The documents of a part as rows. written: gives columns of the sources their written form."""
 
     def __init__(
-        self, reader: PartReader, settings: ExportSettings, columns: SourceColumns
+        self,
+        reader: PartReader,
+        settings: ExportSettings,
+        written: Callable[[SourceColumns], SourceColumns],
     ) -> None:
         part, dataset = reader.part, reader.stream.dataset
         # A folder without `export.json`, so that it is an input as it is; as on the hub.
@@ -113,7 +114,10 @@ class _Rows:
         split = "train" if part.split == "all" else part.split
         self.name = f"data/{split}-{part.index:05d}-of-{part.count:05d}"
         self.ends, self._sources = reader.documents()
-        more = [columns.table, scores_of(dataset, self._sources)]
+        self.columns = SourceColumns(pa.table({}))
+        if (columns := reader.stream.columns) is not None:
+            self.columns = written(columns.read(self._sources))
+        more = [self.columns.table, scores_of(dataset, self._sources)]
         if settings.copies:
             more.append(copies_of(dataset, self._sources))
         self.schema = pa.schema([*_SCHEMA, *(field for table in more for field in table.schema)])

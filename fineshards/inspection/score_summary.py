@@ -65,7 +65,7 @@ def score_summaries(storage: Storage, manifest: Manifest) -> list[ScoreSummary]:
         for name in steps:
             values = table[name].drop_null()
             nulls[name] += len(table) - len(values)
-            if pa.types.is_string(values.type):
+            if pa.types.is_large_string(values.type):
                 pairs = values.value_counts().to_pylist()
                 labels[name].update({each["values"]: each["counts"] for each in pairs})
             else:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import BinaryIO
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.job.job import Columns
@@ -22,6 +23,7 @@ from fineshards.sources.formats import (
     token_streams,
     warc,
 )
+from fineshards.sources.formats.record_batches import types_read
 from fineshards.sources.formats.token_lists import taken
 from fineshards.sources.rows import Rows
 
@@ -30,8 +32,8 @@ from fineshards.sources.rows import Rows
 _DISCOVERY_READ_AHEAD = {"arrow": 1 << 16}
 _USUAL_READ_AHEAD = 1 << 20
 
-# A format is a module with `discover` and `read`, and `share_read` where blocks are parts of a
-# file. CONTRIBUTING.md explains how to add one.
+# A format is a module with `discover` and `read`, `share_read` where blocks are parts of a file, and
+# `schema` where columns have types. CONTRIBUTING.md explains how to add one.
 _FORMATS: dict[str, ModuleType] = {
     "parquet": parquet,
     "jsonl": jsonl,
@@ -57,6 +59,22 @@ def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> lis
         return blocks
     kept = [block for block in blocks if block.first_row < file.stop_row]
     return [replace(block, blocks=len(kept)) for block in kept]
+
+
+def column_types(file: SourceFile, columns: Columns, block_bytes: int) -> pa.Schema | None:
+    """The types of the columns of `Columns.others`; None if a file without types has no rows.
+
+    Raises InputError if it lacks one, or cannot be used.
+    """
+    kind = _FORMATS[file.format]
+    if of_file := getattr(kind, "schema", None):
+        check_unchanged(file)
+        with explain_failures(file), open_file(file, 1 << 16) as opened:
+            return types_read(of_file(file, opened, columns), columns.others)
+    for block in discover_blocks(file, columns, block_bytes)[:1]:
+        for rows in read_block(file, columns, block):
+            return pa.schema([(name, values.type) for name, values in rows.others.items()])
+    return None
 
 
 def check_head(file: SourceFile, columns: Columns) -> None:

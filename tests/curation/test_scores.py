@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.tiny_model import write_model
@@ -13,6 +14,7 @@ from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.language import Language
 from fineshards.curation.steps.score import Score
 from fineshards.curation.steps.where import Where
+from fineshards.shards.tables.scores import from_bytes, joined, score_schema, scored, to_bytes
 
 ENGLISH = "This is what we had in mind.\nIt is plain English, and there is nothing else in it."
 GERMAN = "Das ist es, was wir im Sinn hatten.\nEs ist einfaches Deutsch, und sonst nichts."
@@ -94,6 +96,15 @@ def test_a_text_that_a_model_says_nothing_of_has_no_label(tmp_path) -> None:
     assert [value is None for value in values(step, *texts)] == [False, True, False]
     of_label = Score("p", "fasttext_score", model=model, label="odd")
     assert values(of_label, "nothing") == [0.0]
+
+
+def test_labels_of_a_file_may_have_more_than_two_gib() -> None:
+    """Offsets of 64 bits from the step to the file and back; Parquet stores none."""
+    labels = pa.array(["en", None, "de"], Score("l", "language").score_type)
+    assert labels.type == pa.large_string()
+    schema = score_schema({"l": labels.type})
+    table = joined([scored(np.array([5, 2, 3]), "l", labels)], schema)
+    assert from_bytes(to_bytes(table), "x").equals(table)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -207,6 +207,53 @@ def test_columns_of_every_type_are_written_or_refused_at_once(to: str, tmp_path:
             assert not (tmp_path / "y").exists()
 
 
+def test_types_that_differ_between_sources_are_joined_or_refused_at_once(tmp_path: Path) -> None:
+    kinds = [pa.int32(), pa.int64(), pa.null()]
+    for number, kind in enumerate(kinds):
+        values = [None if kind == pa.null() else 1 << (20 * number + 1)]
+        table = {"text": [f"text {number}"], "n": pa.array(values, kind)}
+        table["x"] = pa.array([1.5] if number else ["a"])
+        pq.write_table(pa.table(table), tmp_path / f"{number}.parquet")
+    build(tmp_path / "out", *sorted(tmp_path.glob("*.parquet")), "--test_shards=0")
+    fineshards.export(tmp_path / "out", tmp_path / "text", "text", columns="n")
+    assert [row["n"] for row in read(tmp_path / "text", "train")] == [2, 1 << 21, None]
+    with pytest.raises(InputError, match=r"1\.parquet: its columns have other types than those of"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_field_that_no_line_has_is_refused_and_a_rare_one_is_found(tmp_path: Path) -> None:
+    lines = [{"text": f"text {number}", "all_null": None} for number in range(3000)]
+    lines[2999]["rare"] = "x"
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    build(tmp_path / "out", path, "--test_shards=0")
+    with pytest.raises(InputError, match="--columns all_null,ulr: no row of the sources has it"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="ulr,rare,all_null")
+    assert not (tmp_path / "x").exists()
+    fineshards.export(tmp_path / "out", tmp_path / "text", "text", columns="rare")
+    assert [row["rare"] for row in read(tmp_path / "text", "train")] == [None] * 2999 + ["x"]
+
+
+def bytes_read() -> int:
+    """The bytes that this process has read from files, as Linux counts them."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_a_source_that_cannot_be_entered_is_read_on_for_the_next_file(tmp_path: Path) -> None:
+    rows = made_up_rows(2, 3000)
+    path = write_rows(tmp_path / "rows.jsonl", [row | {"more": "x" * 300} for row in rows])
+    build(tmp_path / "out", path, "--test_shards=0", "--shard_tokens=1000")
+    spent = []
+    for columns in (None, "url"):
+        before, output = bytes_read(), tmp_path / f"text-{columns}"
+        files = fineshards.export(tmp_path / "out", output, "text", columns=columns).files
+        spent.append(bytes_read() - before)
+    assert len(files) > 20
+    # Once per thread, and once for the types. Each file from the beginning was 10 times as much.
+    assert spent[1] - spent[0] < 5 * path.stat().st_size
+
+
 def test_text_of_imported_tokens_has_no_columns_of_sources(tmp_path: Path) -> None:
     build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS), *BY_TEXT)
     fineshards.export(tmp_path / "out", tmp_path / "m", "megatron")
@@ -238,3 +285,23 @@ def test_scores_are_columns_of_the_text(to: str, tmp_path: Path) -> None:
         assert (row["length"], row["words_after"]) == (len(text), len(text.split()))
     with pytest.raises(UsageError, match="there is a column 'length' already"):
         fineshards.export(tmp_path / "out", tmp_path / "y", to, columns=["length"])
+
+
+@TO
+@pytest.mark.curation
+def test_a_later_build_chooses_by_stored_scores(to: str, tmp_path: Path) -> None:
+    """As if the first one had chosen: its recipe is not needed any more."""
+    rows = write_rows(tmp_path / "rows.parquet", ROWS)
+    score = '[[steps]]\nuse = "score"\nname = "edu"\nby = "short_line_ratio"\n'
+    recipe, both = tmp_path / "recipe.toml", tmp_path / "both.toml"
+    recipe.write_text(score)
+    both.write_text(score + '[[steps]]\nuse = "where"\nsql = "edu < 0.5"\n')
+    build(tmp_path / "out", rows, f"--recipe={recipe}", *BY_TEXT)
+    fineshards.export(tmp_path / "out", tmp_path / "text", to)
+    build(tmp_path / "chosen", tmp_path / "text/data", "--where=edu < 0.5", *BY_TEXT)
+    build(tmp_path / "expected", rows, f"--recipe={both}", *BY_TEXT)
+    assert shards_in(tmp_path / "chosen") == shards_in(tmp_path / "expected")
+    # A text without lines has no ratio, so there are NULLs to compare.
+    ratios = [row["edu"] for split in ("test", "train") for row in read(tmp_path / "text", split)]
+    assert None in ratios
+    assert {0.0, 1.0} <= {*ratios}

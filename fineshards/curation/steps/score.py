@@ -34,7 +34,7 @@ from fineshards.shards.tables.measures import measure
 _MEASURES = {"bytes": 1, "words": 2, "lines": 3}
 _MODELS = ("language", "language_score", "fasttext", "fasttext_score")
 _KNOWN = ("characters", *_MEASURES, *RATIOS, *_MODELS)
-_TYPES = {"number": pa.float64(), "text": pa.string()}
+_TYPES = {"number": pa.float64(), "text": pa.large_string()}
 # A label names a class of documents. A longer text could be one that a redaction should remove.
 _LONGEST_LABEL = 100
 

@@ -1,8 +1,9 @@
 """Scores: the numbers and labels that the steps `score` of a recipe gave the documents of a file.
 
-A table has `row`, the number in the source file, and a column per score: float64 or string, null
-where the step gave nothing, or where an earlier step dropped the document. Rows are sorted and
-unique, so the bytes depend on the job alone.
+A table has `row`, the number in the source file, and a column per score: float64 or large_string,
+because the labels of a file may have more than 2 GiB. It is null where the step gave nothing, or
+where an earlier step dropped the document. Rows are sorted and unique, so the bytes depend on the
+job alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fineshards.storage.base import Storage
 
 _ROW = pa.field("row", pa.int64(), nullable=False)
 # What a score may be.
-TYPES = (pa.float64(), pa.string())
+TYPES = (pa.float64(), pa.large_string())
 
 
 def score_schema(types: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -39,8 +40,8 @@ def joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 
     Example:
         >>> long = scored(np.array([3, 1]), "long", pa.array([0.5, None], pa.float64()))
-        >>> label = scored(np.array([3]), "label", pa.array(["en"]))
-        >>> schema = score_schema({"long": pa.float64(), "label": pa.string()})
+        >>> label = scored(np.array([3]), "label", pa.array(["en"], pa.large_string()))
+        >>> schema = score_schema({"long": pa.float64(), "label": pa.large_string()})
         >>> joined([long, label], schema).to_pylist()
         [{'row': 1, 'long': None, 'label': None}, {'row': 3, 'long': 0.5, 'label': 'en'}]
     """
@@ -81,6 +82,8 @@ def from_bytes(content: bytes, path: str) -> pa.Table:
     try:
         table: pa.Table = open_parquet(io.BytesIO(content)).read(use_threads=False)
         types = {field.name: field.type for field in list(table.schema)[1:]}
+        # Parquet has one type of texts.
+        types |= {name: pa.large_string() for name, kind in types.items() if kind == pa.string()}
         if table.column_names[:1] != ["row"] or not set(types.values()) <= {*TYPES}:
             raise ValueError(f"its columns are {table.schema.to_string(show_field_metadata=False)}")
         return table.cast(score_schema(types))

@@ -52,13 +52,12 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
 
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block in order; raises InputError for a damaged record batch."""
+    found = schema(file, opened, columns)
     with _damage_explained(file):
         is_file = _is_file(file, opened)
-        schema = (ipc.open_file if is_file else ipc.open_stream)(opened).schema
-        check_columns(file, schema, columns)
-        wanted = columns_to_read(schema, columns)
+        wanted = columns_to_read(found, columns)
         options = ipc.IpcReadOptions(
-            included_fields=[schema.names.index(name) for name in wanted], use_threads=False
+            included_fields=[found.names.index(name) for name in wanted], use_threads=False
         )
         opened.seek(0)
         reader = (ipc.open_file if is_file else ipc.open_stream)(opened, options=options)
@@ -75,6 +74,15 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
             f"{file.path}: its stream ends at byte {opened.tell():,} of {file.size:,}. Streams "
             "that were joined cannot be read; write them to a file each."
         )
+
+
+def schema(file: SourceFile, opened: BinaryIO, columns: Columns) -> pa.Schema:
+    """The types of all columns; raises InputError for a file that is damaged or lacks a column."""
+    with _damage_explained(file):
+        is_file = _is_file(file, opened)
+        found = (ipc.open_file if is_file else ipc.open_stream)(opened).schema
+        check_columns(file, found, columns)
+        return found
 
 
 def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:

@@ -72,6 +72,13 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     return blocks_of(file, sizes, block_bytes)
 
 
+def schema(file: SourceFile, opened: BinaryIO, columns: Columns) -> pa.Schema:
+    """The types of all columns; raises InputError as `discover`."""
+    found = open_source(file, opened, _READ_BUFFER).schema_arrow
+    check_columns(file, found, columns)
+    return found
+
+
 def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
     """The share of a block that its first `rows` rows are, from 0 to 1."""
     footer = open_source(file, opened, _READ_BUFFER).metadata

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -254,6 +254,12 @@ def _without_view(values: pa.Array) -> pa.Array:
     kinds = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     kind = kinds.get(values.type)
     return values if kind is None else _as_text(values, kind)
+
+
+def types_read(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The types that columns have in `Rows.others`."""
+    kinds = [(name, _without_view(pa.nulls(0, schema.field(name).type)).type) for name in names]
+    return pa.schema(kinds)
 
 
 def _can_be_filtered(kind: pa.DataType) -> bool:
