@@ -40,7 +40,7 @@ ALLOWED = {
     "chat": {"encoders", "storage", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
     "publishing": {"shards", "storage", "cores", "credentials", "errors", "printable"},
-    "sources": {"shards", "storage", "text_template", "extras", "credentials", "errors"},
+    "sources": {"chat", "shards", "storage", "text_template", "extras", "credentials", "errors"},
     "shards": {"storage", "text_template", "errors"},
     "storage": {"credentials", "errors", "extras"},
     "config": {"credentials", "errors", "import_flags", "number_parser", "text_template"},

@@ -84,7 +84,7 @@ def load_vocabulary(tokenizer: Tokenizer, storage: Storage) -> Vocabulary | Toke
     """
     data = storage.read(tokenizer.file)
     with _described(tokenizer):
-        vocabulary = _recorded(tokenizer, data)
+        vocabulary = recorded(tokenizer, data)
     if vocabulary.sha256 != tokenizer.vocabulary_sha256:
         raise FineshardsError(
             f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started with "
@@ -119,7 +119,8 @@ def reference_of(vocabulary: Vocabulary | TokenizerJson) -> Encoder:
     return _encoder(vocabulary, _REFERENCES[vocabulary.kind])
 
 
-def _recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
+def recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
+    """The vocabulary of a record. data: the content of its file."""
     eot_text = {id_: text for text, id_ in tokenizer.special_tokens}[tokenizer.eot]
     if tokenizer.kind == HUGGINGFACE:
         return TokenizerJson(tokenizer.name, data, eot_text)
