@@ -144,7 +144,7 @@ def test_a_file_with_nothing_but_learned_tokens_is_refused(build: Build, tmp_pat
         "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
     )
     path = write(tmp_path / "c.jsonl", made_up(9, 1))
-    with pytest.raises(InputError, match=r"c.jsonl: all of the \d+ tokens of its 9 conv"):
+    with pytest.raises(InputError, match=r"c.jsonl: all of the 1,\d+ tokens of its 9 conv"):
         build(input=path, chat_template=str(tmp_path / "all.jinja"))
 
 
