@@ -8,15 +8,13 @@ not lie beside the shard, because readers that list `train/` would take it for t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.shards import npy
-from fineshards.shards.tables.documents import Ranges
-from fineshards.storage.checksums import checksum_to_base64, crc32c
 
+# Half-open ranges of tokens, int64, shape (n, 2).
+Ranges = npt.NDArray[np.int64]
 MASK_DTYPE = np.dtype(np.uint8)
 # Tokens whose bits are in memory at a time, one byte each.
 _WINDOW = 1 << 20
@@ -33,31 +31,18 @@ def mask_content(learned: Ranges, tokens: int) -> bytes:
     learned: ranges of its tokens, in order.
     """
     parts = [npy.header(-(-tokens // 8), MASK_DTYPE)]
+    begins, ends = learned[:, 0], learned[:, 1]
     for start in range(0, tokens, _WINDOW):
-        bits = is_learned(learned, start, min(start + _WINDOW, tokens))
+        stop = min(start + _WINDOW, tokens)
+        first = np.searchsorted(ends, start, side="right")
+        last = np.searchsorted(begins, stop, side="left")
+        steps = np.zeros(stop - start + 1, np.int8)
+        # Ranges do not overlap, so no place occurs twice in either line.
+        steps[np.maximum(begins[first:last], start) - start] += 1
+        steps[np.minimum(ends[first:last], stop) - start] -= 1
+        bits = np.cumsum(steps[:-1], dtype=np.int8)
         parts.append(np.packbits(bits, bitorder="little").tobytes())
     return b"".join(parts)
-
-
-def is_learned(learned: Ranges, start: int, stop: int) -> npt.NDArray[np.bool_]:
-    """Whether each of the tokens `[start, stop)` is in one of the ranges, which are in order."""
-    begins, ends = learned[:, 0], learned[:, 1]
-    first = np.searchsorted(ends, start, side="right")
-    last = np.searchsorted(begins, stop, side="left")
-    steps = np.zeros(stop - start + 1, np.int8)
-    # Ranges do not overlap, so no place occurs twice in either line.
-    steps[np.maximum(begins[first:last], start) - start] += 1
-    steps[np.minimum(ends[first:last], stop) - start] -= 1
-    return np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
-
-
-def mask_fields(content: bytes, learned: Ranges) -> dict[str, Any]:
-    """The fields of a shard's record about its mask. content: of the file. learned: the ranges."""
-    return {
-        "mask_bytes": len(content),
-        "mask_crc32c": checksum_to_base64(crc32c(content)),
-        "learned": int((learned[:, 1] - learned[:, 0]).sum()),
-    }
 
 
 def begins_as(content: bytes, learned: Ranges, tokens: int) -> bool:
