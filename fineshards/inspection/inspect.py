@@ -170,13 +170,7 @@ def describe_summary(summary: Summary) -> list[str]:
         *([f"  leaks      {describe_leaks(summary.leaks)}"] if summary.leaks else []),
         f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
         f"{summary.ids:,} ids, EOT {summary.eot} before each document",
-        *(
-            []
-            if summary.learned is None
-            else [
-                f"  learned    {summary.learned:,} tokens ({share(summary.learned, summary.tokens)})"
-            ]
-        ),
+        *_describe_learned(summary),
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
         f"{summary.rejected:,} rejected)",
         *([f"  no text    {_pages(summary.unextracted)}"] if summary.unextracted else []),
@@ -191,6 +185,15 @@ def describe_summary(summary: Summary) -> list[str]:
         f"  content    {summary.content_fingerprint}",
         f"  job        {summary.fingerprint}",
         *_describe_generations(summary),
+    ]
+
+
+def _describe_learned(summary: Summary) -> list[str]:
+    """One line for a dataset of conversations."""
+    if summary.learned is None:
+        return []
+    return [
+        f"  learned    {counted(summary.learned, 'token')} ({share(summary.learned, summary.tokens)})"
     ]
 
 
