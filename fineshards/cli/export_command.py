@@ -46,8 +46,8 @@ def _add_flags(parser: Parser) -> None:
         what,
         "--skip",
         "Leave out redacted documents, or none. Default: redacted for formats whose readers "
-        "find documents by their EOTs: all but megatron, datatrove, nanoset, and parquet and "
-        "hf-arrow without --sequence_length.",
+        "find documents by their EOTs: all but megatron, datatrove, nanoset, torchtitan, and "
+        "parquet and hf-arrow without --sequence_length.",
         choices=("redacted", "none"),
     )
     add_flag(

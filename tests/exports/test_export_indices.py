@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.growing import build, made_up_rows, write_rows
+from support.tokenizer_files import save, train
 
 import fineshards
 from fineshards.errors import UsageError
@@ -87,3 +88,17 @@ def test_a_wrong_description_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         fineshards.export(dataset, tmp_path / "x", "megatron", indices=described(tmp_path, **more))
+
+
+def test_tokens_that_megatron_would_read_as_another_type_are_refused(tmp_path: Path) -> None:
+    """With sequences.json it does not read the type in the index."""
+    rows = made_up_rows(1, 20)
+    tokenizer = save(
+        train("gpt2", [row["text"] for row in rows if row["text"]], 300), tmp_path / "t.json"
+    )
+    source = write_rows(tmp_path / "rows.parquet", rows)
+    build(tmp_path / "out", source, f"--tokenizer={tokenizer}", "--test_shards=0")
+    given = described(tmp_path)
+    with pytest.raises(UsageError, match="as uint16 when it starts fast"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "megatron", indices=given)
+    fineshards.export(tmp_path / "out", tmp_path / "x", "megatron", indices=given, dtype="uint16")
