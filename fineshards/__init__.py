@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fineshards.inspection.stats import stats
     from fineshards.job_status.status import status
     from fineshards.loader.batch_loader import BatchLoader
+    from fineshards.loader.context_parallel import ContextParallel
     from fineshards.loader.mixing.mixture import Mixture
     from fineshards.loader.packing import Packing
     from fineshards.loader.token_dataset import TokenDataset
@@ -44,6 +45,7 @@ if not (_FOLDER / "pipeline").is_dir() and (_FOLDER.parent / "pipeline/__init__.
 
 _HOME = {
     "BatchLoader": "fineshards.loader.batch_loader",
+    "ContextParallel": "fineshards.loader.context_parallel",
     "FineshardsError": "fineshards.errors",
     "Mixture": "fineshards.loader.mixing.mixture",
     "Packing": "fineshards.loader.packing",
@@ -67,6 +69,7 @@ _HOME = {
 
 __all__ = [
     "BatchLoader",
+    "ContextParallel",
     "FineshardsError",
     "Mixture",
     "Packing",
