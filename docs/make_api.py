@@ -58,6 +58,7 @@ SECTIONS: dict[str, list[Any]] = {
         SampleDocument,
         WholeDocument,
         fineshards.BatchLoader,
+        fineshards.ContextParallel,
         DrawnSample,
         fineshards.Packing,
         fineshards.Mixture,

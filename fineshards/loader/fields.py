@@ -168,9 +168,7 @@ class Fields:
             return {
                 key: self._of_part(name, rows, memory, part, documents) for key, name in self.keys
             }
-        return {
-            key: self._whole(name, rows, memory, max_documents) for key, name in self.keys
-        }
+        return {key: self._whole(name, rows, memory, max_documents) for key, name in self.keys}
 
     def _of_part(
         self, name: str, rows: BatchRows, memory: Memory, part: ContextPart, documents: int | None
@@ -194,9 +192,7 @@ class Fields:
             found[part.padding] = self.ignore_index
         return found
 
-    def _whole(
-        self, name: str, rows: BatchRows, memory: Memory, max_documents: int | None
-    ) -> Any:
+    def _whole(self, name: str, rows: BatchRows, memory: Memory, max_documents: int | None) -> Any:
         if name in _OF_TOKENS:
             return self._tokens(name, rows, memory)
         return self._field(name, rows, max_documents)

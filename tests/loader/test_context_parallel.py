@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -182,7 +181,9 @@ def test_a_cap_gives_rows_that_are_not_packed_the_same_shapes(
 def test_what_cannot_be_divided_is_refused(dataset: TokenDataset) -> None:
     def loader(part: Any, *fields: str, **more: Any) -> Callable[[], object]:
         names = fields or None
-        return lambda: BatchLoader(dataset, 8, context_parallel=part, fields=names, dtype="int64", **more)
+        return lambda: BatchLoader(
+            dataset, 8, context_parallel=part, fields=names, dtype="int64", **more
+        )
 
     part = ContextParallel(0, 2)
     assert "padding must not count" in refused(loader(part, "inputs", "targets"))

@@ -50,7 +50,9 @@ def sorted_rows(parts: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(
         (int(source), int(sample), inputs.tobytes(), targets.tobytes())
         for part in parts
-        for inputs, targets, sample, source in zip(*(part[name] for name in FIELDS[:4]), strict=True)
+        for inputs, targets, sample, source in zip(
+            *(part[name] for name in FIELDS[:4]), strict=True
+        )
     )
 
 
