@@ -78,10 +78,16 @@ class BuildConfig:
         hf_token_secret: Where the token for the hub is on workers of Dataflow: a secret of Google's
             Secret Manager, as projects/P/secrets/S/versions/latest. Default: HF_TOKEN in the
             environment, which those workers do not have.
-        text_column: The column that holds the text. Default: text.
+        text_column: The column that holds the text. Default: text; with --chat_template messages,
+            or prompt and completion where a file has these instead.
         text_template: Instead of --text_column, a text of several columns, such as
             '{title}\\n\\n{text}'. On the command line \\n, \\t and \\\\ mean line end, tab and
             backslash. {{ and }} are braces.
+        chat_template: Documents are conversations: how they become text. default for the
+            tokenizer's own template, or a file of Jinja.
+        learn: With --chat_template, the roles whose messages are learned, separated by commas.
+            Default: assistant.
+        allow_constant_mask: Take files of conversations in which all tokens are learned, or none.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
         extract: The library that extracts text from HTML in WARC files: resiliparse, which is
@@ -172,6 +178,9 @@ class BuildConfig:
     hf_token_secret: str | None = _flag(None, _INPUT, "NAME")
     text_column: str = _flag("text", _INPUT, "NAME", decides=True)
     text_template: str | None = _flag(None, _INPUT, "TEXT", decides=True)
+    chat_template: str | None = _flag(None, _INPUT, "FILE", decides=True)
+    learn: str = _flag("assistant", _INPUT, "ROLES", decides=True)
+    allow_constant_mask: bool = _flag(False, _INPUT)
     id_column: str | None = _flag(None, _INPUT, "NAME", decides=True)
     extract: Literal["resiliparse", "trafilatura"] = _flag("resiliparse", _INPUT)
     limit: int | None = _flag(None, _INPUT, "N", least=1)
@@ -245,6 +254,7 @@ class BuildConfig:
         self._check_import()
         if self.text_template is not None:
             self._check_template(self.text_template)
+        self._check_chat()
         if self.append:
             self._check_append()
         elif self.fail_on_repeats:
@@ -330,6 +340,21 @@ class BuildConfig:
             template_parts(template)
         except ValueError as error:
             raise UsageError(f"--text_template {quoted(template)}: {error}.") from None
+
+    def _check_chat(self) -> None:
+        if self.chat_template is None:
+            for name in ("learn",):
+                if getattr(self, name) != "assistant":
+                    raise UsageError(f"--{name} goes with --chat_template. Leave it out.")
+        elif self.text_template is not None:
+            raise UsageError("--text_template and --chat_template exclude each other; give one.")
+        elif not self.roles or "" in self.roles:
+            raise UsageError(f"--learn must be roles, such as assistant, got {quoted(self.learn)}.")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles whose messages are learned, sorted."""
+        return tuple(sorted({role.strip() for role in self.learn.split(",")}))
 
     def _check_append(self) -> None:
         """Nothing is said that the dataset has decided."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
-from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline.launch import Launch, find_input, refuse_leaks, settle_input, touched_files
 from fineshards.pipeline.long_files import warn_of_long_files
@@ -27,13 +26,14 @@ from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.layout import files_of
+from fineshards.shards.layout import MASKS_FOLDER
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.places.schemes import is_content_hash, is_url
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_repeats
+from fineshards.worker.document_encoder import document_encoder
 
 
 def prepare_append(config: BuildConfig) -> Launch:
@@ -73,7 +73,7 @@ def prepare_append(config: BuildConfig) -> Launch:
         generations=(*before.generations, Generation(len(files))),
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
-    encoder_of(job.settings, storage, config.tokenizer_engine)
+    document_encoder(job.settings, storage, config.tokenizer_engine)
     earlier, found = EarlierGeneration.of(manifest), job.new_files
     _refuse_damage(storage, manifest, earlier)
     job, replaces = _claim(storage, manifest, earlier, version, job, config.overwrite)
@@ -111,7 +111,7 @@ def _refuse_damage(storage: Storage, manifest: Manifest, earlier: EarlierGenerat
 
     These are the last shards with their tables, and what else is in `metadata/`.
     """
-    last = {name for shard in earlier.growing for name in files_of(shard.name)}
+    last = {name for shard in earlier.growing for name, *_ in shard.files()}
     kept = {file.name for file in manifest.metadata} | {kept_name(manifest.generation)}
     files = [file for file in expected_files(manifest) if file[0] in last | kept]
     with ThreadPoolExecutor(usable_cores()) as pool:
@@ -282,9 +282,9 @@ def _discard(
         storage.delete_folder(folder, check)
     paths = [file.path for file in manifest.files]
     earlier.restore(Checkpoints.of(storage, manifest.job), paths, check)
-    kept = {name for shard in manifest.shards for name in files_of(shard.name)}
+    kept = {name for shard in manifest.shards for name, *_ in shard.files()}
     kept |= {file.name for file in manifest.metadata}
-    lists = ("metadata/documents", REJECTED_FOLDER, *CURATED_FOLDERS)
+    lists = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, *CURATED_FOLDERS)
     for folder_name in ("test", "train", *lists):
         for entry in list(storage.entries(folder_name)):
             if entry.name not in kept:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
+from fineshards.pipeline.chat import describe_chat
 from fineshards.pipeline.imports import (
     FoundInput,
     continued,
@@ -75,7 +76,7 @@ def prepare(config: BuildConfig) -> Launch:
     Raises UsageError if the input is not found or the output belongs to another job.
     """
     storage = open_storage(config.folder, config.s3_endpoint)
-    job, vocabulary = describe_job(config)
+    job, stored = describe_job(config)
     if not config.overwrite and config.block_bytes is None:
         job = _with_earlier_blocks(job, Job.load(storage))
     named = (config.dataset,) if config.dataset else config.patterns + config.test_patterns
@@ -85,9 +86,9 @@ def prepare(config: BuildConfig) -> Launch:
         raise InputError(f"the input has no documents: {which} no bytes. Check --input.")
     refuse_foreign_files(storage)
     if config.verify_text:
-        _verify_texts(config, job, vocabulary)
+        _verify_texts(config, job, stored[0])
     found = job.files
-    job, replaces = take_folder(storage, job, vocabulary, config.overwrite)
+    job, replaces = take_folder(storage, job, stored, config.overwrite)
     manifest = Manifest.load(storage)
     checkpoints = Checkpoints.of(storage, job)
     if manifest is not None and not config.keep_checkpoints:
@@ -132,16 +133,15 @@ def refuse_leaks(manifest: Manifest, root: str) -> None:
         )
 
 
-def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
-    """The job of a configuration, and the tokenizer's file; writes nothing.
+def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
+    """The job of a configuration, and the contents of its `stored_files`; writes nothing.
 
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
     files, origin, test_files = find_input(config, config.token_layout)
     others, recipe = _curation(config)
-    tokenizer, vocabulary = describe_tokenizer(
-        _tokenizer_place(os.fspath(config.tokenizer)), config.tokenizer_engine, config.eot_token
-    )
+    place = _tokenizer_place(os.fspath(config.tokenizer))
+    tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     statistics = config.statistics or recipe is not None
     columns = replace(
         columns_of(config),
@@ -151,6 +151,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         scores=() if recipe is None else tuple(recipe.scores),
     )
     files = settle_input(files, columns, config, test_files)
+    chat, template = describe_chat(config, place, tokenizer, vocabulary)
     settings = Settings(
         columns=columns,
         tokenizer=tokenizer,
@@ -161,8 +162,9 @@ def describe_job(config: BuildConfig) -> tuple[Job, bytes]:
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
         recipe=recipe,
         statistics=statistics,
+        chat=chat,
     )
-    return Job(settings, tuple(files), origin), vocabulary
+    return Job(settings, tuple(files), origin), (vocabulary, *template)
 
 
 def _tokenizer_place(name: str) -> str:
@@ -177,12 +179,20 @@ def columns_of(config: BuildConfig) -> Columns:
     """Returns the columns to read."""
     key = config.key_of_split
     return Columns(
-        text=config.text_column if config.import_from is None else COLUMN,
+        text=_text_column(config),
         id=config.id_column or "id",
         id_required=bool(config.id_column) or key == "id",
         split=split_column(key),
         template=config.text_template,
+        conversations=config.chat_template is not None,
     )
+
+
+def _text_column(config: BuildConfig) -> str:
+    if config.import_from is not None:
+        return COLUMN
+    is_default = config.text_column == "text" and config.chat_template is not None
+    return "messages" if is_default else config.text_column
 
 
 def _split_rule(config: BuildConfig) -> SplitRule:

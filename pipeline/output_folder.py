@@ -6,7 +6,7 @@ A folder is taken by writing the job record into it, after everything else that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.publishing import card_parts
@@ -15,9 +15,9 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER
-from fineshards.shards.job.job import FORMAT_VERSION, JOB_NAME, TOKENIZER_FILES, Job
+from fineshards.shards.job.job import FORMAT_VERSION, JOB_NAME, STORED_FILES, Job
 from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
-from fineshards.shards.layout import SPLITS
+from fineshards.shards.layout import MASKS_FOLDER, SPLITS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
@@ -54,15 +54,18 @@ class _TakenError(UsageError):
     """Another launch has written or deleted the job record since this one looked."""
 
 
-def take_folder(storage: Storage, job: Job, vocabulary: bytes, overwrite: bool) -> tuple[Job, str]:
+def take_folder(
+    storage: Storage, job: Job, stored: Sequence[bytes], overwrite: bool
+) -> tuple[Job, str]:
     """Makes the output folder this job's; returns the job, and how one that it replaces differed.
 
-    The job is the one on record, whose fingerprint may be that of an earlier version.
+    stored: the contents of its `stored_files`. The job is the one on record, whose fingerprint may
+    be that of an earlier version.
 
     Raises UsageError if the folder is another job's, also if that was launched at the same moment.
     """
     try:
-        return _take_as_found(storage, job, vocabulary, overwrite)
+        return _take_as_found(storage, job, stored, overwrite)
     except _TakenError as error:
         now = Job.load(storage)
         if now is None:
@@ -77,7 +80,7 @@ def take_folder(storage: Storage, job: Job, vocabulary: bytes, overwrite: bool) 
 
 
 def _take_as_found(
-    storage: Storage, job: Job, vocabulary: bytes, overwrite: bool
+    storage: Storage, job: Job, stored: Sequence[bytes], overwrite: bool
 ) -> tuple[Job, str]:
     record = storage.version(JOB_NAME)
 
@@ -109,7 +112,8 @@ def _take_as_found(
     _refuse_shards_without_job(storage)
     try:
         storage.make_folders((*SPLITS, CHECKPOINTS))
-        storage.write(job.settings.tokenizer.file, vocabulary)
+        for name, content in zip(job.settings.stored_files, stored, strict=True):
+            storage.write(name, content)
         job.save(storage)
     except OutputError:
         check(None)  # On gs:// a record that is there by now is the reason.
@@ -172,10 +176,10 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     """
     version, card = _card(storage)  # before anything is deleted
     storage.delete(MANIFEST_NAME, check)
-    lists = ("metadata/documents", REJECTED_FOLDER, GENERATIONS_FOLDER)
+    lists = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
     for folder in (CHECKPOINTS, *SPLITS, *lists, *CURATED_FOLDERS):
         storage.delete_folder(folder, check)
-    for name in (*TOKENIZER_FILES.values(), statistics_name(1), *PUBLISHED):
+    for name in (*STORED_FILES, statistics_name(1), *PUBLISHED):
         storage.delete(name, check)
     for name in filter(is_signature, [*storage.names(PROVENANCE_NAME)]):
         storage.delete(name, check)

@@ -77,7 +77,7 @@ class _Grows:
             raise UsageError("an import tokenizes nothing, so there is nothing to estimate.")
         return cls(storage, manifest)
 
-    def describe(self, config: BuildConfig, block_bytes: int) -> tuple[Job, bytes]:
+    def describe(self, config: BuildConfig, block_bytes: int) -> tuple[Job, tuple[bytes, ...]]:
         """As `describe_job`, with the dataset's settings, and without its recipe."""
         settings = replace(
             self.manifest.settings,
@@ -90,8 +90,8 @@ class _Grows:
         files = settle_input(files, settings.columns, config)
         if not are_new(self.manifest.job, files):
             raise UsageError(f"{self.storage.root} has all of these files, so nothing is appended.")
-        vocabulary = self.storage.read(settings.tokenizer.file)
-        return Job(settings, tuple(files), origin), vocabulary
+        stored = tuple(map(self.storage.read, settings.stored_files))
+        return Job(settings, tuple(files), origin), stored
 
     def share(self, probe: Storage) -> float:
         """The share of the documents of a probe whose text is in the dataset."""
@@ -143,11 +143,12 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     )
     storage = open_storage(folder)
     grows = _Grows.of(config) if config.append else None
-    job, vocabulary = describe_job(trial) if grows is None else grows.describe(config, block_bytes)
+    job, stored = describe_job(trial) if grows is None else grows.describe(config, block_bytes)
     asked = job.settings
     if asked.recipe is not None:
         job = replace(job, settings=replace(asked, recipe=call_apart(_without_keyed, asked.recipe)))
-    storage.write(asked.tokenizer.file, vocabulary)
+    for name, content in zip(asked.stored_files, stored, strict=True):
+        storage.write(name, content)
     job.save(storage)
     work, kinds = Work.of(Checkpoints.of(storage, job), job, trial), defaultdict(list)
     for file in job.files:

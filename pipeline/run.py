@@ -111,13 +111,13 @@ def execute(
     Returns None, or, for a job that is not waited for, a sentence that says what became of it.
     Raises whatever the runner raises.
     """
-    from fineshards.encoders.token_documents import encoder_of
+    from fineshards.worker.document_encoder import document_encoder
     from fineshards.worker.work import Work
 
     storage = launch.checkpoints.storage
     here, share = runs_here(config), share_of(config)
     # Workers that are forked later share it, and a warning that it is slow is given once.
-    encoder_of(launch.job.settings, storage, config.tokenizer_engine)
+    document_encoder(launch.job.settings, storage, config.tokenizer_engine)
     if not dataflow.runs_on_dataflow(config):
         RemoteRun.forget(storage, launch.checkpoints.folder)
     if share is not None:

@@ -23,8 +23,8 @@ import fineshards
 ROOMS = [
     *("benchmarks", "tools", "fineshards", "cli", "pipeline", "transforms"),
     *("job_status", "reports", "maintenance", "verification", "inspection", "worker"),
-    *("exports", "loader", "curation", "encoders", "sources", "publishing", "wording", "shards"),
-    *("storage", "config"),
+    *("exports", "loader", "curation", "chat", "encoders", "sources", "publishing", "wording"),
+    *("shards", "storage", "config"),
     *("parser", "number_parser", "import_flags", "text_template", "extras", "cores"),
     *("parent", "credentials"),
     *("errors", "printable", "suggestions"),
@@ -37,9 +37,10 @@ ALLOWED = {
     "exports": {"encoders", "sources", "shards", "storage", "errors", "suggestions"},
     "loader": {"encoders", "shards", "storage", "extras", "errors", "suggestions"},
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
+    "chat": {"encoders", "storage", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
     "publishing": {"shards", "storage", "cores", "credentials", "errors", "printable"},
-    "sources": {"shards", "storage", "text_template", "extras", "credentials", "errors"},
+    "sources": {"chat", "shards", "storage", "text_template", "extras", "credentials", "errors"},
     "shards": {"storage", "text_template", "errors"},
     "storage": {"credentials", "errors", "extras"},
     "config": {"credentials", "errors", "import_flags", "number_parser", "text_template"},
@@ -52,7 +53,7 @@ WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
 # They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
 MOST_FILES = 25
-MOST_LINES = 58_153
+MOST_LINES = 58_959
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 

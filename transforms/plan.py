@@ -14,6 +14,7 @@ from fineshards.shards.job.records import Piece
 from fineshards.shards.job.source_counts import (
     BlockSummary,
     FileReport,
+    check_masks,
     check_reports,
     complete_file,
     report_file,
@@ -80,9 +81,17 @@ def _report(summaries: list[BlockSummary]) -> FileReport:
     return report_file(summaries)
 
 
-def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
+def check_counts(reports: list[FileReport], work: Work) -> None:
+    """Raises InputError for source files whose counts the job does not accept."""
     of_tokens = work.settings.columns.imported is not None
     check_reports(reports, work.max_bad_rows, not work.earlier, of_tokens)
+    if work.settings.chat is not None and not work.allow_constant_mask:
+        check_masks(reports, work.checkpoints.job().files)
+
+
+def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
+    if work.settings.shuffle is None:  # otherwise these are of buckets
+        check_counts(reports, work)
     held = work.earlier.sums
     plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split, held)
     work.checkpoints.discard_misnamed(plan.layout)

@@ -11,7 +11,7 @@ from typing import Any
 import apache_beam as beam
 
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, FileReport, check_reports
+from fineshards.shards.job.source_counts import BlockSummary, FileReport
 from fineshards.shards.shuffle_order import (
     MOST_BUCKET_BYTES,
     Bucket,
@@ -24,6 +24,7 @@ from fineshards.shards.shuffle_order import (
 )
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.plan import check_counts
 from fineshards.transforms.run_tasks import JobStep, RunTasks
 from fineshards.worker.tasks import Task, merge_runs, write_bucket
 from fineshards.worker.work import Work
@@ -69,8 +70,7 @@ class ShuffleDocuments(JobStep):
 
 
 def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
-    of_tokens = work.settings.columns.imported is not None
-    check_reports(reports, work.max_bad_rows, not work.earlier, of_tokens)
+    check_counts(reports, work)
     settings = work.settings
     plan = ShufflePlan.of(
         reports,

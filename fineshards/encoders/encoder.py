@@ -19,11 +19,15 @@ class TokenBatch:
     tokens: uint32, shape (n,). offsets: int64, shape (documents + 1,); document i is
     `tokens[offsets[i]:offsets[i + 1]]` and its first token is the EOT.
     by_reference: number of documents that the reference encoder encoded.
+    learned: of conversations, the ranges of tokens that are learned, as in the document tables;
+    None of texts. refused: (index, reason) of each that cannot be encoded, and has no tokens.
     """
 
     tokens: npt.NDArray[np.uint32]
     offsets: npt.NDArray[np.int64]
     by_reference: int
+    learned: pa.Array | None = None
+    refused: tuple[tuple[int, str], ...] = ()
 
     def document(self, index: int) -> npt.NDArray[np.uint32]:
         """The tokens of one document, EOT first."""

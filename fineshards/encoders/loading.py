@@ -42,7 +42,7 @@ def describe_tokenizer(
         vocabulary = read_tokenizer_json(name, eot_token)
     else:
         vocabulary = resolve_vocabulary(name, eot_token)
-    reference = _encoder(vocabulary, _REFERENCES[vocabulary.kind])
+    reference = reference_of(vocabulary)
     if engine != "auto":
         _encoder(vocabulary, engine)
     record = Tokenizer(
@@ -64,14 +64,7 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
     There is one per process and tokenizer, shared by threads. Raises FineshardsError if the
     vocabulary file is not the recorded one, or if the golden texts have other tokens here.
     """
-    data = storage.read(tokenizer.file)
-    with _described(tokenizer):
-        vocabulary = _recorded(tokenizer, data)
-    if vocabulary.sha256 != tokenizer.vocabulary_sha256:
-        raise FineshardsError(
-            f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started with "
-            f"{tokenizer.vocabulary_sha256}. Restore the file, or start over with --overwrite."
-        )
+    vocabulary = load_vocabulary(tokenizer, storage)
     with _described(tokenizer):
         encoder = _encoder(vocabulary, engine)
         golden = golden_sha256(encoder)
@@ -82,6 +75,22 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
             "every worker."
         )
     return encoder
+
+
+def load_vocabulary(tokenizer: Tokenizer, storage: Storage) -> Vocabulary | TokenizerJson:
+    """Returns the vocabulary stored with a dataset.
+
+    Raises FineshardsError if its file is not the recorded one.
+    """
+    data = storage.read(tokenizer.file)
+    with _described(tokenizer):
+        vocabulary = recorded(tokenizer, data)
+    if vocabulary.sha256 != tokenizer.vocabulary_sha256:
+        raise FineshardsError(
+            f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started with "
+            f"{tokenizer.vocabulary_sha256}. Restore the file, or start over with --overwrite."
+        )
+    return vocabulary
 
 
 @contextmanager
@@ -105,7 +114,13 @@ def load_reference(tokenizer: Tokenizer, storage: Storage) -> Encoder:
     return load_encoder(tokenizer, storage, _REFERENCES[tokenizer.kind])
 
 
-def _recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
+def reference_of(vocabulary: Vocabulary | TokenizerJson) -> Encoder:
+    """Returns the encoder that defines what is correct for a vocabulary."""
+    return _encoder(vocabulary, _REFERENCES[vocabulary.kind])
+
+
+def recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
+    """The vocabulary of a record. data: the content of its file."""
     eot_text = {id_: text for text, id_ in tokenizer.special_tokens}[tokenizer.eot]
     if tokenizer.kind == HUGGINGFACE:
         return TokenizerJson(tokenizer.name, data, eot_text)

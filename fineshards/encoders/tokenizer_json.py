@@ -22,7 +22,7 @@ from fineshards.shards.job.job import HUGGINGFACE
 from fineshards.storage.open import open_storage
 
 # Steps that do not change the ids of a text: they add tokens around it, cut it or pad it.
-_IGNORED_STEPS = ("post_processor", "truncation", "padding")
+IGNORED_STEPS = ("post_processor", "truncation", "padding")
 
 # Prefix of entries that must not match text: noncharacters, which are for internal use.
 _HIDDEN = "\ufffe\uffff"
@@ -160,7 +160,7 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
 @lru_cache(maxsize=2)
 def _content(data: bytes) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(data)
-    return _with_hidden_specials(content | dict.fromkeys(_IGNORED_STEPS))
+    return _with_hidden_specials(content | dict.fromkeys(IGNORED_STEPS))
 
 
 def _with_hidden_specials(content: dict[str, Any]) -> dict[str, Any]:
@@ -182,12 +182,20 @@ def _with_hidden_specials(content: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=2)
 def _library(data: bytes) -> Any:
+    return library_of(_content(data))
+
+
+def library_of(content: dict[str, Any]) -> Any:
+    """The tokenizers.Tokenizer of a parsed file, which takes special tokens for ordinary text.
+
+    Raises FineshardsError if the library cannot read it.
+    """
     # Set before the import: the library's threads would compete with ours for the cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import tokenizers
 
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_content(data)))
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
     except (KeyboardInterrupt, SystemExit):
         raise
     # Rust panics are not Exceptions.

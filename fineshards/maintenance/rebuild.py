@@ -46,7 +46,8 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.source_counts import BlockSummary, hash_of_blocks
-from fineshards.shards.layout import ShardKey, Shuffle, files_of, table_name
+from fineshards.shards.layout import MASKS_FOLDER, ShardKey, Shuffle, files_of, table_name
+from fineshards.shards.masks import mask_content
 from fineshards.shards.shuffle_order import Bucket, Fragment, fragment_of
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
@@ -120,6 +121,13 @@ def _make_again(
         vocabulary = _vocabulary(record, tokenizer)
     else:
         vocabulary = storage.read(record.file)
+    stored = {record.file: vocabulary}
+    for name in manifest.settings.stored_files[1:]:
+        if name in damaged:
+            raise InputError(
+                f"{storage.path(name)} is damaged. Copy it from its origin. Nothing was repaired."
+            )
+        stored[name] = storage.read(name)
     scratch.write(record.file, vocabulary)
     listed = {
         int(PurePosixPath(name).name.partition("-")[0])
@@ -134,14 +142,27 @@ def _make_again(
         # Each in a folder of its own, because a block may have documents in several.
         with tempfile.TemporaryDirectory(dir=scratch_path) as place:
             own = open_storage(place)
-            own.write(record.file, vocabulary)
+            for name, content in stored.items():
+                own.write(name, content)
             _remake(dataset, stretch, own, scratch)
             for name in (name for shard in stretch.shards for name in files_of(shard.name)):
-                if name in damaged:
+                if name in damaged and not name.startswith(MASKS_FOLDER):
                     _copy(own, name, scratch)
             for entry in own.entries(REJECTED_FOLDER):
                 _copy(own, entry.name, scratch)
+    _remake_masks(dataset, damaged, scratch)
     return [manifest.files[index].path for index in sorted(used | listed)]
+
+
+def _remake_masks(dataset: Dataset, damaged: list[str], scratch: Storage) -> None:
+    """Makes damaged loss masks again, from the document tables. scratch: has those made again."""
+    for shard in dataset.manifest.shards:
+        _, table, mask = files_of(shard.name)
+        if mask in damaged:
+            content = (scratch if table in damaged else dataset.storage).read(table)
+            ranges = dataset.parse_table(shard, content).ranges()
+            if ranges is not None:
+                scratch.write(mask, mask_content(ranges, shard.tokens))
 
 
 def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> None:

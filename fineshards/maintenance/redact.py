@@ -27,8 +27,9 @@ from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import Redaction, overwritten
-from fineshards.shards.layout import table_name
-from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
+from fineshards.shards.layout import files_of
+from fineshards.shards.masks import mask_content, mask_fields
+from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, learned_ranges
 from fineshards.storage.base import READ_AHEAD, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
@@ -242,14 +243,15 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
 class _Rewrite:
     """What becomes of a shard and its table, and the versions of the files that are replaced.
 
-    table: the new content. record: of the new files. content: of the new shard.
+    table, mask: the new content. record: of the new files. content: of the new shard.
     """
 
     position: int
     record: ShardRecord
     table: bytes
+    mask: bytes | None
     content: _Overwrite
-    versions: tuple[str | None, str | None]
+    versions: tuple[str | None, ...]
 
     @classmethod
     def plan(
@@ -257,8 +259,8 @@ class _Rewrite:
     ) -> _Rewrite:
         """Reads a shard and its table; raises OutputError if they are damaged. Changes nothing."""
         storage, shard = dataset.storage, dataset.manifest.shards[position]
-        name, table_file = shard.name, table_name(shard.name)
-        versions = storage.version(name), storage.version(table_file)
+        name, table_file, mask_file = files_of(shard.name)
+        versions = tuple(map(storage.version, (name, table_file, mask_file)))
         # What an earlier attempt has planned, and may have carried out.
         planned = checkpoints.read_shard_record(name) or shard
         content = storage.read(table_file)
@@ -276,19 +278,23 @@ class _Rewrite:
         if now.checksum() not in (shard.crc32c, planned.crc32c):
             raise _damaged(storage, name)
         then = replace(now, ranges=ranges)
+        mask, mask_record = _mask(marked, shard.tokens)
         record = replace(
             shard,
+            **mask_record,
             crc32c=then.checksum(),
             unredacted_crc32c=shard.unredacted_crc32c or shard.crc32c,
             table_bytes=len(marked),
             table_crc32c=checksum_to_base64(crc32c(marked)),
         )
-        return cls(position, record, marked, then, versions)
+        return cls(position, record, marked, mask, then, versions)
 
     def carry_out(self, storage: Storage) -> None:
-        """Replaces the table, then the shard; again, if an earlier attempt did."""
-        name = self.record.name
-        storage.write(table_name(name), self.table, over=self.versions[1])
+        """Replaces the table and the mask, then the shard; again, if an earlier attempt did."""
+        _, table, mask = files_of(self.record.name)
+        storage.write(table, self.table, over=self.versions[1])
+        if self.mask is not None:
+            storage.write(mask, self.mask, over=self.versions[2])
         self.content.write(self.versions[0])
 
 
@@ -324,6 +330,15 @@ class _Overwrite:
                 target.write(content)
 
 
+def _mask(table: bytes, tokens: int) -> tuple[bytes | None, dict[str, Any]]:
+    """The loss mask that follows from a document table, and its fields of the shard's record."""
+    ranges = learned_ranges(DocumentTable.parse(table))
+    if ranges is None:
+        return None, {}
+    mask = mask_content(ranges, tokens)
+    return mask, mask_fields(mask, ranges)
+
+
 def redact_again(
     storage: Storage,
     shard: ShardRecord,
@@ -331,8 +346,8 @@ def redact_again(
     generation: int,
     manifest: Manifest,
 ) -> None:
-    """Redacts a shard that was made again, and its table."""
-    settings, name = manifest.settings, table_name(shard.name)
+    """Redacts a shard that was made again, its table and its mask."""
+    settings, (_, name, mask_file) = manifest.settings, files_of(shard.name)
     begin = shard.index * manifest.layout.shard_tokens
     ranges = [
         (max(first - begin, 0), min(end - begin, shard.tokens))
@@ -343,7 +358,11 @@ def redact_again(
         return
     table = DocumentTable(DocumentTable.parse(storage.read(name)))
     offsets = np.array([first for first, _ in ranges])
-    storage.write(name, table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation))
+    marked = table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation)
+    storage.write(name, marked)
+    mask, _ = _mask(marked, shard.tokens)
+    if mask is not None:
+        storage.write(mask_file, mask)
     _Overwrite(storage, shard, ranges, settings.tokenizer.eot, settings.token_dtype).write(None)
 
 

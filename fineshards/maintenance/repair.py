@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards.dataset_files import expected_files
-from fineshards.shards.earlier_generation import EarlierGeneration, has_tokens, table_head
+from fineshards.shards.earlier_generation import EarlierGeneration, has_mask, has_tokens, table_head
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.manifest_checks import refuse_earlier_version
@@ -80,12 +80,16 @@ def _longer(storage: Storage, manifest: Manifest, damaged: list[str]) -> set[str
     """Those of the damaged files that begin as they should: an append has made them longer."""
     settings, paths, found = manifest.settings, [file.path for file in manifest.files], set[str]()
     for shard in EarlierGeneration.of(manifest).growing:
-        name, table = files_of(shard.name)
+        name, table, mask = files_of(shard.name)
         with suppress(OutputError, OSError):
             if name in damaged and has_tokens(storage, shard, settings.token_dtype):
                 found.add(name)
-            if table in damaged and table_head(storage.read(table), shard, paths, settings.split):
-                found.add(table)
+            head = table_head(storage.read(table), shard, paths, settings.split)
+            if head is None:
+                continue
+            found |= {table} & {*damaged}
+            if mask in damaged and has_mask(storage.read(mask), head, shard.tokens):
+                found.add(mask)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,8 +17,14 @@ from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration, ShardHead
 from fineshards.shards.job.records import Piece, ShardRecord
-from fineshards.shards.layout import Shard, table_name
-from fineshards.shards.tables.documents import DocumentTable, cut_documents, join_documents
+from fineshards.shards.layout import Shard, files_of
+from fineshards.shards.masks import mask_content, mask_fields
+from fineshards.shards.tables.documents import (
+    DocumentTable,
+    cut_documents,
+    join_documents,
+    learned_ranges,
+)
 from fineshards.storage.base import FileRange, Storage
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, crc32c_combine
 
@@ -62,16 +69,11 @@ def finished_shard(name: str, checkpoints: Checkpoints) -> ShardRecord | None:
 
 def _is_whole(record: ShardRecord, storage: Storage) -> bool:
     """Whether what an earlier run left as a finished shard still is one."""
-    size, checksum = record.table_bytes, record.table_crc32c
-    if size is None or checksum is None:
-        return False
-    return storage.matches(record.name, record.bytes, record.crc32c) and storage.matches(
-        table_name(record.name), size, checksum
-    )
+    return all(storage.matches(*file) for file in record.files())
 
 
-def _versions(name: str, storage: Storage) -> tuple[str | None, str | None]:
-    return storage.version(name), storage.version(table_name(name))
+def _versions(name: str, storage: Storage) -> list[str | None]:
+    return [storage.version(each) for each in files_of(name)]
 
 
 def _write_shard(
@@ -102,12 +104,12 @@ def _write_shard(
     if storage.composes and assembly != "stream":
         # In this thread alone: another one would need connections of its own for each shard.
         checksum = storage.compose(name, header, parts, head.version)
-        table, table_bytes, table_checksum = _write_table(name, ordered, checkpoints, paths, head)
+        table, of_files = _write_table(shard, ordered, checkpoints, paths, head)
     else:
         with ThreadPoolExecutor(1) as pool:
-            pending = pool.submit(_write_table, name, ordered, checkpoints, paths, head)
+            pending = pool.submit(_write_table, shard, ordered, checkpoints, paths, head)
             checksum = storage.assemble(name, header, parts, head.version)
-            table, table_bytes, table_checksum = pending.result()
+            table, of_files = pending.result()
     record = ShardRecord(
         name=name,
         split=shard.key.split,
@@ -118,9 +120,8 @@ def _write_shard(
         pieces=table.num_rows,
         documents=table["start"].to_numpy().tolist().count(0),
         first_document=table["document"][0].as_py(),
-        table_bytes=table_bytes,
-        table_crc32c=checksum_to_base64(table_checksum),
         unredacted_crc32c=_unredacted(checksum, tokens, size, shorter),
+        **of_files,
     )
     checkpoints.write_shard_record(record)
     return record
@@ -142,13 +143,16 @@ def _unredacted(
 
 
 def _write_table(
-    name: str,
+    shard: Shard,
     ordered: list[Piece],
     checkpoints: Checkpoints,
     paths: Sequence[str],
     head: ShardHead,
-) -> tuple[pa.Table, int, int]:
-    """Writes a shard's document table; returns it, the size of its file and its CRC-32C."""
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Writes a shard's document table and its loss mask, if it has one.
+
+    Returns the table, and the fields of the shard's record about the two files.
+    """
     parts = (
         cut_documents(
             checkpoints.read_documents(piece.block, piece.stream, piece.start, piece.stop),
@@ -160,9 +164,16 @@ def _write_table(
         for piece in ordered
     )
     table = join_documents(parts, paths, checkpoints.rule, head.table)
+    _, table_file, mask_file = files_of(shard.name)
     content = DocumentTable.to_bytes(table)
-    checksum = checkpoints.storage.write(table_name(name), content, over=head.table_version)
-    return table, len(content), checksum
+    checksum = checkpoints.storage.write(table_file, content, over=head.table_version)
+    fields = {"table_bytes": len(content), "table_crc32c": checksum_to_base64(checksum)}
+    ranges = learned_ranges(table)
+    if ranges is None:
+        return table, fields
+    mask = mask_content(ranges, shard.tokens)
+    checkpoints.storage.write(mask_file, mask, over=head.mask_version)
+    return table, fields | mask_fields(mask, ranges)
 
 
 def _check_cover(name: str, ordered: list[Piece], position: int, tokens: int) -> None:

@@ -26,14 +26,14 @@ CHECKSUM_KEY = b"fineshards.crc32c"
 _ROW_GROUP_DOCUMENTS = 1 << 16
 
 
-def documents_schema(rule: SplitRule) -> pa.Schema:
+def documents_schema(rule: SplitRule, chat: bool = False) -> pa.Schema:
     """The columns of a token block's documents.
 
     document: number within the block's part. [offset, end): its tokens within the part, including
     EOT. The rest is `source_schema`.
     """
     numbers = [pa.field(name, pa.int64(), nullable=False) for name in ("document", "offset", "end")]
-    return pa.schema([*numbers, *source_schema(rule)])
+    return pa.schema([*numbers, *source_schema(rule, chat)])
 
 
 class Documents(NamedTuple):
@@ -195,13 +195,13 @@ def check_counts(block: TokenBlock, counts: Counts, documents: int, tokens: int)
         )
 
 
-def documents_writer(opened: BinaryIO, rule: SplitRule) -> pq.ParquetWriter:
-    """A document file to write."""
+def documents_writer(opened: BinaryIO, rule: SplitRule, chat: bool = False) -> pq.ParquetWriter:
+    """A document file to write. chat: whether the documents are conversations."""
     # The file is written once and soon read once or twice, so speed matters more than size.
     # Checkpoints.read_documents skips row groups by these statistics.
     return pq.ParquetWriter(
         opened,
-        documents_schema(rule),
+        documents_schema(rule, chat),
         compression="lz4",
         use_dictionary=False,
         write_statistics=["offset", "end"],

@@ -52,6 +52,7 @@ from fineshards.shards.block_writer import (
 from fineshards.shards.job.job import Job, Settings, job_name
 from fineshards.shards.job.records import (
     JSON_ERRORS,
+    RARE,
     Block,
     ReadRows,
     ShardRecord,
@@ -68,7 +69,6 @@ from fineshards.shards.layout import (
     SplitRule,
     files_of,
     shard_stem,
-    table_name,
 )
 from fineshards.shards.parquet_file import open_parquet
 from fineshards.shards.runs import RunWriter, parse_cells
@@ -119,6 +119,7 @@ class Checkpoints:
         self.storage = storage
         self.dtype = dtype
         self.rule = rule
+        self.chat = settings is not None and settings.chat is not None
         self._settings = settings
         self._generation = generation
         self._mark_stream = rule.streams[-1]
@@ -345,7 +346,7 @@ class Checkpoints:
             opened = files.enter_context(
                 self.storage.create(self.documents_name(name, stream), durable=False)
             )
-            return files.enter_context(documents_writer(opened, self.rule))
+            return files.enter_context(documents_writer(opened, self.rule, self.chat))
 
         def open_part(stream: str) -> StreamPart:
             documents = mark if stream == self._mark_stream else create_documents(stream)
@@ -520,7 +521,7 @@ class Checkpoints:
         content = self.storage.read_range(
             self._cells_name(fragment.block), fragment.first_byte, fragment.last_byte
         )
-        lengths, sources = parse_cells(content, self.rule)
+        lengths, sources = parse_cells(content, self.rule, self.chat)
         tokens = self.storage.read_range(
             self.tokens_name(fragment.block), fragment.start * size, fragment.stop * size
         )
@@ -618,11 +619,11 @@ class Checkpoints:
         if fields is None:
             return None
         try:
-            record = from_fields(ShardRecord, {"unredacted_crc32c": None} | fields)
+            record = from_fields(ShardRecord, dict.fromkeys(RARE) | fields)
         except JSON_ERRORS:
             return None
-        sizes = (self.storage.size(shard_name), self.storage.size(table_name(shard_name)))
-        return record if sizes == (record.bytes, record.table_bytes) else None
+        files = record.files()
+        return record if all(self.storage.size(name) == size for name, size, _ in files) else None
 
     def discard_misnamed(self, layout: Layout) -> None:
         """Deletes shards whose names have not as many digits as those of a layout.

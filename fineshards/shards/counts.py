@@ -89,6 +89,7 @@ class Counts:
         text_bytes: UTF-8 bytes of the documents' text.
         by_reference: Documents encoded by the reference encoder.
         compared: Documents that the reference encoder encoded as well, with the same tokens.
+        learned: Tokens of conversations that are learned.
         labels: Documents and tokens per label, sorted by column and value.
         dropped: Documents that the recipe dropped, by step and reason, sorted.
         unextracted: Pages whose text cannot be extracted, by reason, sorted.
@@ -108,6 +109,7 @@ class Counts:
     text_bytes: int = 0
     by_reference: int = 0
     compared: int = 0
+    learned: int = 0
     labels: tuple[LabelCount, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     unextracted: tuple[Unextracted, ...] = ()
@@ -159,7 +161,7 @@ class Counts:
     def sum_numbers(cls, parts: Iterable[Counts]) -> dict[str, int]:
         """The sums of all numbers by name, without those by label or reason, which are many."""
         parts = list(parts)
-        return {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
+        return _recorded({name: sum(getattr(part, name) for part in parts) for name in _NUMBERS})
 
     def balances(self) -> bool:
         """Whether every row is a document, has no text or was left out for a reason.
@@ -191,7 +193,7 @@ class Counts:
 
     def numbers(self) -> dict[str, int]:
         """All counts but those by label or reason, by name."""
-        return {name: getattr(self, name) for name in _NUMBERS}
+        return _recorded({name: getattr(self, name) for name in _NUMBERS})
 
     def labels_json(self) -> dict[str, dict[str, dict[str, int]]]:
         """The labels in the manifest's form: by column, then by value."""
@@ -209,7 +211,7 @@ class Counts:
             for column, values in content["labels"].items()
             for value, sums in values.items()
         )
-        return from_fields(cls, content, labels=labels, **_left_out(content))
+        return from_fields(cls, {"learned": 0, **content}, labels=labels, **_left_out(content))
 
     def to_record(self) -> dict[str, Any]:
         """The counts in the form of a checkpoint."""
@@ -228,11 +230,16 @@ class Counts:
     def from_record(cls, content: Mapping[str, Any]) -> Counts:
         """The inverse of `to_record`; ignores other fields."""
         labels = tuple(LabelCount(**label) for label in content["labels"])
-        return from_fields(cls, content, labels=labels, **_left_out(content))
+        return from_fields(cls, {"learned": 0, **content}, labels=labels, **_left_out(content))
 
 
 _GROUPED = ("labels", "dropped", "unextracted")
 _NUMBERS = tuple(each.name for each in fields(Counts) if each.name not in _GROUPED)
+
+
+def _recorded(numbers: dict[str, int]) -> dict[str, int]:
+    """Numbers as records have them: without learned tokens where there are none."""
+    return {name: number for name, number in numbers.items() if number or name != "learned"}
 
 
 def _left_out(content: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

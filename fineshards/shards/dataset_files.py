@@ -19,7 +19,8 @@ from fineshards.shards.job.generations import kept_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import ranges_of
-from fineshards.shards.layout import SPLITS, table_name
+from fineshards.shards.layout import SPLITS, mask_name, table_name
+from fineshards.shards.masks import bits_of
 from fineshards.shards.readable import readable_manifest
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, table_schema
 from fineshards.storage.base import Storage
@@ -92,6 +93,16 @@ class Dataset:
                 f"{shard.tokens} tokens. {_FIX}"
             )
         return np.frombuffer(content, dtype).astype(np.uint32, copy=False)
+
+    def learned(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Whether each of the tokens `[start, stop)` of a shard of conversations is learned."""
+        first, last = start // 8, -(-stop // 8)
+        with self.storage.open(mask_name(shard.name)) as opened:
+            opened.seek(npy.HEADER_BYTES + first)
+            content = opened.read(last - first)
+        if len(content) != last - first:
+            raise OutputError(f"{self.storage.path(mask_name(shard.name))} is too short. {_FIX}")
+        return bits_of(content, start, stop)
 
     def document(self, number: int) -> Document:
         """Document `number` of the dataset, joined across shards.
@@ -198,10 +209,7 @@ class Dataset:
 def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
     """The name, size and checksum of each file of a dataset but the manifest."""
     for shard in manifest.shards:
-        yield shard.name, shard.bytes, shard.crc32c
-        assert shard.table_bytes is not None
-        assert shard.table_crc32c is not None
-        yield table_name(shard.name), shard.table_bytes, shard.table_crc32c
+        yield from shard.files()
     for file in manifest.metadata:
         yield file.name, file.bytes, file.crc32c
     if manifest.generation > 1:

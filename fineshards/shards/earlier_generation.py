@@ -21,7 +21,13 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.source_counts import sums_by_stream
 from fineshards.shards.layout import ShardKey, SplitRule, files_of
-from fineshards.shards.tables.documents import DocumentTable, join_documents, table_schema
+from fineshards.shards.masks import begins_as, mask_content
+from fineshards.shards.tables.documents import (
+    DocumentTable,
+    join_documents,
+    learned_ranges,
+    table_schema,
+)
 from fineshards.storage.base import READ_AHEAD, FileRange, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
 
@@ -70,8 +76,8 @@ class EarlierGeneration:
         """
         storage = checkpoints.storage
         for record in self.growing:
-            name, table = files_of(record.name)
-            if (storage.size(name), storage.size(table)) == (record.bytes, record.table_bytes):
+            name, table, mask = files_of(record.name)
+            if all(storage.size(each) == size for each, size, _ in record.files()):
                 continue
             head = ShardHead.read(record, checkpoints, paths)
             if storage.size(name) != record.bytes:
@@ -81,6 +87,9 @@ class EarlierGeneration:
             if storage.size(table) != record.table_bytes:
                 check()
                 storage.write(table, head.table_content, over=head.table_version)
+            if record.mask_bytes is not None and storage.size(mask) != record.mask_bytes:
+                check()
+                storage.write(mask, head.mask, over=head.mask_version)
 
 
 NO_EARLIER = EarlierGeneration()
@@ -90,9 +99,9 @@ NO_EARLIER = EarlierGeneration()
 class ShardHead:
     """What a shard begins with: the content of the shorter one that it replaces, or nothing.
 
-    tokens: how many. parts: where they are. version, table_version: of the files, which the longer
-    ones replace. They may be the longer ones already, if an earlier attempt has come that far.
-    table: its documents. table_content: their file.
+    tokens: how many. parts: where they are. version, table_version, mask_version: of the files,
+    which the longer ones replace. They may be the longer ones already, if an earlier attempt has
+    come that far. table: its documents. table_content: their file.
     """
 
     tokens: int = 0
@@ -101,6 +110,15 @@ class ShardHead:
     table_version: str | None = None
     table: pa.Table | None = None
     table_content: bytes = b""
+    mask_version: str | None = None
+
+    @property
+    def mask(self) -> bytes:
+        """The content of the shorter one's loss mask."""
+        assert self.table is not None
+        ranges = learned_ranges(self.table)
+        assert ranges is not None
+        return mask_content(ranges, self.tokens)
 
     @classmethod
     def read(
@@ -109,8 +127,9 @@ class ShardHead:
         """Reads a shard and its table; raises OutputError if they are not those of its record."""
         if record is None:
             return cls()
-        storage, (name, table) = checkpoints.storage, files_of(record.name)
+        storage, (name, table, mask) = checkpoints.storage, files_of(record.name)
         version, table_version = storage.version(name), storage.version(table)
+        mask_version = storage.version(mask)
         if not has_tokens(storage, record, checkpoints.dtype):
             raise damaged(storage, name)
         content = table_head(storage.read(table), record, paths, checkpoints.rule)
@@ -122,7 +141,7 @@ class ShardHead:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise damaged(storage, table) from error
         parts = (_tokens_of(record, checkpoints.dtype),)
-        return cls(record.tokens, parts, version, table_version, documents, content)
+        return cls(record.tokens, parts, version, table_version, documents, content, mask_version)
 
 
 def _tokens_of(record: ShardRecord, dtype: np.dtype[np.unsignedinteger]) -> FileRange:
@@ -154,6 +173,12 @@ def table_head(
     except (pa.ArrowException, OSError, ValueError):
         return None
     return head if checksum_to_base64(crc32c(head)) == record.table_crc32c else None
+
+
+def has_mask(content: bytes, table: bytes, tokens: int) -> bool:
+    """Whether a mask, which may be longer, begins as a shard's document table says."""
+    ranges = learned_ranges(DocumentTable.parse(table))
+    return ranges is not None and begins_as(content, ranges, tokens)
 
 
 def damaged(storage: Storage, name: str) -> OutputError:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 SPLITS = ("test", "train")
+MASKS_FOLDER = "metadata/masks"
 
 # The stream of a job whose documents are not divided: its first windows are the test split.
 ONE_STREAM = "all"
@@ -276,6 +277,11 @@ def table_name(shard_name: str) -> str:
     return f"metadata/documents/{shard_stem(shard_name)}.parquet"
 
 
-def files_of(shard_name: str) -> tuple[str, str]:
-    """A shard and its document table."""
-    return shard_name, table_name(shard_name)
+def mask_name(shard_name: str) -> str:
+    """The file of a shard's loss mask, such as `metadata/masks/train_0017.npy`."""
+    return f"{MASKS_FOLDER}/{shard_stem(shard_name)}.npy"
+
+
+def files_of(shard_name: str) -> tuple[str, str, str]:
+    """A shard, its document table, and its loss mask, which only one of conversations has."""
+    return shard_name, table_name(shard_name), mask_name(shard_name)

@@ -37,9 +37,9 @@ from fineshards.storage.checksums import write_with_checksum
 _CHUNK_DOCUMENTS = 1024
 
 
-def cell_schema(rule: SplitRule) -> pa.Schema:
+def cell_schema(rule: SplitRule, chat: bool) -> pa.Schema:
     """The columns of a cell: `source_schema`, and the number of tokens of each document."""
-    return source_schema(rule).append(pa.field("length", pa.int64(), nullable=False))
+    return source_schema(rule, chat).append(pa.field("length", pa.int64(), nullable=False))
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class RunWriter:
             return
         keys = shuffle_keys(self._seed, table["file"].to_numpy(), table["row"].to_numpy())
         order = key_order(keys)
-        (sources,) = table.select(source_schema(self._rule).names).to_batches()
+        (sources,) = table.to_batches()
         streams = streams_of(sources, self._rule)[order]
         for number, stream in enumerate(self._rule.streams):
             chosen = order[streams == number]
@@ -205,11 +205,13 @@ class RunWriter:
         self._sums[number][1] += int(ends[-1])
 
 
-def parse_cells(content: bytes, rule: SplitRule) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+def parse_cells(
+    content: bytes, rule: SplitRule, chat: bool = False
+) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
     """The documents of neighbouring cells: the number of tokens of each, and their sources."""
-    schema = cell_schema(rule)
+    schema = cell_schema(rule, chat)
     reader, batches = pa.BufferReader(content), []
     while reader.tell() < len(content):
         batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(reader), schema))
     (batch,) = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    return batch["length"].to_numpy(), batch.select(source_schema(rule).names)
+    return batch["length"].to_numpy(), batch.select(source_schema(rule, chat).names)

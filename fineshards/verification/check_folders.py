@@ -10,13 +10,13 @@ from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.layout import SPLITS, table_name
+from fineshards.shards.layout import MASKS_FOLDER, SPLITS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
 _FOLDERS = (*SPLITS, "metadata")
 # Folders in `metadata/`.
-_INNER = {"metadata/documents", *CURATED_FOLDERS, REJECTED_FOLDER, GENERATIONS_FOLDER}
+_INNER = {"metadata/documents", MASKS_FOLDER, *CURATED_FOLDERS, REJECTED_FOLDER, GENERATIONS_FOLDER}
 
 
 class Folders:
@@ -33,13 +33,13 @@ class Folders:
         self._following = following
         self.files = {entry.name for folder in _FOLDERS for entry in storage.entries(folder)}
         self.others = {name: kind for folder in _FOLDERS for name, kind in storage.others(folder)}
-        self.expected = {MANIFEST_NAME, JOB_NAME, manifest.settings.tokenizer.file}
+        self.expected = {MANIFEST_NAME, JOB_NAME, *manifest.settings.stored_files}
         kept = kept_name(manifest.generation)
         # An append keeps the first manifest just before it writes its own.
         if manifest.generation > 1 or (following is not None and kept in self.files):
             self.expected.add(kept)
         for shard in manifest.shards:
-            self.expected |= {shard.name, table_name(shard.name)}
+            self.expected |= {name for name, _, _ in shard.files()}
         self.expected |= {file.name for file in manifest.metadata}
         if manifest.version == 1:
             # Version 1 does not name the lists of rejected rows.
@@ -52,7 +52,7 @@ class Folders:
             return False
         # What an append has written so far is checked when it is finished.
         made = (*(f"{split}/{split}_" for split in SPLITS), "metadata/documents/", REJECTED_FOLDER)
-        made = (*made, *CURATED_FOLDERS)
+        made = (*made, f"{MASKS_FOLDER}/", *CURATED_FOLDERS)
         records = (
             job.record_name,
             *(kept_name(number) for number in (job.generation, job.generation - 1)),

@@ -92,7 +92,7 @@ def _statistics_problems(contents: dict[str, bytes], manifest: Manifest) -> Iter
 
 
 def _is_small(name: str, manifest: Manifest) -> bool:
-    own = (JOB_NAME, manifest.settings.tokenizer.file, statistics_name(1))
+    own = (JOB_NAME, *manifest.settings.stored_files, statistics_name(1))
     return name in own or name.startswith((*CURATED_FOLDERS, REJECTED_FOLDER, GENERATIONS_FOLDER))
 
 

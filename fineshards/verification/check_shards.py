@@ -18,7 +18,8 @@ from fineshards.shards.earlier_generation import table_head
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import redaction_sha256
-from fineshards.shards.layout import ONE_STREAM, SplitRule, table_name
+from fineshards.shards.layout import ONE_STREAM, SplitRule, mask_name, table_name
+from fineshards.shards.masks import begins_as
 from fineshards.shards.shuffle_order import DocumentOrder
 from fineshards.shards.split_hash import hash_files, hash_keys
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
@@ -80,6 +81,8 @@ def check_shard(
                     contents.problems += dropped.among(shard, table, numbers)
         except FineshardsError as error:
             contents.problems.append(str(error))
+    if mask_name(shard.name) in files and shard.mask_bytes is not None:
+        contents.problems += _check_mask(dataset, shard, table, now, growing and grows)
     if shard.name in files:
         try:
             _check_tokens(dataset, shard, table, contents, now, grows)
@@ -154,6 +157,26 @@ def _check_table(
         by_generation = contents.redacted.setdefault(int(table.redacted[index]), set())
         by_generation.add((file, int(table.row[index])))
     contents.first, contents.last = table.piece(0), table.piece(len(table) - 1)
+
+
+def _check_mask(
+    dataset: Dataset, shard: ShardRecord, table: DocumentTable | None, now: ShardRecord, grows: bool
+) -> Iterator[str]:
+    """The loss mask is that of the manifest, and follows from the document table."""
+    name = mask_name(shard.name)
+    content = dataset.storage.read(name)
+    size, checksum = now.mask_bytes or 0, now.mask_crc32c or ""
+    if not (grows and len(content) > size):
+        yield from content_problems(name, len(content), crc32c(content), size, checksum)
+    if table is None:
+        return
+    ranges = table.ranges()
+    if ranges is None or not begins_as(content, ranges, shard.tokens):
+        yield f"{name} does not have the bits that follow from {table_name(shard.name)}"
+    elif not np.any(table.redacted > dataset.manifest.generation):
+        learned = int((ranges[:, 1] - ranges[:, 0]).sum())
+        if learned != shard.learned:
+            yield f"{shard.name} has {learned:,} learned tokens; the manifest says {shard.learned}"
 
 
 def _check_sides(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset_files import Dataset
@@ -20,12 +20,14 @@ from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.job.source_counts import FileReport, hash_of_blocks
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.hash_sample import sampled, splitmix64
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 from fineshards.verification.compare_decisions import DecisionReplay
 from fineshards.wording import counted
+from fineshards.worker.document_encoder import document_encoder
 
 
 @dataclass(slots=True)
@@ -50,8 +52,9 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
     hashes differ, another decision.
     """
     settings = dataset.manifest.settings
-    encoder = encoder_of(settings, dataset.storage)
+    encoder = document_encoder(settings, dataset.storage)
     chosen = _choose(dataset, percent)
+    rejected = _rejected(dataset) if settings.chat else {}
     found, judging = Compared(), None
     if settings.recipe is not None:
         try:
@@ -73,6 +76,11 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
                     found.problems += judging.compare(file, documents, set(sample.pieces))
                     counts.append(judging.count_dropped(file, documents))
                     documents = documents.filter(judging.kept(file, documents), [])
+                if settings.chat is not None:
+                    is_listed = np.isin(documents.numbers, rejected.get(file.path, []))
+                    found.problems += _encodable(file, documents.filter(is_listed, []), encoder)
+                    documents = documents.filter(~is_listed, [])
+                    counts.append(Counts(rejected=int(is_listed.sum())))
                 found.problems += sample.compare(dataset, file, documents, encoder, judging)
                 counts.append(
                     Counts(documents=len(documents.numbers), text_bytes=documents.text_bytes)
@@ -93,6 +101,25 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
         found.problems += judging.compare_witnesses()
         found.judged = judging.judged
     return found
+
+
+def _rejected(dataset: Dataset) -> dict[str, list[int]]:
+    """The rows that the dataset lists as rejected, by the path of their file."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for each in dataset.manifest.metadata:
+        if each.name.startswith(REJECTED_FOLDER):
+            for line in dataset.storage.read(each.name).splitlines():
+                listed = json.loads(line)
+                found[listed["file"]].append(listed["row"])
+    return found
+
+
+def _encodable(file: SourceFile, rejected: Rows, encoder: Encoder) -> Iterator[str]:
+    """Rows that are listed as rejected, and can be encoded."""
+    refused = {index for index, _ in encoder.encode(rejected.texts).refused}
+    for index, row in enumerate(rejected.numbers.tolist()):
+        if index not in refused:
+            yield f"{file.path}, row {row} is listed as rejected, but it can be encoded"
 
 
 def _other_counts(
@@ -159,6 +186,14 @@ class _ChosenDocuments:
             found = self.pieces.pop(source["row"])
             self.compared += 1
             yield from _differences(dataset, file, source, found, encoded.document(index))
+            if (
+                encoded.learned is not None
+                and encoded.learned[index].as_py() != found[0][1].learned
+            ):
+                yield (
+                    f"{found[0][0].name}, document {found[0][1].document}: its learned tokens "
+                    f"differ from those of {file.path}, row {source['row']}"
+                )
 
     def never_found(self, file: SourceFile) -> Iterator[str]:
         """Documents that are not in the source where their tables say."""

@@ -2,19 +2,22 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
-from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.encoders.reference_check import encode_compared
 from fineshards.errors import InputError, OutputError
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
 from fineshards.shards.damaged_stretch import Damage
-from fineshards.shards.job.records import Block, Piece, SourceFile, TokenBlock
+from fineshards.shards.job.records import BadRow, Block, Piece, SourceFile, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shard
 from fineshards.shards.shard_prefix import shards_of_part
+from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.measures import Tally
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics_files import StatisticsFiles
@@ -216,9 +219,13 @@ def encode_again(
 
     def wanted_rows() -> Iterator[Rows]:
         for rows in read.through(read_block(file, work.settings.columns, block)):
-            found = rows.with_text()
+            found, bad = rows.with_text(), rows.bad
             if judging is not None:
                 found = judging.decided(found, file)
+            if work.settings.chat is not None:
+                found, *_ = _encoded(found, file, encoder)
+                bad = [*bad, *found.bad]
+                whole.append(Counts(rejected=len(found.bad)))
             text_bytes = found.document_counts(np.zeros(len(found.numbers), np.int64)).text_bytes
             documents = len(found.numbers)
             whole.append(rows.counts() + Counts(documents=documents, text_bytes=text_bytes))
@@ -227,10 +234,38 @@ def encode_again(
             in_stream += int(stretch.in_stream(sources).sum())
             wanted = stretch.holds(sources)
             # Rejected rows are listed again, whether or not they are in the stretch.
-            yield found.filter(wanted, rows.bad)
+            yield found.filter(wanted, bad)
 
     summary = _encode_rows(wanted_rows(), file, block, encoder, work, read, redacted=redacted)
     return summary, Counts.total(whole), in_stream
+
+
+def _encoded(rows: Rows, file: SourceFile, encoder: Encoder) -> tuple[Rows, TokenBatch, int]:
+    """Encodes rows with text; returns the documents, their tokens, and how many were compared.
+
+    The bad rows of the documents are those that the encoder refuses.
+    """
+    encoded, compared = encode_compared(encoder, rows.texts, file, rows.numbers)
+    if encoded.learned is None or not encoded.refused:
+        return replace(rows, bad=[]), encoded, compared
+    bad = [BadRow(int(rows.numbers[index]), "", reason) for index, reason in encoded.refused]
+    keep = np.diff(encoded.offsets) > 0
+    kept = replace(
+        encoded,
+        offsets=encoded.offsets[np.concatenate([[True], keep])],
+        learned=encoded.learned.filter(pa.array(keep)),
+    )
+    return rows.filter(keep, bad), kept, compared
+
+
+def _encoded_counts(encoded: TokenBatch, compared: int, refused: int) -> Counts:
+    learned = 0
+    if encoded.learned is not None:
+        ranges = encoded.learned.flatten().to_numpy().reshape(-1, 2)
+        learned = int((ranges[:, 1] - ranges[:, 0]).sum())
+    return Counts(
+        rejected=refused, by_reference=encoded.by_reference, compared=compared, learned=learned
+    )
 
 
 def _encode_rows(
@@ -259,10 +294,11 @@ def _encode_rows(
         else checkpoints.create_block(block.place)
     ) as writer:
         for rows in read:
-            rejected.add(rows.bad)
-            documents = rows.with_text()
-            encoded, compared = encode_compared(encoder, documents.texts, file, documents.numbers)
+            documents, encoded, compared = _encoded(rows.with_text(), file, encoder)
+            rejected.add([*rows.bad, *documents.bad])
             sources = documents.sources(file.index, settings.split)
+            if encoded.learned is not None:
+                sources = sources.append_column(LEARNED, encoded.learned)
             tokens, lengths = encoded.tokens, np.diff(encoded.offsets)
             if redacted:
                 gone = np.isin(documents.numbers, redacted)
@@ -273,7 +309,7 @@ def _encode_rows(
             counts.append(documents.document_counts(lengths))
             if tally is not None:
                 tally.add_dataset(documents.texts, lengths, documents.traits())
-            counts.append(Counts(by_reference=encoded.by_reference, compared=compared))
+            counts.append(_encoded_counts(encoded, compared, len(documents.bad)))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
         _refuse_other_rows(file, block, hashed, work)

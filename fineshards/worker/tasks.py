@@ -13,7 +13,6 @@ from typing import Any, Concatenate, ParamSpec
 
 from fineshards.cores import usable_cores
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
 from fineshards.shards.counts import Counts
@@ -29,6 +28,7 @@ from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.worker import blocks
+from fineshards.worker.document_encoder import document_encoder
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
 
@@ -52,7 +52,7 @@ class Worker:
     def encoder(self) -> Encoder:
         """The encoder of the job."""
         work = self.work
-        return encoder_of(work.settings, work.checkpoints.storage, work.tokenizer_engine)
+        return document_encoder(work.settings, work.checkpoints.storage, work.tokenizer_engine)
 
     @cached_property
     def judging(self) -> Judging | None:

@@ -32,6 +32,7 @@ class Work:
     keep_checkpoints: bool = False
     fail_on_leak: bool = False
     fail_on_repeats: bool = False
+    allow_constant_mask: bool = False
     inline: bool = False
     hf_token_secret: str | None = None
     shared: bool = False
@@ -57,6 +58,7 @@ class Work:
             keep_checkpoints=config.keep_checkpoints,
             fail_on_leak=config.fail_on_leak,
             fail_on_repeats=config.fail_on_repeats,
+            allow_constant_mask=config.allow_constant_mask,
             inline=inline,
             hf_token_secret=config.hf_token_secret,
             shared=config.share is not None,

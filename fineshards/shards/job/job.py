@@ -33,11 +33,14 @@ from fineshards.text_template import template_parts
 JOB_NAME = "metadata/job.json"
 VOCABULARY_NAME = "metadata/vocabulary.tiktoken"
 TOKENIZER_JSON_NAME = "metadata/tokenizer.json"
+CHAT_TEMPLATE_NAME = "metadata/chat_template.jinja"
 
 # The kinds of tokenizers, and the file that is stored with a dataset for each.
 TIKTOKEN = "tiktoken"
 HUGGINGFACE = "huggingface"
 TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
+# The files that may be stored with the job record.
+STORED_FILES = (*TOKENIZER_FILES.values(), CHAT_TEMPLATE_NAME)
 
 # Increment when the same input and options would give other bytes, blocks or checkpoints.
 # Records of all versions are read, and only jobs of this version are continued.
@@ -59,6 +62,8 @@ class Columns:
         imported: How tokens are read in place of text; None for text.
         template: How the text consists of several columns; None where it is `text` alone.
         scores: Names that a recipe gives to scores, so that no column may have them.
+        conversations: Whether the text is the JSON of a conversation
+            (`sources/formats/conversations.py`).
     """
 
     text: str
@@ -70,6 +75,7 @@ class Columns:
     imported: Imported | None = None
     template: str | None = None
     scores: tuple[str, ...] = ()
+    conversations: bool = False
 
     @property
     def of_text(self) -> tuple[str, ...]:
@@ -116,6 +122,23 @@ class Tokenizer:
 
 
 @dataclass(frozen=True, slots=True)
+class Chat:
+    """How conversations become tokens, except for the template, which is stored with the dataset.
+
+    Args:
+        template_sha256: SHA-256 of `metadata/chat_template.jinja`, as hex.
+        learn: Roles whose messages are learned, sorted.
+        special_strings: Sorted (name, text) pairs that the template may use, such as bos_token.
+        golden_sha256: SHA-256 of the tokens and learned ranges of golden conversations, as hex.
+    """
+
+    template_sha256: str
+    learn: tuple[str, ...]
+    special_strings: tuple[tuple[str, str], ...]
+    golden_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The options that decide the bytes of a dataset, and the block size, which does not.
 
@@ -129,6 +152,7 @@ class Settings:
         shuffle: The order of documents; None for that of their sources.
         recipe: The steps that documents pass before they are tokenized; None if there are none.
         statistics: Whether `metadata/statistics.parquet` is made.
+        chat: How conversations become tokens; None where documents are texts.
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
@@ -147,11 +171,17 @@ class Settings:
     shuffle: Shuffle | None = None
     recipe: RecipeRecord | None = None
     statistics: bool = False
+    chat: Chat | None = None
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
         """NumPy dtype of the tokens in the shards: `<u4` or `<u2`."""
         return DTYPES[self.dtype]
+
+    @property
+    def stored_files(self) -> tuple[str, ...]:
+        """The files that are stored with the job record."""
+        return (self.tokenizer.file, *([CHAT_TEMPLATE_NAME] if self.chat else []))
 
     def differences(self, other: Settings) -> list[str]:
         """How other settings differ from these, by flag; empty if they do not."""
@@ -371,11 +401,12 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    for name in ("others", "optional", "imported", "template", "scores"):
+    for name in ("others", "optional", "imported", "template", "scores", "conversations"):
         if not fields["columns"][name]:
             del fields["columns"][name]
-    if not settings.statistics:
-        del fields["statistics"]
+    for name in ("statistics", "chat"):
+        if not fields[name]:
+            del fields[name]
     if version < 3:
         del fields["shuffle"]
     if version == 1:
@@ -411,7 +442,14 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         shuffle=_shuffle_from_json(fields.get("shuffle")),
         recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,
         statistics=fields.get("statistics") is True,
+        chat=_chat_from_json(fields["chat"]) if "chat" in fields else None,
     )
+
+
+def _chat_from_json(fields: dict[str, Any]) -> Chat:
+    strings = tuple((as_text(name), as_text(text)) for name, text in fields["special_strings"])
+    learn = tuple(map(as_text, fields["learn"]))
+    return from_fields(Chat, fields, learn=learn, special_strings=strings)
 
 
 def _columns_from_json(fields: dict[str, Any]) -> Columns:
@@ -420,7 +458,7 @@ def _columns_from_json(fields: dict[str, Any]) -> Columns:
         for kind in ("others", "optional", "scores")
     }
     imported = from_fields(Imported, fields["imported"]) if "imported" in fields else None
-    found = {"split": None, "template": None} | fields
+    found = {"split": None, "template": None, "conversations": False} | fields
     if found["template"] is not None:
         template_parts(as_text(found["template"]))
     return from_fields(Columns, found, imported=imported, **lists)
@@ -456,7 +494,7 @@ def _companions(file: SourceFile) -> str:
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:
     """The settings as (flag or description, value) pairs."""
     columns, tokenizer, split = settings.columns, settings.tokenizer, settings.split
-    imported = columns.imported
+    imported, chat = columns.imported, settings.chat
     return [
         ("--text_column", columns.text),
         ("--text_template", columns.template),
@@ -464,6 +502,10 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--id_column given", columns.id_required),
         ("columns for the recipe", columns.others),
         ("--statistics", settings.statistics),
+        ("sha256 of --chat_template", chat and chat.template_sha256),
+        ("--learn", chat and " ".join(chat.learn)),
+        ("special tokens of the chat template", chat and chat.special_strings),
+        ("tokens of golden conversations (libraries)", chat and chat.golden_sha256),
         ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),
         ("vocabulary sha256", tokenizer.vocabulary_sha256),

@@ -33,7 +33,7 @@ from fineshards.shards.job.records import (
 )
 from fineshards.shards.job.seal import sealed
 from fineshards.shards.job.source_counts import FileReport
-from fineshards.shards.layout import SPLITS, Layout, table_name
+from fineshards.shards.layout import SPLITS, Layout, files_of
 from fineshards.storage.base import Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
@@ -208,6 +208,7 @@ class Manifest:
             *manifest_checks.in_the_content(self.recorded_content, self.content_fingerprint),
             *manifest_checks.in_the_metadata(job, self.metadata),
             *manifest_checks.in_the_counts(job, self.reports, self.shards, self.totals()),
+            *manifest_checks.in_the_masks(self.settings, self.shards),
             *manifest_checks.in_the_leaks(job, self.leaks, splits),
             *manifest_checks.in_the_repeats(self.generations, self.reports, self.repeats),
         ]
@@ -315,10 +316,7 @@ class Manifest:
                 _file_json(file, report)
                 for file, report in zip(self.files, self.reports, strict=True)
             ),
-            "shards": (
-                _without_none(to_fields(shard)) | {"document_table": table_name(shard.name)}
-                for shard in self.shards
-            ),
+            "shards": (_without_none(to_fields(shard) | _names(shard)) for shard in self.shards),
             "metadata": map(to_fields, self.metadata),
         }
         if self.version < 3:
@@ -495,6 +493,15 @@ def _refuse_mixed_up(storage: Storage, name: str, found: _Numbered, generation: 
             f"of generation {generation}, so no one can tell which {MANIFEST_NAME} is. Copy the "
             "manifests of the dataset again."
         )
+
+
+def _names(shard: ShardRecord) -> dict[str, str | None]:
+    """The other files of a shard; None for one that it does not have."""
+    _, table, mask = files_of(shard.name)
+    return {
+        "document_table": table,
+        "loss_mask": None if shard.mask_bytes is None else mask,
+    }
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

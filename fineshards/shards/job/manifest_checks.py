@@ -10,10 +10,11 @@ import numpy as np
 from fineshards.errors import OutputError, clipped
 from fineshards.shards import npy
 from fineshards.shards.job.generations import Generation
-from fineshards.shards.job.job import FORMAT_VERSION, Job
+from fineshards.shards.job.job import FORMAT_VERSION, Job, Settings
 from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout
+from fineshards.shards.masks import mask_file_bytes
 from fineshards.storage.base import Storage
 
 
@@ -65,7 +66,7 @@ def in_the_content(recorded: str | None, content: str) -> Iterator[str]:
 def in_the_metadata(job: Job, metadata: Sequence[MetadataFile]) -> Iterator[str]:
     """Checks that the files that every dataset has are listed."""
     listed = {file.name for file in metadata}
-    wanted = {job.record_name, job.settings.tokenizer.file}
+    wanted = {job.record_name, *job.settings.stored_files}
     if job.format_version != 1 and not listed >= wanted:
         yield "it has no checksum of the job record, or of the tokenizer's file"
 
@@ -87,6 +88,17 @@ def in_the_counts(
             in_shards = sum(getattr(shard, what) for shard in shards if shard.split == "test")
             if in_files != in_shards:
                 yield f"the files have {in_files} test {what}, the test shards {in_shards}"
+
+
+def in_the_masks(settings: Settings, shards: Sequence[ShardRecord]) -> Iterator[str]:
+    """Checks that shards of conversations have loss masks of their size, and no others do."""
+    for shard in shards:
+        found = (shard.mask_bytes, shard.mask_crc32c is None, shard.learned is None)
+        expected = (mask_file_bytes(shard.tokens), False, False)
+        if found != (expected if settings.chat else (None, True, True)):
+            yield f"{shard.name} has {shard.mask_bytes or 'no'} bytes of loss mask"
+        elif (shard.learned or 0) > shard.tokens:
+            yield f"{shard.learned} tokens of {shard.name} are learned, more than there are"
 
 
 def in_the_leaks(job: Job, leaks: Leaks | None, splits: dict[str, dict[str, int]]) -> Iterator[str]:

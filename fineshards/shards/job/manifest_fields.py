@@ -15,8 +15,9 @@ from fineshards.shards.job.curated_files import (
     statistics_name,
 )
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, generations_from_json
-from fineshards.shards.job.job import JOB_NAME, TOKENIZER_FILES, settings_from_json
+from fineshards.shards.job.job import JOB_NAME, STORED_FILES, settings_from_json
 from fineshards.shards.job.records import (
+    RARE,
     Leaks,
     MetadataFile,
     ShardRecord,
@@ -31,14 +32,13 @@ from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 # What a manifest may name. Its names are opened, so no other name may lead out of the folder.
 _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
 _METADATA_NAME = re.compile(
-    "|".join(map(re.escape, (JOB_NAME, *TOKENIZER_FILES.values(), statistics_name(1))))
+    "|".join(map(re.escape, (JOB_NAME, *STORED_FILES, statistics_name(1))))
     + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
     + rf"|({DECISIONS_FOLDER}|{SCORES_FOLDER})/[0-9]+\.parquet"
     + rf"|{KEYS_FOLDER}/[0-9]+-[0-9]+\.keys"
     + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}((\.job)?\.json|\.statistics\.parquet)"
 )
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
-_UNREDACTED = {"unredacted_crc32c": None}  # recorded only where documents were redacted
 
 _NamedRecord = TypeVar("_NamedRecord", ShardRecord, MetadataFile)
 _Optional = TypeVar("_Optional", Leaks, Sums)
@@ -82,7 +82,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
         ),
         "layout": layout,
         "shards": tuple(
-            _named(_SHARD_NAME, from_fields(ShardRecord, _UNREDACTED | fields, **missing))
+            _named(_SHARD_NAME, from_fields(ShardRecord, dict.fromkeys(RARE) | fields, **missing))
             for fields in content["shards"]
         ),
         "metadata": tuple(

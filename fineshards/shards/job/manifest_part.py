@@ -32,7 +32,9 @@ _SHARD = re.compile(
     rb'  \{\n   "name": "([^"]*)",\n   "split": "[^"]*",\n   "index": \d+,\n   "tokens": \d+,\n'
     rb'   "bytes": (\d+),\n   "crc32c": "([^"]*)",\n   "pieces": \d+,\n   "documents": \d+,\n'
     rb'   "first_document": \d+,\n   "table_bytes": \d+,\n   "table_crc32c": "[^"]*",\n'
-    rb'(?:   "unredacted_crc32c": "([^"]*)",\n)?   "document_table": "[^"]*"\n  \}'
+    rb'(?:   "unredacted_crc32c": "([^"]*)",\n)?'
+    rb'(?:   "mask_bytes": \d+,\n   "mask_crc32c": "([^"]*)",\n   "learned": \d+,\n)?'
+    rb'   "document_table": "[^"]*"(?:,\n   "loss_mask": "[^"]*")?\n  \}'
 )
 
 
@@ -100,8 +102,11 @@ def _sealed_part(stored: bytes) -> ManifestPart | None:
     settings, layout = settings_from_json(head["settings"]), from_fields(Layout, head["layout"])
     eot = settings.tokenizer.eot
     shards = _SHARD.findall(stored, stored.index(b',\n "shards": [', at))
-    lines = [b"%s %s %s\n" % (name, size, now) for name, size, now, _ in shards]
-    stored_bytes = sum(int(size) for _, size, _, _ in shards)
+    lines = [
+        b"%s %s %s%s\n" % (name, size, now, mask and b" " + mask)
+        for name, size, now, _, mask in shards
+    ]
+    stored_bytes = sum(int(size) for _, size, *_ in shards)
     planned_bytes = (
         npy.HEADER_BYTES * layout.windows + layout.tokens * settings.token_dtype.itemsize
     )
@@ -112,7 +117,7 @@ def _sealed_part(stored: bytes) -> ManifestPart | None:
     by_split = {
         split: [
             b"%s %s %s\n" % (name, size, before or now)
-            for name, size, now, before in shards
+            for name, size, now, before, _ in shards
             if name.startswith(split.encode())
         ]
         for split in SPLITS

@@ -44,7 +44,7 @@ def metadata_files(
 ) -> Iterator[MetadataFile]:
     """The record of each file of an output folder; raises OutputError for one of another job."""
     rejected = [entry.name for entry in storage.entries(REJECTED_FOLDER)]
-    names = [JOB_NAME, job.settings.tokenizer.file, *sorted(rejected)]
+    names = [JOB_NAME, *job.settings.stored_files, *sorted(rejected)]
     names += earlier_names(job.generation)
     contents = {name: storage.read(name) for name in names}
     for problem in contradictions(contents, job, reports):
@@ -74,14 +74,13 @@ def contradictions(
                 yield f"{record} lists other redacted documents than the manifest"
         except OutputError as error:
             yield str(error)
-    tokenizer = job.settings.tokenizer
-    if tokenizer.file in contents:
-        found = hashlib.sha256(contents[tokenizer.file]).hexdigest()
-        if found != tokenizer.vocabulary_sha256:
-            yield (
-                f"{tokenizer.file} has sha256 {found}, expected that of the job, "
-                f"{tokenizer.vocabulary_sha256}"
-            )
+    settings, chat = job.settings, job.settings.chat
+    hashes = (settings.tokenizer.vocabulary_sha256, *([chat.template_sha256] if chat else []))
+    for name, expected in zip(settings.stored_files, hashes, strict=True):
+        if name in contents:
+            found = hashlib.sha256(contents[name]).hexdigest()
+            if found != expected:
+                yield f"{name} has sha256 {found}, expected that of the job, {expected}"
     listed = dict.fromkeys((file.path for file in job.files), 0)
     for name in contents:
         if name.startswith(f"{REJECTED_FOLDER}/"):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from fineshards.errors import clipped
+from fineshards.shards.layout import files_of
 
 _Record = TypeVar("_Record")
 
@@ -285,6 +286,10 @@ class ShardRecord:
         table_crc32c: CRC-32C of the document table; None in a manifest of version 1.
         unredacted_crc32c: CRC-32C that the file would have without redactions, by which loaders
             know that nothing has moved; None if no document in it was redacted.
+        mask_bytes: Size of the loss mask in bytes; None unless documents are conversations, as the
+            next two.
+        mask_crc32c: CRC-32C of the loss mask.
+        learned: Tokens in the shard that are learned.
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
@@ -306,6 +311,27 @@ class ShardRecord:
     table_bytes: int | None
     table_crc32c: str | None
     unredacted_crc32c: str | None = None
+    mask_bytes: int | None = None
+    mask_crc32c: str | None = None
+    learned: int | None = None
+
+    def files(self) -> list[tuple[str, int, str]]:
+        """The name, size and checksum of each of its files, as far as they are recorded.
+
+        Returns:
+            The shard, its document table, and its loss mask.
+        """
+        sizes = (self.bytes, self.table_bytes, self.mask_bytes)
+        checksums = (self.crc32c, self.table_crc32c, self.mask_crc32c)
+        return [
+            (name, size, checksum)
+            for name, size, checksum in zip(files_of(self.name), sizes, checksums, strict=True)
+            if size is not None and checksum is not None
+        ]
+
+
+# What a shard's record has only in some datasets, and is None elsewhere.
+RARE = ("unredacted_crc32c", "mask_bytes", "mask_crc32c", "learned")
 
 
 @dataclass(frozen=True, slots=True)

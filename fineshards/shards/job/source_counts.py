@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job.records import ReadRows, from_fields
+from fineshards.shards.job.records import ReadRows, SourceFile, from_fields
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, check_total
 
@@ -137,6 +137,24 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
     return FileReport(
         file, len(summaries), counts, test if in_test else None, hash_of_blocks(hashes)
     )
+
+
+def check_masks(reports: Iterable[FileReport], files: Sequence[SourceFile]) -> None:
+    """Raises InputError for a file of conversations of which all tokens are learned, or none.
+
+    Of a document the EOT in front of it is never learned.
+    """
+    for report in reports:
+        counts = report.counts
+        most = counts.tokens - counts.documents
+        if not counts.documents or 0 < counts.learned < most:
+            continue
+        found = "none" if counts.learned == 0 else "all"
+        raise InputError(
+            f"{files[report.file].path}: {found} of the {most:,} tokens of its "
+            f"{counts.documents:,} conversations would be learned. Check --learn, and the roles "
+            "in the file; --allow_constant_mask takes it as it is."
+        )
 
 
 def hash_of_blocks(hashes: Iterable[str | None]) -> str | None:

@@ -20,6 +20,9 @@ import pyarrow.parquet as pq
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.parquet_file import open_parquet
 
+# Half-open ranges, int64, shape (n, 2).
+Ranges = npt.NDArray[np.int64]
+
 # document: number in the stream, from 0; up to version 2 in the dataset. offset, length: its tokens
 # in this shard, including EOT. start: number of its tokens in earlier shards; 0 if the document
 # begins here, with its EOT. file, row: its source. id: its id in the source, or null.
@@ -42,6 +45,11 @@ _SPLIT_HASH = pa.field("split_hash", pa.uint32(), nullable=False)
 _TEXT_HASH = pa.field("text_hash", pa.uint64(), nullable=False)
 # redacted: the generation that overwrote its tokens (`fineshards redact`); 0 if none did.
 _REDACTED = pa.field("redacted", pa.int32(), nullable=False)
+# learned: of a conversation, the begin and the end of each range of its tokens that is learned, in
+# order; counted from its EOT, wherever a shard cuts it (`masks.py`).
+LEARNED = pa.field(
+    "learned", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False
+)
 
 
 def _hashes(rule: SplitRule, version: int) -> list[pa.Field]:
@@ -51,18 +59,23 @@ def _hashes(rule: SplitRule, version: int) -> list[pa.Field]:
 
 
 def table_schema(rule: SplitRule, version: int) -> pa.Schema:
-    """The columns of a document table in a version of the manifest."""
+    """The columns of a document table in a version of the manifest; those of text.
+
+    A table of conversations also has LEARNED, as its last column.
+    """
     redacted = [_REDACTED] if version > 2 else []
     return pa.schema([*_SCHEMA, *_hashes(rule, version), *redacted])
 
 
-def source_schema(rule: SplitRule) -> pa.Schema:
+def source_schema(rule: SplitRule, chat: bool = False) -> pa.Schema:
     """What Tokenize says of a document: where it comes from, and its hashes.
 
-    file: position of its file in the input. The rest is as in the document tables.
+    file: position of its file in the input. The rest is as in the document tables. chat: whether it
+    is a conversation.
     """
     file = pa.field("file", pa.int32(), nullable=False)
-    return pa.schema([file, *(_SCHEMA.field(name) for name in ("row", "id")), *_hashes(rule, 3)])
+    fields = [file, *(_SCHEMA.field(name) for name in ("row", "id")), *_hashes(rule, 3)]
+    return pa.schema([*fields, LEARNED] if chat else fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,7 @@ class DocumentPiece:
     split_hash: int | None = None
     text_hash: int | None = None
     redacted: int = 0
+    learned: list[int] | None = None
 
 
 class DocumentTable:
@@ -118,9 +132,7 @@ class DocumentTable:
     def read_columns(opened: BinaryIO, schema: pa.Schema, names: list[str]) -> pa.Table:
         """Some columns of a table, and nothing else of it; raises as `read` does."""
         parquet = open_parquet(opened)
-        found = parquet.schema_arrow
-        if not found.equals(schema):
-            raise ValueError(f"has the columns {found.names}, expected {schema.names}")
+        _check_schema(parquet.schema_arrow, schema)
         return parquet.read(columns=names, use_threads=False)
 
     @staticmethod
@@ -146,6 +158,10 @@ class DocumentTable:
             write_page_checksum=True,
         )
         return opened.getvalue()
+
+    def ranges(self) -> Ranges | None:
+        """The ranges of tokens in the shard that are learned; None where that is not recorded."""
+        return learned_ranges(self._table)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -211,13 +227,48 @@ class DocumentTable:
 
 def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A table; raises pyarrow's errors, or ValueError, if it is not one of a schema."""
-    if not table.schema.equals(schema):
-        raise ValueError(f"has the columns {table.schema.names}, expected {schema.names}")
+    _check_schema(table.schema, schema)
     table.validate(full=True)
-    for field in schema:
+    for field in table.schema:
         if not field.nullable and table[field.name].null_count:
             raise ValueError(f"has no {field.name!r} in some rows")
+    if "learned" in table.schema.names and not _are_ranges(table["learned"].combine_chunks()):
+        raise ValueError("has ranges in 'learned' that are none")
     return table
+
+
+def _are_ranges(lists: pa.ListArray) -> bool:
+    """Whether each list has pairs of borders, which grow from 1: an EOT is never learned."""
+    lengths, borders = lists.value_lengths().to_numpy(), lists.flatten().to_numpy()
+    steps = np.diff(borders, prepend=0)
+    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    steps[firsts] = borders[firsts]
+    return not (np.any(lengths % 2) or np.any(steps < 1))
+
+
+def _check_schema(found: pa.Schema, schema: pa.Schema) -> None:
+    """Raises ValueError for a schema that is not a table's, of text or of conversations."""
+    if not (found.equals(schema) or found.equals(schema.append(LEARNED))):
+        raise ValueError(f"has the columns {found.names}, expected {schema.names}")
+
+
+def learned_ranges(table: pa.Table) -> Ranges | None:
+    """Where in its shard the learned tokens of a table's documents are; None without the column.
+
+    Those of a redacted document are not learned.
+    """
+    if "learned" not in table.schema.names:
+        return None
+    lists = table["learned"].combine_chunks()
+    pairs = lists.flatten().to_numpy().reshape(-1, 2)
+    rows = np.repeat(np.arange(len(table)), lists.value_lengths().to_numpy() // 2)
+    rows, pairs = rows[kept := table["redacted"].to_numpy()[rows] == 0], pairs[kept]
+    offset = table["offset"].to_numpy()[rows]
+    end = offset + table["length"].to_numpy()[rows]
+    moved = pairs + (offset - table["start"].to_numpy()[rows])[:, None]
+    found: Ranges = np.clip(moved, offset[:, None], end[:, None])
+    within: Ranges = found[found[:, 0] < found[:, 1]]
+    return within
 
 
 def cut_documents(
@@ -252,10 +303,13 @@ def join_documents(
     paths: of the source files, by index. before: the table of the shorter shard that this one
     continues. However the shard was cut into pieces, the result is the same.
     """
-    schema = table_schema(rule, 3)
-    tables = [part.select(schema.names) for part in parts]
+    tables = [*parts]
     if before is not None:
         tables.insert(0, _with_numbers(before, paths))
+    schema = table_schema(rule, 3)
+    if "learned" in tables[0].schema.names:
+        schema = schema.append(LEARNED)
+    tables = [one.select(schema.names) for one in tables]
     table = pa.concat_tables([one.cast(_numbered(schema)) for one in tables]).combine_chunks()
     used, indices = np.unique(table["file"].to_numpy(), return_inverse=True)
     names = pa.array([paths[file] for file in used.tolist()], pa.string())

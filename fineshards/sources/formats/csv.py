@@ -25,6 +25,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.sources.compression import check_beginning, explained, open_text
+from fineshards.sources.formats.conversations import text_columns
 from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
 
@@ -148,7 +149,7 @@ def _read(
             numbers = _numbers(first, batch.num_rows, bad)
             first, before = int(numbers[-1]) + 1, (numbers, batch)
     # The batch before the end is kept back, to look for the mark in it.
-    if before is None or not _is_end(before[1].column(columns.of_text[0])[-1]):
+    if before is None or not _is_end(before[1].column(text_columns(columns, names)[0])[-1]):
         raise InputError(
             f"{file.path}, after {progress}: ends inside a quoted value. The file is truncated, or "
             "a quote is missing; download it again, or fix it."

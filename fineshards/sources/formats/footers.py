@@ -105,6 +105,11 @@ def column_chunks(
             raise cannot_decode(file, group, group + 1, error) from error
 
 
+def leaves(footer: pq.FileMetaData, column: str) -> list[str]:
+    """The columns of the file that one at the top level consists of: several if it is nested."""
+    return [path for path in _paths(footer) if path == column or path.startswith(f"{column}.")]
+
+
 def is_encrypted(file: SourceFile, footer: pq.FileMetaData, column: str) -> bool:
     """Whether a column is encrypted, by its first row group."""
     try:

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from fineshards.chat.conversation import BadConversation
 from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
@@ -20,6 +21,7 @@ from fineshards.sources.compression import (
     open_text,
     read_lines,
 )
+from fineshards.sources.formats.conversations import conversation_text, text_columns
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows, joined_texts
 
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
@@ -40,7 +42,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
             record = _parse(line)
         except ValueError:
             break
-        for flag, name in _named(columns):
+        for flag, name in _named(columns, record):
             if name not in record:
                 raise InputError(
                     f"{file.path}, line {line_number}: has no field {name!r}; its fields are "
@@ -60,7 +62,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     for line_number, line in _lines(file, opened):
         try:
             batch.add(row, *_parse_row(line, columns), len(line))
-        except ValueError as error:
+        except (BadConversation, ValueError) as error:
             batch.bad.append(BadRow(row, f"line {line_number}, ", str(error)))
         row += 1
         if batch.is_full():
@@ -106,6 +108,9 @@ class _LineBatch:
         )
 
     def _texts(self) -> pa.Array:
+        if self._columns.conversations:
+            found = [record[self._columns.text] for record in self._records]
+            return pa.array(found, pa.large_string())
         parts = {
             name: pa.array(
                 [_json_form(each.get(name)) for each in self._records], pa.large_string()
@@ -132,12 +137,16 @@ def _parse_row(line: bytes, columns: Columns) -> tuple[dict[str, Any], list[str 
     Raises ValueError with the reason if it cannot be a row.
     """
     record = _parse(line)
-    texts = columns.of_text
+    texts = text_columns(columns, record)
     if record.keys().isdisjoint(texts):
         # Not the names of the others, which may be text: reasons stay in the dataset.
         fields = "1 field" if len(record) == 1 else f"{len(record):,} fields"
         names = " or ".join(map(repr, texts))
         raise ValueError(f"has no field {names} (an object of {fields})")
+    if columns.conversations:
+        if _holds_inexact([record.get(name) for name in texts]):
+            raise ValueError("its conversation holds a number of more than 64 bits")
+        conversation, texts = conversation_text(record, columns), ()
     for name in texts:
         value = record.get(name)
         if value is None or isinstance(value, str):
@@ -151,6 +160,8 @@ def _parse_row(line: bytes, columns: Columns) -> tuple[dict[str, Any], list[str 
         raise ValueError(f"its {columns.id!r} is {_kind(id_)}, expected a string or a number")
     others = [_json_text(record.get(name), name, line) for name in columns.others]
     # Integers beyond 64 bits have become floats, which would make different ids equal.
+    if columns.conversations:
+        record[columns.text] = conversation
     as_text = [*texts, columns.id, *LABEL_COLUMNS]
     as_text += [columns.split] if columns.split else []
     inexact = [name for name in as_text if _is_inexact(record.get(name))]
@@ -245,9 +256,9 @@ def _kind(value: object) -> str:
     return "a number"
 
 
-def _named(columns: Columns) -> list[tuple[str, str]]:
+def _named(columns: Columns, record: dict[str, Any]) -> list[tuple[str, str]]:
     """The fields that the first object must have, with the flags that name them."""
-    named = [(columns.text_flag, name) for name in columns.of_text]
+    named = [(columns.text_flag, name) for name in text_columns(columns, record)]
     if columns.id_required:
         named.append(("--id_column", columns.id))
     if columns.split is not None:

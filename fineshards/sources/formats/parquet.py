@@ -18,10 +18,12 @@ import pyarrow.parquet as pq
 from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.sources.formats.conversations import text_columns
 from fineshards.sources.formats.footers import (
     cannot_decode,
     column_chunks,
     is_encrypted,
+    leaves,
     open_source,
     place,
 )
@@ -51,7 +53,9 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     footer = parquet.metadata
     for name in (*([columns.id] if columns.id_required else []), *columns.others):
         next(column_chunks(file, footer, name), None)
-    texts = zip(*(column_chunks(file, footer, name) for name in columns.of_text), strict=True)
+    names = text_columns(columns, parquet.schema_arrow.names)
+    parts = [leaf for name in names for leaf in leaves(footer, name)]
+    texts = zip(*(column_chunks(file, footer, part) for part in parts), strict=True)
     sizes = [
         (
             footer.row_group(group).num_rows,
@@ -111,7 +115,8 @@ def _ranges(
 ) -> list[tuple[int, int]]:
     """The bytes `[start, stop)` of the column chunks that a block is read from."""
     groups = range(block.first_group, block.stop_group)
-    chunks = [chunk for name in names for chunk in column_chunks(file, footer, name, groups)]
+    parts = [leaf for name in names for leaf in leaves(footer, name)]
+    chunks = [chunk for part in parts for chunk in column_chunks(file, footer, part, groups)]
     starts = [
         min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
         for chunk in chunks

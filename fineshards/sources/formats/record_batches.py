@@ -14,6 +14,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
+from fineshards.sources.formats.conversations import conversation_texts, text_columns
 from fineshards.sources.formats.token_lists import check_lists, raw_lists
 from fineshards.sources.rows import LABEL_COLUMNS, Rows, joined_texts
 
@@ -39,7 +40,8 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
     """Raises InputError unless a schema has all columns that are asked for, with usable types."""
     flag = columns.text_flag
     advice = f"Choose one with {flag}." if columns.imported is None else "Give other files."
-    wanted = [(name, advice) for name in columns.of_text]
+    texts = text_columns(columns, schema.names)
+    wanted = [(name, advice) for name in texts]
     if columns.id_required:
         wanted.append((columns.id, "Choose one with --id_column."))
     if columns.split is not None:
@@ -59,9 +61,11 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
                 f"{file.path} has a column {name!r}, and the recipe gives a score that name: "
                 "where could mean either. Give the score another name."
             )
-    for name in columns.of_text:
+    for name in texts:
         kind = schema.field(name).type
-        if columns.imported is not None:
+        if columns.conversations:
+            _check_conversations(file, name, kind)
+        elif columns.imported is not None:
             check_lists(file, name, kind)
         elif columns.template is None and not is_text(kind):
             raise InputError(
@@ -91,13 +95,21 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
             )
 
 
+def _check_conversations(file: SourceFile, name: str, kind: pa.DataType) -> None:
+    if not (is_text(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise InputError(
+            f"{file.path}: column {name!r} has type {kind}, expected lists of messages, or strings "
+            "of their JSON. Choose the column of the messages with --text_column."
+        )
+
+
 def columns_to_read(
     schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
 ) -> list[str]:
     """The columns to read: those that were asked for, and others that the schema has, usable."""
     if columns.imported is not None:
         return [columns.text]
-    named = {*columns.of_text, *columns.others}
+    named = {*text_columns(columns, schema.names), *columns.others}
     if columns.split is not None:
         named.add(columns.split)
     if columns.id_required:
@@ -173,7 +185,13 @@ def rows_of(
     """
     if columns.imported is not None:
         return raw_lists(batch.column(columns.text), numbers)
-    parts = {name: _json_form(batch.column(name)) for name in columns.of_text}
+    reasons: dict[int, str] = {}
+    parts: dict[str, pa.Array] = {}
+    if columns.conversations:
+        texts, reasons = conversation_texts(batch, columns)
+    else:
+        parts = {name: _json_form(batch.column(name)) for name in columns.of_text}
+        texts = joined_texts(columns, parts)
     ids = pa.nulls(batch.num_rows, pa.string())
     # A column that may have another type, if no one asked for it, is not read.
     if columns.id in batch.schema.names and has_text_form(batch.schema.field(columns.id).type):
@@ -203,18 +221,22 @@ def rows_of(
     }
     rows = Rows(
         numbers,
-        joined_texts(columns, parts),
+        texts,
         ids,
         split,
         labels,
         others=others,
         optional=optional,
     )
-    return _without_bad(rows, named, place)
+    return _without_bad(rows, reasons, named, place)
 
 
-def _without_bad(rows: Rows, invalid: dict[str, list[int]], place: Callable[[int], str]) -> Rows:
-    reasons: dict[int, str] = {}
+def _without_bad(
+    rows: Rows,
+    reasons: dict[int, str],
+    invalid: dict[str, list[int]],
+    place: Callable[[int], str],
+) -> Rows:
     for name, indices in invalid.items():
         for index in indices:
             reasons.setdefault(index, f"its {name!r} is not valid UTF-8")

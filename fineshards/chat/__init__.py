@@ -1,0 +1,1 @@
+"""Conversations: from messages to tokens, and which of them are learned."""

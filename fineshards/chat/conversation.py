@@ -1,0 +1,131 @@
+"""A conversation as one text: the canonical JSON that readers make and recipes see.
+
+    {"messages":[{"role":"user","content":"Hello"},...],"tools":[...]}
+
+Compact, in UTF-8. The keys of a message keep their order, because templates write tool calls and
+tools in it. `tools` is left out where there are none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from fineshards.errors import quoted
+
+# Noncharacters, which Unicode reserves for uses within a program. They mark places in a rendered
+# conversation.
+CONTENT, BEGIN, END = "\ufdd0", "\ufdd1", "\ufdd2"
+# Begins the names under which the library knows special tokens.
+HIDDEN = "\U0010fffe"
+_RESERVED = re.compile(f"[{CONTENT}{BEGIN}{END}{HIDDEN}]")
+
+
+class BadConversation(Exception):  # noqa: N818
+    """A row that cannot become a document.
+
+    reason: a sentence without its full stop, that says in which message.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def canonical(row: Mapping[str, Any]) -> str:
+    """The canonical JSON of the conversation in a row.
+
+    row: `messages`, or `prompt` and `completion`, and maybe `tools`; each as objects or as JSON.
+    Other columns are ignored.
+
+    Raises BadConversation if it is not one.
+
+    Example:
+        >>> canonical({"prompt": "Hi", "completion": "Hello"})
+        '{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}'
+    """
+    if row.get("messages") is not None:
+        messages = _listed(row["messages"], "messages")
+    else:
+        messages = [*_turn(row, "prompt", "user"), *_turn(row, "completion", "assistant")]
+    if not messages:
+        raise BadConversation("messages is empty")
+    found = {"messages": [_message(value, n) for n, value in enumerate(messages, 1)]}
+    tools = _listed(row.get("tools") or [], "tools")
+    if not all(isinstance(tool, dict) for tool in tools):
+        raise BadConversation("tools is not a list of objects")
+    if tools:
+        found["tools"] = tools
+    try:
+        text = orjson.dumps(found).decode()
+    except orjson.JSONEncodeError as error:
+        raise BadConversation(f"the conversation cannot be written as JSON ({error})") from error
+    if reserved := _RESERVED.search(text):
+        raise BadConversation(f"the conversation holds U+{ord(reserved[0]):04X}, a noncharacter")
+    return text
+
+
+def without_nulls(value: Any) -> Any:
+    """A value of Arrow without the fields that are null: a struct has the fields of all rows."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [without_nulls(each) for each in value]
+    return value
+
+
+def _listed(value: Any, column: str) -> list[Any]:
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise BadConversation(f"{column} is a text that is not JSON ({error})") from error
+    if not isinstance(value, list):
+        raise BadConversation(f"{column} is not a list but {quoted(value)}")
+    return value
+
+
+def _turn(row: Mapping[str, Any], column: str, role: str) -> list[Any]:
+    """The messages of a prompt or a completion: a text, or messages."""
+    value = row.get(column)
+    if value is None:
+        raise BadConversation(f"there are no messages, and no {column}")
+    return [{"role": role, "content": value}] if isinstance(value, str) else _listed(value, column)
+
+
+def _message(value: Any, number: int) -> dict[str, Any]:
+    """A message without null fields, its content a text."""
+    where = f"message {number}"
+    if not isinstance(value, dict):
+        raise BadConversation(f"{where} is not an object but {quoted(value)}")
+    message = {key: each for key, each in value.items() if each is not None}
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        keys = ", ".join(map(str, value)) or "nothing"
+        raise BadConversation(f"{where} has no role, a text; it has {keys}")
+    if "content" in message:
+        message["content"] = _text(message["content"], f"{where} ({role})")
+    calls = message.get("tool_calls", [])
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise BadConversation(f"{where} ({role}): tool_calls is not a list of objects")
+    return message
+
+
+def _text(content: Any, where: str) -> str:
+    """The text of a content. Parts are joined as they are."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadConversation(f"{where}: content is not a text but {quoted(content)}")
+    texts = []
+    for number, part in enumerate(content, 1):
+        kind = part.get("type") if isinstance(part, dict) else part
+        if not isinstance(part, dict) or kind != "text" or not isinstance(part.get("text"), str):
+            raise BadConversation(
+                f"{where}: part {number} of content is {quoted(kind)}; only text can be learned"
+            )
+        texts.append(part["text"])
+    return "".join(texts)

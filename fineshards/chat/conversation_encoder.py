@@ -1,0 +1,158 @@
+"""Encodes conversations: the tokens of a chat template, and which of them are learned.
+
+The tokens are those of transformers' `apply_chat_template`, except that special strings in what
+people and models wrote are ordinary text.
+
+Learned are the turns of some roles. If these are the assistant's alone and the template has
+`{% generation %}`, it says what is learned. Otherwise a turn is learned from the end of its header
+to its last special token: the header ends where the template asks for an answer, or, of other
+roles, where the content begins. For this the beginning of the conversation is rendered alone, and
+must be the beginning of the whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from fineshards.chat.chat_template import ChatTemplate
+from fineshards.chat.conversation import BEGIN, CONTENT, END, BadConversation
+from fineshards.chat.placed_tokens import EncodedConversation, hidden_names, text_encoder
+from fineshards.chat.rendering import Renderer
+from fineshards.chat.special_strings import SpecialStrings
+from fineshards.encoders.tokenizer_json import TokenizerJson
+from fineshards.encoders.vocabulary import Vocabulary
+
+_ASSISTANT = "assistant"
+_MARK = re.compile(f"([{CONTENT}{BEGIN}{END}])")
+_Messages = Sequence[Mapping[str, Any]]
+
+
+class ConversationEncoder:
+    """Encodes conversations; see `conversation_encoder`. Threads can share one."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        vocabulary: Vocabulary | TokenizerJson,
+        learn: tuple[str, ...],
+    ) -> None:
+        self._eot, self._eot_text = vocabulary.eot, vocabulary.eot_text
+        self._names = hidden_names(vocabulary)
+        self._special = SpecialStrings(self._names)
+        self._texts = text_encoder(vocabulary)
+        self._renderer = Renderer(template.text, dict(template.special_strings))
+        self._learn = learn
+        self._by_tags = self._renderer.has_generation and learn == (_ASSISTANT,)
+
+    def encode(self, conversation: str) -> EncodedConversation:
+        """The tokens of a conversation, given as canonical JSON.
+
+        Raises BadConversation if the template refuses it, or does not show what is learned.
+        """
+        found = orjson.loads(conversation)
+        marked = self._special.marked(found)
+        messages, tools = marked["messages"], marked.get("tools")
+        rendered = self._renderer.render(messages, tools, generation=self._by_tags)
+        if self._by_tags or marked != found:
+            plain = self._renderer.render(found["messages"], found.get("tools"))
+            if plain != _MARK.sub("", rendered):
+                raise BadConversation(
+                    "the chat template writes other text where the content has special strings, "
+                    "or where it marks what is learned"
+                )
+        if not self._by_tags:
+            rendered = self._with_marks(rendered, messages, tools)
+        text, parts = self._parts(rendered)
+        return self._after_eot(self._texts.encode(text, parts))
+
+    def _parts(self, rendered: str) -> tuple[str, list[tuple[int, int]]]:
+        """A rendered text with hidden names, and the ranges that BEGIN and END enclose."""
+        text = self._special.written.sub(lambda found: self._names[found[0]], rendered)
+        pieces: list[str] = []
+        parts: list[tuple[int, int]] = []
+        begins: list[int] = []
+        at = 0
+        for piece in _MARK.split(text):
+            if piece == BEGIN:
+                begins.append(at)
+            elif piece == END and begins:
+                parts.append((begins.pop(), at))
+            elif piece != CONTENT:
+                pieces.append(piece)
+                at += len(piece)
+        return "".join(pieces), parts
+
+    def _with_marks(self, rendered: str, messages: _Messages, tools: Any) -> str:
+        """A rendered text with BEGIN and END around what is learned, found by its beginnings."""
+        pieces, at = [], 0
+        for begin, end in self._turns(rendered, messages, tools):
+            begin = max(begin, at)
+            pieces += [rendered[at:begin], BEGIN, rendered[begin:end], END]
+            at = end
+        return "".join([*pieces, rendered[at:]])
+
+    def _turns(self, whole: str, messages: _Messages, tools: Any) -> Iterator[tuple[int, int]]:
+        for number, message in enumerate(messages):
+            role = message["role"]
+            if role not in self._learn:
+                continue
+            if role == _ASSISTANT:
+                before = self._renderer.render(messages[:number], tools, prompt=True)
+            else:
+                before = self._until_content(messages[: number + 1], tools)
+            after = self._renderer.render(messages[: number + 1], tools)
+            if not whole.startswith(before) or not whole.startswith(after):
+                raise BadConversation(
+                    f"message {number + 1} ({role}): the chat template renders the conversation "
+                    "up to it differently as part of the whole. Mark what is learned in the "
+                    "template with {% generation %}"
+                )
+            end = self._end(after, len(before))
+            if end > len(before):
+                yield len(before), end
+
+    def _until_content(self, messages: _Messages, tools: Any) -> str:
+        """What is rendered before the content of the last message."""
+        last = {**messages[-1], "content": BEGIN}
+        before, found, _ = self._renderer.render([*messages[:-1], last], tools).partition(BEGIN)
+        if not found:
+            raise BadConversation(
+                f"message {len(messages)} ({last['role']}): the chat template does not write its "
+                "content, so it cannot be learned"
+            )
+        return before
+
+    def _end(self, text: str, begin: int) -> int:
+        """Where a turn ends: after its last special token, if only whitespace follows."""
+        specials = [found.end() for found in self._special.written.finditer(text, begin)]
+        ended = specials and not text[specials[-1] :].strip()
+        return specials[-1] if ended else len(text)
+
+    def _after_eot(self, encoded: EncodedConversation) -> EncodedConversation:
+        """Without the EOT that the template begins with; the dataset's stands for it."""
+        tokens, learned = encoded
+        if len(tokens) and tokens[0] == self._eot:
+            tokens, learned = tokens[1:], np.maximum(learned - 1, 0)
+            learned = learned[learned[:, 1] > learned[:, 0]]
+        if (tokens == self._eot).any():
+            raise BadConversation(
+                f"the chat template writes {self._eot_text}, the token that begins documents, "
+                "inside the conversation. Choose another with --eot_token"
+            )
+        return EncodedConversation(tokens, learned.astype(np.int32))
+
+
+def conversation_encoder(
+    template: ChatTemplate, vocabulary: Vocabulary | TokenizerJson, learn: tuple[str, ...]
+) -> ConversationEncoder:
+    """The encoder of a dataset's conversations.
+
+    learn: the roles whose turns are learned. Raises UsageError for a template or a tokenizer that
+    cannot be used.
+    """
+    return ConversationEncoder(template, vocabulary, learn)

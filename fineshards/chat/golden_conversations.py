@@ -1,0 +1,51 @@
+"""Golden conversations, which show whether a worker encodes conversations as the launch did.
+
+The hash of their tokens and of what is learned is part of the job's fingerprint: a worker with
+another version of jinja2, or of the tokenizer's library, may differ, and stops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from fineshards.chat.conversation import BadConversation, canonical
+from fineshards.chat.conversation_encoder import ConversationEncoder
+from fineshards.encoders.golden_texts import GOLDEN_TEXTS
+
+_TURNS = [
+    {"role": ("user", "assistant")[number % 2], "content": text}
+    for number, text in enumerate(GOLDEN_TEXTS)
+]
+_TOOL = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+_CALL = {"type": "function", "function": {"name": "add", "arguments": {"b": 2, "a": "1<2 & é"}}}
+_ANSWER = {"role": "tool", "name": "add", "content": '{"sum": 3}'}
+_GOLDEN: tuple[dict[str, object], ...] = (
+    {"messages": _TURNS},
+    {"messages": [{"role": "system", "content": " Be brief.\n"}, *_TURNS[2:4]]},
+    {
+        "messages": [
+            _TURNS[2],
+            {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+            _ANSWER,
+            _TURNS[3],
+        ],
+        "tools": [{"type": "function", "function": _TOOL}],
+    },
+)
+
+
+def golden_sha256(encoder: ConversationEncoder) -> str:
+    """SHA-256, as hex, of the golden conversations' tokens and learned ranges.
+
+    A template may refuse some, and then every worker must.
+    """
+    digest = hashlib.sha256()
+    for each in _GOLDEN:
+        try:
+            tokens, learned = encoder.encode(canonical(each))
+        except BadConversation:
+            digest.update(b"refused")
+            continue
+        digest.update(len(tokens).to_bytes(8, "little") + tokens.astype("<u4").tobytes())
+        digest.update(learned.astype("<i4").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,147 @@
+"""Renders conversations by a Jinja template as transformers does, without a clock or chance.
+
+The template sees `messages`, `tools`, `documents`, `add_generation_prompt` and the tokenizer's
+special strings. Around what `{% generation %}` encloses it writes BEGIN and END.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from fineshards.chat.conversation import BEGIN, END, BadConversation
+from fineshards.errors import UsageError
+
+_BEGIN, _END = "generation_begins", "generation_ends"
+# Names under which a message may have its reasoning.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+class _Generation(Extension):
+    """{% generation %}...{% endgeneration %}: what the model writes."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Its body, between two variables."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        begin, end = (nodes.Output([nodes.Name(name, "load")]) for name in (_BEGIN, _END))
+        # Variables that are set inside do not exist outside.
+        return [each.set_lineno(line) for each in (begin, nodes.Scope(body), end)]
+
+
+class Renderer:
+    """A compiled template.
+
+    special_strings: bos_token, eos_token and others, by name. Raises UsageError if the template
+    is not one, or depends on a clock.
+
+    Example:
+        >>> Renderer("{{ bos_token }}{{ messages[0].content }}", {"bos_token": "<s>"}).render(
+        ...     [{"role": "user", "content": "Hi"}], None
+        ... )
+        '<s>Hi'
+    """
+
+    def __init__(self, template: str, special_strings: Mapping[str, str]) -> None:
+        self._strings = dict(special_strings)
+        environment = _environment()
+        try:
+            parsed = environment.parse(template)
+            self._template = environment.from_string(parsed)
+        except TemplateError as error:
+            raise UsageError(f"--chat_template: not a template of Jinja ({error}).") from error
+        # Whether it says what the model writes.
+        self.has_generation = any(name.name == _BEGIN for name in parsed.find_all(nodes.Name))
+        if _asks_for_the_time(parsed):
+            raise UsageError(
+                "--chat_template: the template asks for the time (strftime_now), so a dataset "
+                "would depend on the day. Give a copy that has a fixed date instead."
+            )
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Any,
+        *,
+        prompt: bool = False,
+        generation: bool = False,
+    ) -> str:
+        """The text of a conversation.
+
+        prompt: whether the header of the next answer follows. generation: whether BEGIN and END
+        enclose what is in the tags.
+
+        Raises BadConversation if the template refuses it.
+        """
+        marks = (BEGIN, END) if generation else ("", "")
+        try:
+            return self._template.render(
+                self._strings,
+                messages=[*map(_with_reasoning, messages)],
+                tools=tools,
+                documents=None,
+                add_generation_prompt=prompt,
+                **dict(zip((_BEGIN, _END), marks, strict=True)),
+            )
+        # Whatever a program in Jinja may raise.
+        except Exception as error:
+            raise BadConversation(f"the chat template refuses it ({error})") from error
+
+
+def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+@lru_cache
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _as_json
+    environment.globals["raise_exception"] = _refuse
+    # They would make other data each time.
+    del environment.filters["random"], environment.globals["lipsum"]
+    return environment
+
+
+def _as_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own would escape what has a meaning in HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _asks_for_the_time(template: nodes.Template) -> bool:
+    """Whether it calls `strftime_now` without asking first whether it is defined."""
+
+    def named(found: Iterator[Any]) -> bool:
+        return any(isinstance(x.node, nodes.Name) and x.node.name == "strftime_now" for x in found)
+
+    asks = (test for test in template.find_all(nodes.Test) if test.name == "defined")
+    return named(template.find_all(nodes.Call)) and not named(asks)

@@ -1,0 +1,76 @@
+"""The loss mask of a shard of conversations: which of its tokens are learned.
+
+`metadata/masks/train_0017.npy` is `|u1` of shape `(ceil(tokens / 8),)`, with the header of a shard.
+Bit `i % 8` of byte `i // 8` is 1 where token `i` is learned (`numpy.unpackbits` with
+`bitorder="little"`), and unused bits are 0. It is a function of the shard's document table. It does
+not lie beside the shard, because readers that list `train/` would take it for tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.shards import npy
+from fineshards.shards.tables.documents import Ranges
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+MASK_DTYPE = np.dtype(np.uint8)
+# Tokens whose bits are in memory at a time, one byte each.
+_WINDOW = 1 << 20
+
+
+def mask_file_bytes(tokens: int) -> int:
+    """The size in bytes of the mask of a shard of `tokens` tokens."""
+    return npy.file_bytes(-(-tokens // 8), MASK_DTYPE)
+
+
+def mask_content(learned: Ranges, tokens: int) -> bytes:
+    """The file of the mask of a shard of `tokens` tokens.
+
+    learned: ranges of its tokens, in order.
+    """
+    parts = [npy.header(-(-tokens // 8), MASK_DTYPE)]
+    begins, ends = learned[:, 0], learned[:, 1]
+    for start in range(0, tokens, _WINDOW):
+        stop = min(start + _WINDOW, tokens)
+        first = np.searchsorted(ends, start, side="right")
+        last = np.searchsorted(begins, stop, side="left")
+        steps = np.zeros(stop - start + 1, np.int8)
+        # Ranges do not overlap, so no place occurs twice in either line.
+        steps[np.maximum(begins[first:last], start) - start] += 1
+        steps[np.minimum(ends[first:last], stop) - start] -= 1
+        bits = np.cumsum(steps[:-1], dtype=np.int8)
+        parts.append(np.packbits(bits, bitorder="little").tobytes())
+    return b"".join(parts)
+
+
+def mask_fields(content: bytes, learned: Ranges) -> dict[str, Any]:
+    """The fields of a shard's record about its mask. content: of the file. learned: the ranges."""
+    return {
+        "mask_bytes": len(content),
+        "mask_crc32c": checksum_to_base64(crc32c(content)),
+        "learned": int((learned[:, 1] - learned[:, 0]).sum()),
+    }
+
+
+def begins_as(content: bytes, learned: Ranges, tokens: int) -> bool:
+    """Whether the mask of a shard, which may be longer, has these bits of its first tokens."""
+    expected = mask_content(learned, tokens)[npy.HEADER_BYTES :]
+    found = content[npy.HEADER_BYTES :][: len(expected)]
+    whole, rest = divmod(tokens, 8)
+    end, expected_end = (bits_of(packed[whole:], 0, rest) for packed in (found, expected))
+    return found[:whole] == expected[:whole] and np.array_equal(end, expected_end)
+
+
+def bits_of(packed: bytes, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    """Whether each of the tokens `[start, stop)` of a shard is learned, shape (stop - start,).
+
+    packed: the bytes `[start // 8, ceil(stop / 8))` of the mask, without its header.
+    """
+    content = np.frombuffer(packed, MASK_DTYPE)
+    skipped = start % 8
+    bits = np.unpackbits(content, count=skipped + stop - start, bitorder="little")
+    return bits[skipped:].astype(np.bool_)

@@ -1,0 +1,62 @@
+"""The text of a conversation, whatever format it is read from: its canonical JSON.
+
+A row has it in the column that `--text_column` names (`messages`), or in `prompt` and `completion`
+where a file has these instead; and in `tools`, if there is such a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from fineshards.chat.conversation import BadConversation, canonical, without_nulls
+from fineshards.shards.job.job import Columns
+
+_PAIR = ("prompt", "completion")
+_TOOLS = "tools"
+
+
+def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
+    """The columns that a file's texts consist of. names: of all of its columns."""
+    if not columns.conversations:
+        return columns.of_text
+    has_pair = columns.text not in names and {*_PAIR} <= {*names}
+    found = _PAIR if has_pair else (columns.text,)
+    return (*found, _TOOLS) if _TOOLS in names and _TOOLS not in found else found
+
+
+def conversation_text(record: Mapping[str, Any], columns: Columns) -> str | None:
+    """The conversation of a row, null where it has none; raises BadConversation for a bad one."""
+    names = text_columns(columns, record)
+    if all(record.get(name) is None for name in names if name != _TOOLS):
+        return None
+    row = {name: record.get(name) for name in names}
+    if columns.text in row:
+        row["messages"] = row.pop(columns.text)
+    return canonical(row)
+
+
+def conversation_texts(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, dict[int, str]]:
+    """The conversations of a record batch, and why a row has none, by its index."""
+    texts: list[str | None] = []
+    reasons = {}
+    names = text_columns(columns, batch.schema.names)
+    for index, record in enumerate(_records(batch.select(names))):
+        try:
+            texts.append(conversation_text(without_nulls(record), columns))
+        except BadConversation as error:
+            texts.append(None)
+            reasons[index] = error.reason
+    return pa.array(texts, pa.large_string()), reasons
+
+
+def _records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows of a batch; one that is not valid UTF-8 has a value that is no conversation."""
+    try:
+        return [*batch.to_pylist()]
+    except UnicodeDecodeError:
+        if batch.num_rows == 1:
+            return [{batch.schema.names[0]: "text that is not valid UTF-8"}]
+    return [each for row in range(batch.num_rows) for each in _records(batch.slice(row, 1))]

@@ -1,0 +1,124 @@
+"""A conversation's canonical JSON, and what is not a conversation."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineshards.chat import conversation
+from fineshards.chat.conversation import BadConversation, canonical, without_nulls
+
+USER = {"role": "user", "content": "Hi"}
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=20)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+)
+
+
+def test_examples() -> None:
+    assert doctest.testmod(conversation).failed == 0
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"role": st.sampled_from(["user", "assistant", "tool"]), "content": TEXTS},
+            optional={"name": TEXTS, "tool_calls": st.lists(st.dictionaries(TEXTS, VALUES))},
+        ),
+        min_size=1,
+    ),
+    st.lists(st.dictionaries(TEXTS, VALUES)),
+)
+def test_the_json_is_compact_and_keeps_all_keys_in_their_order(
+    messages: list[Any], tools: list[Any]
+) -> None:
+    expected = {"messages": messages} | ({"tools": tools} if tools else {})
+    text = json.dumps(expected, ensure_ascii=False, separators=(",", ":"))
+    found = canonical({"messages": messages, "tools": tools, "id": 7})
+    # orjson escapes DEL and a few characters otherwise than json.
+    assert [*_walk(json.loads(found))] == [*_walk(json.loads(text))]
+    assert canonical({"messages": json.dumps(messages), "tools": json.dumps(tools)}) == found
+
+
+def _walk(value: Any) -> Any:
+    """All values and keys in order, which == of dicts does not compare."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield key
+            yield from _walk(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _walk(each)
+    else:
+        yield value
+
+
+@pytest.mark.parametrize(
+    ("row", "messages"),
+    [
+        ({"prompt": "a", "completion": "b"}, ["user a", "assistant b"]),
+        ({"prompt": [USER], "completion": [{"role": "tool", "content": ""}]}, ["user Hi", "tool "]),
+        ({"messages": None, "prompt": "a", "completion": "b"}, ["user a", "assistant b"]),
+        (
+            {"messages": [{"role": "x", "content": [{"type": "text", "text": t} for t in "ab"]}]},
+            ["x ab"],
+        ),
+    ],
+)
+def test_forms(row: dict[str, Any], messages: list[str]) -> None:
+    found = json.loads(canonical(row))["messages"]
+    assert [f"{each['role']} {each['content']}" for each in found] == messages
+
+
+def test_null_fields_are_absent() -> None:
+    call = {"function": {"name": "f", "arguments": {"a": None, "b": [{"c": None}]}}, "id": None}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert json.loads(canonical({"messages": [message]}))["messages"] == [
+        {"role": "assistant", "tool_calls": [call]}
+    ]
+    assert without_nulls(message) == {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "f", "arguments": {"b": [{}]}}}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({}, "there are no messages, and no prompt"),
+        ({"prompt": "a"}, "there are no messages, and no completion"),
+        ({"messages": []}, "messages is empty"),
+        ({"messages": 7}, "messages is not a list but 7"),
+        ({"messages": "[{]"}, "messages is a text that is not JSON ("),
+        ({"messages": [USER, "x"]}, "message 2 is not an object but 'x'"),
+        (
+            {"messages": [{"from": "a", "value": "b"}]},
+            "message 1 has no role, a text; it has from,",
+        ),
+        ({"messages": [USER | {"content": {}}]}, "message 1 (user): content is not a text but {}"),
+        (
+            {"messages": [USER, USER | {"content": [{"type": "image_url", "image_url": "x"}]}]},
+            "message 2 (user): part 1 of content is 'image_url'; only text can be learned",
+        ),
+        ({"messages": [USER | {"tool_calls": "f"}]}, "message 1 (user): tool_calls is not a list"),
+        ({"messages": [USER], "tools": [7]}, "tools is not a list of objects"),
+        ({"messages": [USER | {"n": 2**70}]}, "the conversation cannot be written as JSON ("),
+        ({"messages": [USER | {"n": "\ud800"}]}, "the conversation cannot be written as JSON ("),
+        (
+            {"messages": [USER | {"n": "\ufdd1"}]},
+            "the conversation holds U+FDD1, a noncharacter",
+        ),
+    ],
+)
+def test_what_is_not_a_conversation_is_refused_with_a_reason(
+    row: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(BadConversation) as caught:
+        canonical(row)
+    assert caught.value.reason.startswith(reason)
