@@ -57,6 +57,7 @@ SECTIONS: dict[str, list[Any]] = {
         fineshards.TokenDataset,
         SampleDocument,
         WholeDocument,
+        fineshards.WholeDocuments,
         fineshards.BatchLoader,
         fineshards.ContextParallel,
         DrawnSample,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fineshards.loader.mixing.mixture import Mixture
     from fineshards.loader.packing import Packing
     from fineshards.loader.token_dataset import TokenDataset
+    from fineshards.loader.whole_documents import WholeDocuments
     from fineshards.maintenance.rebuild import repair
     from fineshards.maintenance.redact import redact
     from fineshards.pipeline.export_run import export
@@ -51,6 +52,7 @@ _HOME = {
     "Packing": "fineshards.loader.packing",
     "Recipe": "fineshards.curation.recipe",
     "TokenDataset": "fineshards.loader.token_dataset",
+    "WholeDocuments": "fineshards.loader.whole_documents",
     "append": "fineshards.pipeline.functions",
     "build": "fineshards.pipeline.functions",
     "estimate": "fineshards.pipeline.functions",
@@ -75,6 +77,7 @@ __all__ = [
     "Packing",
     "Recipe",
     "TokenDataset",
+    "WholeDocuments",
     "__version__",
     "append",
     "build",

@@ -86,7 +86,7 @@ class BatchLoader:
             same shape in every batch. A row that would have more counts its last ones as one.
         balance_attention: True deals the rows of each global batch to the ranks so that the sums of
             their squared document lengths are about equal, which is the work of attention within
-            documents. Needs packing. A global batch keeps its samples.
+            documents. Needs packing or WholeDocuments. A global batch keeps its samples.
         uneven: True allows batches that `world_size` does not divide. The ranks' rows then differ
             by one, so weight each rank's loss by its rows.
 
@@ -178,8 +178,6 @@ class BatchLoader:
             max_documents = checked_integer("max_documents", max_documents, 1)
             if packing is not None:
                 raise UsageError("max_documents of packed rows is an argument of Packing.")
-        if balance_attention and packing is None:
-            raise UsageError("balance_attention needs packing, which knows the documents of rows.")
         share = Share.checked(rank, world_size, sizes, bool(uneven))
         order = Order(seed, shuffle, shuffle_shards, epochs)
         balanced = bool(balance_attention)

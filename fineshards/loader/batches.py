@@ -198,6 +198,8 @@ class Batches:
         self.readers = sources
         if packing is not None:
             self.readers = tuple(PackedSource(each, packing) for each in sources)
+        if shape.balanced and not all(hasattr(each, "work") for each in self.readers):
+            raise UsageError("balance_attention needs packing, which knows the documents of rows.")
         for each in self.sources:
             if hasattr(each, "expect"):
                 each.expect(order.shuffle, order.shuffle_shards)
@@ -344,11 +346,11 @@ class Batches:
 
     def _read(self, located: _Located, memory: Memory) -> Batch:
         length, fields = self._shape.lengths(located.step), self._shape.fields
-        if fields is None:
-            return _cut(self._tokens(located, self._shape.dtype, memory), length)
         if self._shape.balanced:
             rows = self._deal(located)[self.share.rank]
             located = _Located(located.step, located.which[rows], located.numbers[rows])
+        if fields is None:
+            return _cut(self._tokens(located, self._shape.dtype, memory), length)
         most = self._packing.max_documents if self._packing else self._shape.max_documents
         return fields.of(self._rows(located, fields, memory).cut(length), memory, most)
 

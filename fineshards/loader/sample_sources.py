@@ -32,6 +32,8 @@ class Source(Protocol):
       `request_tokens(start, stop)` says which will be read soon, and must not wait for them.
     - `vocabulary_size`, one more than the largest token, makes a BatchLoader check each batch;
       `refuse_unknown(numbers)` then says which file is wrong.
+    - `work(numbers, length)`, the sums of squared document lengths of rows that are cut to
+      `length`, makes `balance_attention` possible.
     - `documents(number)` is what `BatchLoader.explain` needs.
     - `job_fingerprint`, what `fingerprint` was in earlier versions, makes their states loadable.
     """

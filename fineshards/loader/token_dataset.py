@@ -333,7 +333,7 @@ class TokenDataset:
         starts = checked_numbers(indices, len(self)) * self.sequence_length
         self.stream.request(starts.tolist(), self.sequence_length + 1)
         if self._learned is not None:
-            self._learned.request(starts + self._begin + 1)
+            self._learned.request(starts + self._begin + 1, self.sequence_length)
 
     def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Consecutive tokens of the split, wherever samples begin.
@@ -372,7 +372,7 @@ class TokenDataset:
         self.stream.request([start], stop - start)
         if self._learned is not None:
             starts = np.arange(start, stop - self.sequence_length, self.sequence_length)
-            self._learned.request(starts + self._begin + 1)
+            self._learned.request(starts + self._begin + 1, self.sequence_length)
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
@@ -398,9 +398,27 @@ class TokenDataset:
             737
         """
         starts = checked_numbers(indices, len(self)) * self.sequence_length + self._begin + 1
-        counts = self._mask.of(starts, self.sequence_length)
+        return self._counts(starts, self.sequence_length)
+
+    def mask_between(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Which tokens [start, stop) count as labels, as in `loss_mask`.
+
+        Args:
+            start: The first token, from 0, which is the first token of sample 0.
+            stop: The end, exclusive; at most `tokens`.
+
+        Returns:
+            bool, shape (stop - start,).
+
+        Raises:
+            OutputError: A shard's loss mask is missing or damaged.
+        """
+        return self._counts(np.array([self._begin + start]), stop - start)[0]
+
+    def _counts(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
+        counts = self._mask.of(starts, length)
         if self._learned is not None:
-            counts &= self._learned.of(starts)
+            counts &= self._learned.of(starts, length)
         return counts
 
     def boundaries(self, index: int) -> npt.NDArray[np.int64]:

@@ -25,32 +25,28 @@ class LearnedTokens:
         # Bits behind the last token of a full shard.
         self._gap = -self._shard_tokens % 8
         masks = split.of_masks()
-        crossed = (length // self._shard_tokens + 1) * self._gap
-        self._length = length
-        # Of any `length` tokens, wherever in a byte they begin.
-        self._bytes = min(-(-(length + 7 + crossed) // 8), masks.tokens)
-        self._last = masks.tokens - self._bytes
+        self._all_bytes = masks.tokens
         # The sizes are those that fit the masks, not the shards.
-        self._stream = TokenStream(
-            masks, 0, self._bytes, replace(reading, read_bytes=None, cache_bytes=None)
-        )
+        sizes = replace(reading, read_bytes=None, cache_bytes=None)
+        self._stream = TokenStream(masks, 0, -(-length // 8) + 1, sizes)
         self._used = False
 
-    def of(self, starts: Numbers) -> Bools:
+    def of(self, starts: Numbers, length: int) -> Bools:
         """Whether `length` tokens from each start on are learned: bool, shape (n, length)."""
         self._used = True
-        packed = np.empty((len(starts), self._bytes), np.uint8)
-        firsts = self._first_bytes(starts)
+        firsts, count = self._bytes(starts, length)
+        packed = np.empty((len(starts), count), np.uint8)
         self._stream.fill(packed, range(len(starts)), firsts.tolist())
-        tokens = starts[:, np.newaxis] + np.arange(self._length)
+        tokens = starts[:, np.newaxis] + np.arange(length)
         places = tokens + tokens // self._shard_tokens * self._gap - 8 * firsts[:, np.newaxis]
         bits = np.unpackbits(packed, axis=1, bitorder="little").view(np.bool_)
         return np.take_along_axis(bits, places, axis=1)
 
-    def request(self, starts: Numbers) -> None:
+    def request(self, starts: Numbers, length: int) -> None:
         """Asks far storage for the bits of tokens from each start on, once any were needed."""
         if self._used:
-            self._stream.request(self._first_bytes(starts).tolist(), self._bytes)
+            firsts, count = self._bytes(starts, length)
+            self._stream.request(firsts.tolist(), count)
 
     def expect(self, order: ReadingOrder) -> None:
         """Reads for an order from now on."""
@@ -60,5 +56,9 @@ class LearnedTokens:
         """Closes all files. The next use reopens them."""
         self._stream.close()
 
-    def _first_bytes(self, starts: Numbers) -> Numbers:
-        return np.minimum((starts + starts // self._shard_tokens * self._gap) // 8, self._last)
+    def _bytes(self, starts: Numbers, length: int) -> tuple[Numbers, int]:
+        """The byte with the bit of each start, and how many bytes have all bits of each."""
+        crossed = (length // self._shard_tokens + 1) * self._gap
+        count = min(-(-(length + 7 + crossed) // 8), self._all_bytes)
+        firsts = (starts + starts // self._shard_tokens * self._gap) // 8
+        return np.minimum(firsts, self._all_bytes - count), count
