@@ -413,7 +413,10 @@ class TokenDataset:
         Raises:
             OutputError: A shard's loss mask is missing or damaged.
         """
-        return self._counts(np.array([self._begin + start]), stop - start)[0]
+        found: npt.NDArray[np.bool_] = self._counts(np.array([self._begin + start]), stop - start)[
+            0
+        ]
+        return found
 
     def _counts(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
         counts = self._mask.of(starts, length)

@@ -48,7 +48,7 @@ class WholeDocuments:
         >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
         >>> whole = WholeDocuments(dataset)
         >>> len(dataset), len(whole)
-        (552, 553)
+        (552, 556)
         >>> with BatchLoader(whole, 8, fields=("inputs", "targets", "loss_mask")) as loader:
         ...     next(loader)["inputs"].shape
         (8, 1024)
@@ -105,7 +105,8 @@ class WholeDocuments:
         number = range(len(self))[index]
         out = np.empty((1, self.sequence_length + 1), np.uint32)
         self.gather_into(out, np.zeros(1, np.int64), np.array([number]))
-        return out[0]
+        row: npt.NDArray[np.uint32] = out[0]
+        return row
 
     def gather_into(self, out: Samples, rows: Numbers, numbers: Numbers) -> None:
         """Copies rows `numbers` and their last labels to rows of an array; see `Source`."""
@@ -144,8 +145,8 @@ class WholeDocuments:
         cuts = np.arange(length, self.sequence_length + 1, length)
         found = []
         for number in numbers.tolist():
-            ends = [column + end - begin for begin, end, column in self._segments(number)]
-            ends = np.union1d(np.minimum(ends, self.sequence_length), cuts)
+            stops = [column + end - begin for begin, end, column in self._segments(number)]
+            ends = np.union1d(np.minimum(stops, self.sequence_length), cuts)
             found.append(int((np.diff(ends, prepend=0) ** 2).sum()))
         return np.array(found, np.int64)
 

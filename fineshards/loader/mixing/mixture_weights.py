@@ -66,7 +66,7 @@ def linear_schedule(
     stop = checked_integer("stop", stop, start + parts)
     names = list(first)
     before, after = (
-        [Fraction(weight) / sum(map(Fraction, row)) for weight in row]
+        [Fraction(weight) / sum(Fraction(each) for each in row) for weight in row]
         for row in checked_weights(names, first.values(), {1: last}).values()
     )
     found = {}
