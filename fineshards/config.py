@@ -83,8 +83,8 @@ class BuildConfig:
         text_template: Instead of --text_column, a text of several columns, such as
             '{title}\\n\\n{text}'. On the command line \\n, \\t and \\\\ mean line end, tab and
             backslash. {{ and }} are braces.
-        chat_template: Documents are conversations: how they become text. default for the
-            tokenizer's own template, or a file of Jinja.
+        chat_template: Documents are conversations, which this template of Jinja makes text of:
+            tokenizer, which means the tokenizer's own, or a file, or a name such as chatml.
         learn: With --chat_template, the roles whose messages are learned, separated by commas.
             Default: assistant.
         allow_constant_mask: Take files of conversations in which all tokens are learned, or none.

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fineshards.chat.chat_template import CONFIG_FILE, TEMPLATE_FILE
 from fineshards.config import BuildConfig
-from fineshards.encoders.loading import describe_tokenizer
+from fineshards.encoders.loading import describe_tokenizer, recorded
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
-from fineshards.pipeline.chat import describe_chat
 from fineshards.pipeline.imports import (
     FoundInput,
     continued,
@@ -29,7 +29,7 @@ from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
-from fineshards.shards.job.job import Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import Chat, Columns, Job, Settings, Tokenizer
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
@@ -50,6 +50,8 @@ from fineshards.worker.fresh_interpreter import call_apart
 if TYPE_CHECKING:
     from fineshards.sources.places.hub import ResolvedDataset
 
+# Formats of texts alone.
+_WITHOUT_COLUMNS = ("text", "warc", "wet")
 _log = logging.getLogger("fineshards")
 
 
@@ -140,7 +142,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     """
     files, origin, test_files = find_input(config, config.token_layout)
     others, recipe = _curation(config)
-    place = _tokenizer_place(os.fspath(config.tokenizer))
+    place = _tokenizer_place(config)
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     statistics = config.statistics or recipe is not None
     columns = replace(
@@ -151,7 +153,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
         scores=() if recipe is None else tuple(recipe.scores),
     )
     files = settle_input(files, columns, config, test_files)
-    chat, template = describe_chat(config, place, tokenizer, vocabulary)
+    chat, template = _chat(config, place, tokenizer, vocabulary)
     settings = Settings(
         columns=columns,
         tokenizer=tokenizer,
@@ -167,12 +169,14 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     return Job(settings, tuple(files), origin), (vocabulary, *template)
 
 
-def _tokenizer_place(name: str) -> str:
+def _tokenizer_place(config: BuildConfig) -> str:
     """A tokenizer's name or place on the disk, where one on the hub is downloaded to."""
     # The hub's libraries are imported only for what is on it.
     from fineshards.sources.places.hub_tokenizer import fetch_tokenizer, is_on_hub
 
-    return fetch_tokenizer(name) if is_on_hub(name) else name
+    name = os.fspath(config.tokenizer)
+    beside = () if config.chat_template is None else (CONFIG_FILE, TEMPLATE_FILE)
+    return fetch_tokenizer(name, beside) if is_on_hub(name) else name
 
 
 def columns_of(config: BuildConfig) -> Columns:
@@ -277,6 +281,12 @@ def settle_input(
     where a limit ends them.
     """
     found = with_extraction(files, config.extract)
+    plain = next((file for file in files if file.format in _WITHOUT_COLUMNS), None)
+    if columns.conversations and plain is not None:
+        raise UsageError(
+            f"{plain.path} holds no conversations: files of {plain.format} have no columns of "
+            "messages. Leave it out, or leave out --chat_template."
+        )
     if columns.imported is not None:
         found = continued(files, test_files, columns)
     if config.limit is None:
@@ -298,6 +308,20 @@ def _describe(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None
 
     steps = steps_of(config)
     return columns_of_steps(steps), describe_steps(steps, config.keep_keys)
+
+
+def _chat(
+    config: BuildConfig, place: str, tokenizer: Tokenizer, vocabulary: bytes
+) -> tuple[Chat | None, tuple[bytes, ...]]:
+    """The record of the chat template, and the content of its file; None, and none, for texts."""
+    if config.chat_template is None:
+        return None, ()
+    from fineshards.pipeline.chat import describe_chat  # it imports jinja2
+
+    chat, content = describe_chat(
+        config.chat_template, config.roles, place, recorded(tokenizer, vocabulary)
+    )
+    return chat, (content,)
 
 
 def _resolve(config: BuildConfig) -> ResolvedDataset:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fineshards.config import BuildConfig, local_path
-from fineshards.curation.curator import describe
+from fineshards.curation.curator import describe, rewrites
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.recipe import NamedStep, before, make_step
 from fineshards.curation.step import Scorer
@@ -40,6 +40,14 @@ def steps_of(config: BuildConfig) -> list[NamedStep]:
     if config.decontaminate is not None:
         patterns = {"files": [config.decontaminate]}
         steps.append(make_step("decontaminate", patterns, "--decontaminate"))
+    if config.chat_template is not None:
+        for each in steps:
+            if rewrites(each.step):
+                raise UsageError(
+                    f"step {each.use} rewrites texts, and with --chat_template a text is the JSON "
+                    "of a conversation, which it may break. Leave the step out, or rewrite the "
+                    "messages before the build."
+                )
     return steps
 
 

@@ -7,10 +7,13 @@ another version of jinja2, or of the tokenizer's library, may differ, and stops.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from fineshards.chat.conversation import BadConversation, canonical
-from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.encoders.golden_texts import GOLDEN_TEXTS
+
+if TYPE_CHECKING:
+    from fineshards.chat.conversation_encoder import ConversationEncoder
 
 _TURNS = [
     {"role": ("user", "assistant")[number % 2], "content": text}

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
 from fineshards.inspection.find import find_id, find_token
@@ -13,7 +17,7 @@ from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks
 from fineshards.shards.layout import SPLITS
-from fineshards.wording import counted, describe_leaks, describe_splits, shortened
+from fineshards.wording import counted, describe_leaks, describe_splits, share, shortened
 
 # Token ids that are shown of a document.
 _FIRST_IDS = 12
@@ -40,7 +44,8 @@ class Summary:
     read. origin: how the input was named. shuffle_seed: None in the order of the sources.
     fingerprint: of the job. content_fingerprint: equal for equal shards. imported: the layout of
     the token files that it was made of; None if it was made of text. unextracted: pages whose text
-    cannot be extracted, by reason.
+    cannot be extracted, by reason. learned: tokens that are learned; None unless documents are
+    conversations.
     """
 
     folder: str
@@ -66,6 +71,7 @@ class Summary:
     generations: list[GenerationSummary]
     imported: str | None = None
     unextracted: dict[str, int] = field(default_factory=dict)
+    learned: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,8 @@ class ShownDocument:
     document: its number in the shard, of `documents`. number: in the dataset. tokens: all of them,
     of which `[offset, end)` of this shard are in this shard. begins_in, begins_at: the shard and
     the offset of the first. first_ids: the first token ids. redacted: the generation that replaced
-    its tokens by EOT, or 0.
+    its tokens by EOT, or 0. learned: of a conversation, the begin and the end of each range of
+    its tokens that is learned; None of a text. marked: its text with these in brackets.
     """
 
     shard: str
@@ -93,6 +100,8 @@ class ShownDocument:
     first_ids: list[int]
     text: str
     redacted: int = 0
+    learned: list[int] | None = None
+    marked: str | None = None
 
 
 def summarize(dataset: Dataset) -> Summary:
@@ -124,6 +133,7 @@ def summarize(dataset: Dataset) -> Summary:
         generations=_generations(manifest),
         imported=None if imported is None else imported.kind,
         unextracted={each.reason: each.rows for each in manifest.counts().unextracted},
+        learned=manifest.learned,
     )
 
 
@@ -160,6 +170,7 @@ def describe_summary(summary: Summary) -> list[str]:
         *([f"  leaks      {describe_leaks(summary.leaks)}"] if summary.leaks else []),
         f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
         f"{summary.ids:,} ids, EOT {summary.eot} before each document",
+        *_describe_learned(summary),
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
         f"{summary.rejected:,} rejected)",
         *([f"  no text    {_pages(summary.unextracted)}"] if summary.unextracted else []),
@@ -175,6 +186,13 @@ def describe_summary(summary: Summary) -> list[str]:
         f"  job        {summary.fingerprint}",
         *_describe_generations(summary),
     ]
+
+
+def _describe_learned(summary: Summary) -> list[str]:
+    """One line for a dataset of conversations."""
+    if summary.learned is None:
+        return []
+    return [f"  learned    {summary.learned:,} tokens ({share(summary.learned, summary.tokens)})"]
 
 
 def _pages(unextracted: Mapping[str, int]) -> str:
@@ -244,6 +262,7 @@ def _show_piece(dataset: Dataset, position: int, index: int) -> ShownDocument:
     piece = table.piece(index)
     whole = dataset.document(piece.document)
     encoder = load_reference(dataset.manifest.settings.tokenizer, dataset.storage)
+    marked = None if piece.learned is None else _marked(encoder, whole.tokens, piece.learned)
     return ShownDocument(
         shard=shard.name,
         document=index,
@@ -260,7 +279,19 @@ def _show_piece(dataset: Dataset, position: int, index: int) -> ShownDocument:
         first_ids=whole.tokens[:_FIRST_IDS].tolist(),
         text=encoder.decode(whole.tokens),
         redacted=piece.redacted,
+        learned=piece.learned,
+        marked=marked,
     )
+
+
+def _marked(encoder: Encoder, tokens: npt.NDArray[np.uint32], learned: list[int]) -> str:
+    """The text of tokens, with what is learned in brackets."""
+    begins = [0, *learned]
+    parts = [
+        encoder.decode(tokens[begin:end])
+        for begin, end in zip(begins, [*learned, len(tokens)], strict=True)
+    ]
+    return "".join(f"⟦{text}⟧" if number % 2 else text for number, text in enumerate(parts))
 
 
 def describe_document(shown: ShownDocument) -> list[str]:
@@ -279,7 +310,10 @@ def describe_document(shown: ShownDocument) -> list[str]:
     if shown.redacted:
         lines.append(f"  redacted in generation {shown.redacted}: its tokens are EOT")
         return lines
-    return [*lines, "", *shown.text.split("\n")]
+    if shown.learned is not None:
+        learned = sum(shown.learned[1::2]) - sum(shown.learned[::2])
+        lines.append(f"  learned {learned:,}, between ⟦ and ⟧")
+    return [*lines, "", *(shown.marked or shown.text).split("\n")]
 
 
 def _shard_position(dataset: Dataset, name: str) -> int:

@@ -26,7 +26,7 @@ from fineshards.shards.job.job import TIKTOKEN
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.records import JSON_ERRORS, as_text
 from fineshards.shards.job.seal import sealed
-from fineshards.shards.layout import SPLITS
+from fineshards.shards.layout import SPLITS, mask_name
 from fineshards.shards.tables.documents import table_schema
 
 _CONFORMS_TO = (
@@ -198,11 +198,17 @@ def _files(manifest: Manifest, found: Sums) -> Iterator[dict[str, Any]]:
     for shard in manifest.shards:
         about = f"{shard.tokens:,} tokens as a NumPy array of the type {dtype}."
         yield _file(shard.name, _NPY, sizes[shard.name], found[shard.name], about)
+        if shard.mask_bytes is not None:
+            about = f"Which tokens of {shard.name} are learned, a bit for each."
+            mask = mask_name(shard.name)
+            yield _file(mask, _NPY, sizes[mask], found[mask], about)
     about = "What the dataset holds and how it was built, with the size and checksum of each file."
     yield _file(MANIFEST_NAME, _JSON, sizes[MANIFEST_NAME], found[MANIFEST_NAME], about)
     about, kind = f"The tokenizer, {tokenizer.name}.", tokenizer.kind
     format_ = _TEXT if kind == TIKTOKEN else _JSON
     yield _file(tokenizer.file, format_, sizes[tokenizer.file], found[tokenizer.file], about)
+    for name in manifest.settings.stored_files[1:]:
+        yield _file(name, _TEXT, sizes[name], found[name], "The chat template, in Jinja.")
     listed = sums.to_bytes(found)
     about = "The SHA-256 of each file of the dataset."
     yield _file(SUMS_NAME, _TEXT, len(listed), hashlib.sha256(listed).hexdigest(), about)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +11,7 @@ import pyarrow as pa
 
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation import BadConversation
-from fineshards.chat.conversation_encoder import ConversationEncoder, conversation_encoder
 from fineshards.chat.golden_conversations import golden_sha256
-from fineshards.chat.placed_tokens import EncodedConversation
 from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.encoders.loading import load_reference, load_vocabulary
 from fineshards.encoders.token_documents import encoder_of
@@ -20,6 +19,11 @@ from fineshards.errors import FineshardsError
 from fineshards.shards.job.job import CHAT_TEMPLATE_NAME, Settings
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.storage.base import Storage
+
+if TYPE_CHECKING:
+    from fineshards.chat.conversation_encoder import ConversationEncoder
+    from fineshards.encoders.tokenizer_json import TokenizerJson
+    from fineshards.encoders.vocabulary import Vocabulary
 
 
 def document_encoder(settings: Settings, storage: Storage, engine: str | None = None) -> Encoder:
@@ -44,8 +48,14 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
     return ConversationDocuments(encoder, load_reference(tokenizer, storage), tokenizer.eot)
 
 
-# Workers that are forked later share it.
-_conversations = lru_cache(maxsize=1)(conversation_encoder)
+@lru_cache(maxsize=1)  # workers that are forked later share it
+def _conversations(
+    template: ChatTemplate, vocabulary: Vocabulary | TokenizerJson, learn: tuple[str, ...]
+) -> ConversationEncoder:
+    # It imports jinja2, which jobs of texts do without.
+    from fineshards.chat.conversation_encoder import conversation_encoder
+
+    return conversation_encoder(template, vocabulary, learn)
 
 
 class ConversationDocuments(Encoder):
@@ -64,13 +74,13 @@ class ConversationDocuments(Encoder):
             except BadConversation as error:
                 refused.append((index, error.reason))
                 lengths.append(0)
-                learned.append(_NOTHING.learned)
+                learned.append(_NO_RANGES)
             else:
                 parts += [np.array([self._eot], np.uint32), found.tokens]
                 lengths.append(1 + len(found.tokens))
                 learned.append(found.learned + np.int32(1))
         return TokenBatch(
-            np.concatenate([_NOTHING.tokens, *parts]),
+            np.concatenate([np.empty(0, np.uint32), *parts]),
             np.cumsum(lengths, dtype=np.int64),
             by_reference=len(lengths) - 1 - len(refused),
             learned=_lists(learned),
@@ -81,11 +91,11 @@ class ConversationDocuments(Encoder):
         return self._texts.decode(tokens)
 
 
-_NOTHING = EncodedConversation(np.empty(0, np.uint32), np.empty((0, 2), np.int32))
+_NO_RANGES = np.empty((0, 2), np.int32)
 
 
 def _lists(learned: list[npt.NDArray[np.int32]]) -> pa.Array:
     """The ranges of each document, as the document tables have them."""
     offsets = np.cumsum([0, *(each.size for each in learned)], dtype=np.int32)
-    flat = np.concatenate([_NOTHING.learned, *learned]).ravel()
+    flat = np.concatenate([_NO_RANGES, *learned]).ravel()
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=LEARNED.type)

@@ -3,128 +3,200 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from support.build_here import build_here
+from support.conversations import TEMPLATE, Conversation, check, made_up, write
+from support.killed_by_hand import crashes_of
+from support.oracle import files_in
 
 import fineshards
-from fineshards.chat.chat_template import ChatTemplate
-from fineshards.chat.conversation_encoder import conversation_encoder
-from fineshards.encoders.loading import load_vocabulary
+from fineshards.cli.cli import main
+from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.manifest import Manifest
-from fineshards.storage.open import open_storage
 
-TEMPLATE = (
-    "{% for m in messages %}<{{ m['role'] }}>{% generation %}{{ m['content'] }}{% endgeneration %}"
-    "{% endfor %}"
-)
-Conversation = list[dict[str, Any]]
-
-
-def made_up(count: int, seed: int) -> list[Conversation]:
-    """Conversations with and without a system turn, with empty answers."""
-    chosen = random.Random(seed)
-    return [
-        [
-            *([{"role": "system", "content": f"rule {number}"}] if chosen.random() < 0.3 else []),
-            *(
-                {
-                    "role": role,
-                    "content": f"{role} {number} {turn} " + "ä b " * chosen.randrange(40),
-                }
-                for turn in range(chosen.randint(1, 4))
-                for role in ("user", "assistant")
-            ),
-            {"role": "assistant", "content": ""},
-        ]
-        for number in range(count)
-    ]
+Build = Callable[..., Manifest]
 
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> dict[str, list[Conversation]]:
     """A Parquet file of structs and one of JSON lines, and their conversations by path."""
-    first, second = made_up(120, 1), made_up(80, 2)
-    pq.write_table(pa.table({"messages": first}), tmp_path / "a.parquet", row_group_size=25)
-    lines = [json.dumps({"messages": each, "id": "x"}) for each in second]
-    (tmp_path / "b.jsonl").write_text("\n".join(lines))
-    (tmp_path / "chat.jinja").write_text(TEMPLATE)
-    return {str(tmp_path / "a.parquet"): first, str(tmp_path / "b.jsonl"): second}
+    found = {"a.parquet": made_up(120, 1), "b.jsonl": made_up(80, 2)}
+    return {str(write(tmp_path / name, each)): each for name, each in found.items()}
 
 
 @pytest.fixture
-def build(tmp_path: Path, inputs: dict[str, list[Conversation]]) -> Callable[..., Path]:
-    def run(name: str = "out", **options: Any) -> Path:
-        given = {"input": [*inputs], "output": tmp_path / name, "shard_tokens": 5_003}
-        given |= {"chat_template": str(tmp_path / "chat.jinja"), "block_bytes": 4_000}
-        fineshards.build(**given | options)
-        return tmp_path / name
+def build(tmp_path: Path) -> Build:
+    (tmp_path / "chat.jinja").write_text(TEMPLATE)
+
+    def run(**options: Any) -> Manifest:
+        given = {"output": tmp_path / "out", "chat_template": str(tmp_path / "chat.jinja")}
+        return build_here(**{**given, "shard_tokens": 5_003, "block_bytes": 4_000, **options})
 
     return run
-
-
-def check(
-    folder: Path, inputs: dict[str, list[Conversation]], redacted: tuple[str, int] | None = None
-) -> int:
-    """Every document has the tokens and the bits of its conversation; returns how many there are.
-
-    Shards and masks are read by NumPy alone.
-    """
-    storage = open_storage(str(folder))
-    settings = Manifest.load_finished(storage).settings
-    assert settings.chat is not None
-    vocabulary = load_vocabulary(settings.tokenizer, storage)
-    encoder = conversation_encoder(ChatTemplate(TEMPLATE), vocabulary, settings.chat.learn)
-    found: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
-    for shard in sorted(folder.glob("t*/*.npy")):
-        tokens = np.load(shard)
-        mask = np.load(folder / "metadata/masks" / shard.name)
-        assert (mask.dtype, mask.shape) == (np.uint8, (-(-len(tokens) // 8),))
-        bits = np.unpackbits(mask, bitorder="little")
-        assert not bits[len(tokens) :].any()
-        table = pq.read_table(folder / f"metadata/documents/{shard.stem}.parquet")
-        for row in table.to_pylist():
-            part = slice(row["offset"], row["offset"] + row["length"])
-            found.setdefault((row["file"], row["row"]), []).append((tokens[part], bits[part]))
-    eot = settings.tokenizer.eot
-    for (path, row), parts in found.items():
-        messages = [{**each} for each in inputs[path][row]]
-        encoded = encoder.encode(json.dumps({"messages": messages}))
-        tokens = np.concatenate([[eot], encoded.tokens])
-        bits = np.zeros(len(tokens), np.uint8)
-        for begin, end in encoded.learned.tolist():
-            bits[begin + 1 : end + 1] = 1
-        if (path, row) == redacted:
-            tokens[:], bits[:] = eot, 0
-        assert np.array_equal(np.concatenate([each for each, _ in parts]), tokens)
-        assert np.array_equal(np.concatenate([each for _, each in parts]), bits)
-    return len(found)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"workers": 1, "block_bytes": 1 << 20, "test_shards": 1},
+        {"workers": 3},
+        {"block_bytes": 1 << 20, "test_shards": 1, "dtype": "uint32"},
         {"shuffle_seed": 3, "bucket_bytes": 1 << 16},
-        {"dtype": "uint32", "shard_tokens": 97, "assembly": "stream"},
+        {"shard_tokens": 97, "assembly": "stream"},
     ],
     ids=["blocks", "one", "shuffled", "cut"],
 )
 def test_every_token_has_the_bit_of_its_conversation(
-    build: Callable[..., Path], inputs: dict[str, list[Conversation]], options: dict[str, Any]
+    build: Build, tmp_path: Path, inputs: dict[str, list[Conversation]], options: dict[str, Any]
 ) -> None:
-    folder = build(**options)
+    manifest = build(input=[*inputs], **options)
+    folder = tmp_path / "out"
     assert check(folder, inputs) == 200
-    manifest = Manifest.load_finished(open_storage(str(folder)))
-    learned = sum(shard.learned or 0 for shard in manifest.shards)
     masks = [np.load(path) for path in sorted((folder / "metadata/masks").iterdir())]
-    assert learned == sum(int(np.unpackbits(mask).sum()) for mask in masks)
-    assert learned == manifest.totals()["learned"]
-    assert not fineshards.verify(folder, sample="100%").problems
+    learned = sum(int(np.unpackbits(mask).sum()) for mask in masks)
+    assert learned == manifest.learned == manifest.totals()["learned"]
+    assert fineshards.verify(folder, sample="100%").problems == []
+
+
+def test_every_format_gives_the_same_files(build: Build, tmp_path: Path) -> None:
+    """Structs, with the nulls that Parquet fills them with, and JSON, in a column or beside it."""
+    conversations = made_up(30, 5)
+    conversations[3][0]["name"] = "Ann"
+    texts = [json.dumps(each) for each in conversations]
+    structs = pa.table({"messages": conversations})
+    assert structs["messages"][0].as_py()[0]["name"] is None
+    pq.write_table(structs, tmp_path / "structs.parquet")
+    pq.write_table(pa.table({"messages": texts}), tmp_path / "texts.parquet")
+    with pa.ipc.new_file(tmp_path / "x.arrow", structs.schema) as writer:
+        writer.write_table(structs)
+    pacsv.write_csv(pa.table({"messages": texts}), tmp_path / "x.csv")
+    write(tmp_path / "x.jsonl", conversations)
+    shards = []
+    for name in ("structs.parquet", "texts.parquet", "x.arrow", "x.csv", "x.jsonl"):
+        build(input=tmp_path / name, output=tmp_path / name.replace(".", "-"))
+        folder = tmp_path / name.replace(".", "-")
+        shards.append(files_in(folder, ("test", "train", "metadata/masks")))
+    assert all(each == shards[0] for each in shards)
+
+
+def test_a_prompt_and_its_completion_are_two_messages(build: Build, tmp_path: Path) -> None:
+    pairs = [{"prompt": f"Say {n}.", "completion": f"{n}!"} for n in range(20)]
+    pq.write_table(pa.Table.from_pylist(pairs), tmp_path / "pairs.parquet")
+    build(input=tmp_path / "pairs.parquet")
+    names = {"user": "prompt", "assistant": "completion"}
+    expected = [
+        [{"role": role, "content": pair[name]} for role, name in names.items()] for pair in pairs
+    ]
+    assert check(tmp_path / "out", {str(tmp_path / "pairs.parquet"): expected}) == 20
+
+
+def test_conversations_that_cannot_be_encoded_are_bad_rows(build: Build, tmp_path: Path) -> None:
+    """Those without roles as well as those that the template refuses."""
+    refusing = "{% if messages[0].content == 'no' %}{{ raise_exception('not so') }}{% endif %}"
+    (tmp_path / "refusing.jinja").write_text(refusing + TEMPLATE)
+    conversations: list[Any] = made_up(60, 7)
+    conversations[5] = [{"content": "who?"}]
+    conversations[9] = "none"
+    conversations[31][0]["content"] = "no"
+    conversations[40] = None
+    path = write(tmp_path / "c.jsonl", conversations)
+    options = {"chat_template": str(tmp_path / "refusing.jinja"), "input": path}
+    with pytest.raises(InputError, match=r"c.jsonl, line 6, row 5: message 1 has no role"):
+        build(**options)
+    manifest = build(**options, max_bad_rows=3, overwrite=True)
+    counts = manifest.counts()
+    assert (counts.documents, counts.rejected, counts.nulls, counts.rows) == (56, 3, 1, 60)
+    folder = tmp_path / "out"
+    (listed,) = (folder / "metadata/rejected").iterdir()
+    assert [json.loads(line)["row"] for line in listed.read_text().splitlines()] == [5, 9, 31]
+    assert check(folder, {str(path): conversations}) == 56
+    assert fineshards.verify(folder, sample="100%").problems == []
+    before = files_in(folder, ("train", "metadata"))
+    (folder / "train/train_0000.npy").unlink()
+    listed.unlink()
+    assert fineshards.repair(folder).left == []
+    assert files_in(folder, ("train", "metadata")) == before
+
+
+@pytest.mark.parametrize("learn", ["assistant", "nobody"])
+def test_a_file_without_learned_tokens_is_refused_by_its_name(
+    build: Build, tmp_path: Path, learn: str
+) -> None:
+    asked = [[{"role": "user", "content": f"question {n}"}] for n in range(9)]
+    path = write(tmp_path / "asked.jsonl", asked)
+    told = write(tmp_path / "told.jsonl", made_up(9, 1))
+    with pytest.raises(InputError, match=r"asked.jsonl: none of the \d+ tokens of its 9 conv"):
+        build(input=[path, told], learn=learn)
+    manifest = build(input=[path, told], learn=learn, allow_constant_mask=True, overwrite=True)
+    assert bool(manifest.learned) == (learn == "assistant")
+    assert fineshards.verify(tmp_path / "out").problems == []
+
+
+def test_a_file_with_nothing_but_learned_tokens_is_refused(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "all.jinja").write_text(
+        "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
+    )
+    path = write(tmp_path / "c.jsonl", made_up(9, 1))
+    with pytest.raises(InputError, match=r"c.jsonl: all of the 1,\d+ tokens of its 9 conv"):
+        build(input=path, chat_template=str(tmp_path / "all.jinja"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learn": "user", "chat_template": None}, "--learn goes with --chat_template"),
+        ({"learn": "assistant,"}, "--learn must be roles"),
+        ({"text_template": "{a}"}, "exclude each other"),
+        ({"recipe": "steps.toml"}, "step ftfy rewrites texts"),
+        ({"input": "plain.txt"}, "plain.txt holds no conversations"),
+    ],
+)
+def test_what_means_nothing_for_conversations_is_refused(
+    build: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plain.txt").write_text("text\n")
+    Path("steps.toml").write_text("[[steps]]\nuse = 'ftfy'\n")
+    write(tmp_path / "c.jsonl", made_up(3, 1))
+    with pytest.raises(UsageError, match=message):
+        build(**{"input": "c.jsonl", **options})
+
+
+def test_inspect_shows_what_is_learned(
+    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes."}]
+    build(input=write(tmp_path / "c.jsonl", [said]), split_key="row", test_fraction=0)
+    assert main(["inspect", str(tmp_path / "out"), "--document", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "Hello?<|im_end|>\n<|im_start|>assistant\n⟦Yes.⟧<|im_end|>\n" in shown
+    assert main(["inspect", str(tmp_path / "out")]) == 0
+    assert "learned    2 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.kills
+def test_a_build_killed_before_any_file_operation_finishes_its_masks(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text(TEMPLATE)
+    path = write(tmp_path / "c.parquet", made_up(30, 1))
+    flags = [f"--input={path}", f"--chat_template={tmp_path}/chat.jinja", "--shard_tokens=2000"]
+    crashes = crashes_of("crash_driver", tmp_path, 0, 3, *flags, "--block_bytes=1")
+    assert len(crashes) > 5
+    masks = []
+    for crash in crashes:
+        assert crash["status"] == 0, crash
+        assert crash["shards_rewritten"] == [], crash
+        folder = tmp_path / f"crash-{crash['operation']}"
+        masks.append(files_in(folder, ("metadata/masks",)))
+        assert check(folder, {str(path): made_up(30, 1)}) == 30
+    assert all(each == masks[0] for each in masks)

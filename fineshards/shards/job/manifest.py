@@ -238,6 +238,13 @@ class Manifest:
             for split, shards in by_split.items()
         }
 
+    @property
+    def learned(self) -> int | None:
+        """The number of tokens that are learned; None unless documents are conversations."""
+        if self.settings.chat is None:
+            return None
+        return sum(shard.learned or 0 for shard in self.shards)
+
     def first_number(self, split: str) -> int:
         """The number in the dataset of the first document of the stream that a split lies in.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 
 from fineshards.errors import InputError, UsageError
 from fineshards.sources.places.hub_errors import hub_failures, quiet_hub
@@ -24,10 +26,11 @@ def is_on_hub(name: str) -> bool:
     )
 
 
-def fetch_tokenizer(name: str) -> str:
+def fetch_tokenizer(name: str, beside: Iterable[str] = ()) -> str:
     """The path of a repository's tokenizer.json in huggingface_hub's cache.
 
     It is downloaded unless the cache has it. Raises UsageError or InputError if it cannot be.
+    beside: files that are fetched too, if the repository has them.
     """
     quiet_hub()
     from huggingface_hub import constants, errors, hf_hub_download
@@ -36,7 +39,7 @@ def fetch_tokenizer(name: str) -> str:
     flag = f"--tokenizer {name} (no file or folder here)"
     with hub_failures(flag, "model", "the @revision"):
         try:
-            return str(hf_hub_download(repository, _FILE, revision=revision or None))
+            path = str(hf_hub_download(repository, _FILE, revision=revision or None))
         except errors.LocalEntryNotFoundError as error:
             reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it is out of reach"
             raise InputError(
@@ -49,3 +52,7 @@ def fetch_tokenizer(name: str) -> str:
                 f"{flag}: the repository has no {_FILE}. Choose one that has, or give a "
                 "tokenizer.json that transformers has saved from it."
             ) from error
+        for each in beside:
+            with suppress(errors.EntryNotFoundError):
+                hf_hub_download(repository, each, revision=revision or None)
+    return path

@@ -1,0 +1,96 @@
+"""Made-up conversations, and what a dataset of them must hold, by a plain walk over its tables."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fineshards.chat.chat_template import ChatTemplate
+from fineshards.chat.conversation_encoder import conversation_encoder
+from fineshards.encoders.loading import load_vocabulary
+from fineshards.shards.job.manifest import Manifest
+from fineshards.storage.open import open_storage
+
+Conversation = list[dict[str, Any]]
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role }}\n"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>' }}\n{% endfor %}"
+)
+
+
+def made_up(count: int, seed: int) -> list[Conversation]:
+    """Conversations with and without a system turn, with empty answers at their ends."""
+    chosen = random.Random(seed)
+    return [
+        [
+            *([{"role": "system", "content": f"rule {number}"}] if chosen.random() < 0.3 else []),
+            *(
+                {
+                    "role": role,
+                    "content": f"{role} {number} {turn} " + "ä b " * chosen.randrange(40),
+                }
+                for turn in range(chosen.randint(1, 4))
+                for role in ("user", "assistant")
+            ),
+            {"role": "assistant", "content": ""},
+        ]
+        for number in range(count)
+    ]
+
+
+def write(path: Path, conversations: Sequence[Conversation]) -> Path:
+    """Writes conversations as structs of Parquet, or as JSON lines, by the file's ending."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"messages": conversations}), path, row_group_size=25)
+    else:
+        path.write_text("".join(json.dumps({"messages": each}) + "\n" for each in conversations))
+    return path
+
+
+def check(
+    folder: Path,
+    inputs: Mapping[str, Sequence[Conversation]],
+    redacted: Collection[tuple[str, int]] = (),
+) -> int:
+    """Every document has the tokens and bits of its conversation; returns how many there are.
+
+    inputs: the conversations of each source file. redacted: documents that must be gone, by file
+    and row. Shards, masks and tables are read without fineshards.
+    """
+    storage = open_storage(str(folder))
+    settings = Manifest.load_finished(storage).settings
+    assert settings.chat is not None
+    vocabulary = load_vocabulary(settings.tokenizer, storage)
+    encoder = conversation_encoder(ChatTemplate(TEMPLATE), vocabulary, settings.chat.learn)
+    found: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
+    for shard in sorted(folder.glob("t*/*.npy")):
+        tokens = np.load(shard)
+        mask = np.load(folder / "metadata/masks" / shard.name)
+        assert (mask.dtype, mask.shape) == (np.uint8, (-(-len(tokens) // 8),))
+        bits = np.unpackbits(mask, bitorder="little")
+        assert not bits[len(tokens) :].any()
+        for row in pq.read_table(folder / f"metadata/documents/{shard.stem}.parquet").to_pylist():
+            part = slice(row["offset"], row["offset"] + row["length"])
+            found.setdefault((row["file"], row["row"]), []).append((tokens[part], bits[part]))
+    eot = settings.tokenizer.eot
+    for (path, row), parts in found.items():
+        encoded = encoder.encode(json.dumps({"messages": inputs[path][row]}))
+        tokens = np.concatenate([[eot], encoded.tokens])
+        bits = np.zeros(len(tokens), np.uint8)
+        for begin, end in encoded.learned.tolist():
+            bits[begin + 1 : end + 1] = 1
+        if (path, row) in redacted:
+            tokens[:], bits[:] = eot, 0
+        else:
+            assert 0 < bits.sum() < len(bits) - 1
+        assert np.array_equal(np.concatenate([each for each, _ in parts]), tokens)
+        assert np.array_equal(np.concatenate([each for _, each in parts]), bits)
+    return len(found)
