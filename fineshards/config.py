@@ -120,6 +120,11 @@ class BuildConfig:
             OWNER/NAME@REVISION. ./NAME is a path, where NAME is an encoding. Default: cl100k_base.
         eot_token: The special token that begins each document. Default: <|endoftext|>, if there
             is one.
+        fim: Rearrange a share of the documents so that a model learns to fill in the middle, and
+            of these a share with the suffix first, such as 0.5,0.5. A hash of its place decides
+            each document. Default: none.
+        fim_tokens: With --fim, the special tokens before a prefix, a middle and a suffix, by name
+            or id, such as '<|fim_prefix|>,<|fim_middle|>,<|fim_suffix|>'.
         dtype: Type of the tokens in the shards. auto is uint16 where every id of the tokenizer
             fits. Default: uint32.
         shard_tokens: Tokens per shard. Default: 100,000,000.
@@ -205,6 +210,8 @@ class BuildConfig:
     s3_endpoint: str | None = _flag(None, _OUTPUT, "URL")
     tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
     eot_token: str | None = _flag(None, _TOKENIZER, "TEXT", decides=True)
+    fim: str | None = _flag(None, _TOKENIZER, "RATES", decides=True)
+    fim_tokens: str | None = _flag(None, _TOKENIZER, "NAMES", decides=True)
     dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT, decides=True)
     shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1, decides=True)
     shuffle_seed: int | None = _flag(None, _OUTPUT, "S", decides=True)
@@ -255,6 +262,7 @@ class BuildConfig:
         if self.text_template is not None:
             self._check_template(self.text_template)
         self._check_chat()
+        self._check_fim()
         if self.append:
             self._check_append()
         elif self.fail_on_repeats:
@@ -270,7 +278,7 @@ class BuildConfig:
         if self.split_key is not None:
             self._check_split_key(self.split_key)
         if self.test_fraction is not None:
-            self._settle("test_fraction", _simplest(self.test_fraction))
+            self._settle("test_fraction", _simplest("test_fraction", self.test_fraction))
 
     @property
     def token_layout(self) -> str | None:
@@ -350,6 +358,21 @@ class BuildConfig:
             raise UsageError("--text_template and --chat_template exclude each other; give one.")
         elif not self.roles or "" in self.roles:
             raise UsageError(f"--learn must be roles, such as assistant, got {quoted(self.learn)}.")
+
+    def _check_fim(self) -> None:
+        if (self.fim is None) != (self.fim_tokens is None):
+            raise UsageError("--fim and --fim_tokens go together; give both, or none.")
+        if self.fim is None:
+            return
+        if self.chat_template is not None:
+            raise UsageError("--fim and --chat_template exclude each other; give one.")
+        rates = self.fim.split(",")
+        if len(rates) != 2:
+            raise UsageError(
+                f"--fim must be two shares, of documents and of those with the suffix first, such "
+                f"as 0.5,0.5, got {quoted(self.fim)}."
+            )
+        self._settle("fim", ",".join(_simplest("fim", rate) for rate in rates))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -504,7 +527,7 @@ def _allowance(value: int | str) -> int | str:
     )
 
 
-def _simplest(value: str | float | Fraction) -> str:
+def _simplest(name: str, value: str | float | Fraction) -> str:
     """A fraction in lowest terms, so that 0.1, "0.10" and "1/10" are the same job."""
     try:
         if isinstance(value, bool) or _LONG_EXPONENT.search(str(value)):
@@ -514,13 +537,13 @@ def _simplest(value: str | float | Fraction) -> str:
         written = str(fraction)
     except (TypeError, ValueError, ArithmeticError):
         raise UsageError(
-            f"--test_fraction must be a number such as 0.1, got {quoted(str(value))}."
+            f"--{name} must be a number such as 0.1, got {quoted(str(value))}."
         ) from None
     if not 0 <= fraction <= 1:
-        raise UsageError(f"--test_fraction must lie between 0 and 1, got {value}.")
+        raise UsageError(f"--{name} must lie between 0 and 1, got {value}.")
     if 0 < fraction < _LEAST_FRACTION:
         raise UsageError(
-            f"--test_fraction must be 0 or at least {_LEAST_FRACTION}, got {value}: a smaller one "
+            f"--{name} must be 0 or at least {_LEAST_FRACTION}, got {value}: a smaller one "
             "chooses no document."
         )
     return written

@@ -13,7 +13,7 @@ _OWN = ("eot_side", "source_dtype", "test_input", "verify_text")
 NEED_TEXT = (
     *("dataset", "dataset_config", "dataset_split", "dataset_revision"),
     *("text_column", "text_template", "id_column"),
-    *("chat_template", "learn", "allow_constant_mask"),
+    *("chat_template", "learn", "allow_constant_mask", "fim", "fim_tokens"),
     *("extract", "recipe", "where", "dedup", "decontaminate", "keep_keys", "statistics"),
     *("tokenizer_engine", "max_bad_rows"),
 )

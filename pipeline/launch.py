@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fineshards.chat.chat_template import CONFIG_FILE, TEMPLATE_FILE
+from fineshards.chat.chat_template import BESIDE
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer, recorded
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
@@ -29,7 +29,7 @@ from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
-from fineshards.shards.job.job import Chat, Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import Chat, Columns, FillInMiddle, Job, Settings, Tokenizer
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
@@ -142,7 +142,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     """
     files, origin, test_files = find_input(config, config.token_layout)
     others, recipe = _curation(config)
-    place = _tokenizer_place(config)
+    place = _tokenizer_place(os.fspath(config.tokenizer), config.chat_template is not None)
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     statistics = config.statistics or recipe is not None
     columns = replace(
@@ -165,18 +165,38 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
         recipe=recipe,
         statistics=statistics,
         chat=chat,
+        fim=_fill_in_middle(config, tokenizer),
     )
     return Job(settings, tuple(files), origin), (vocabulary, *template)
 
 
-def _tokenizer_place(config: BuildConfig) -> str:
-    """A tokenizer's name or place on the disk, where one on the hub is downloaded to."""
+def _tokenizer_place(name: str, chats: bool) -> str:
+    """A tokenizer's name or place on the disk, where one on the hub is downloaded to.
+
+    chats: whether the files of its chat template are wanted too.
+    """
     # The hub's libraries are imported only for what is on it.
     from fineshards.sources.places.hub_tokenizer import fetch_tokenizer, is_on_hub
 
-    name = os.fspath(config.tokenizer)
-    beside = () if config.chat_template is None else (CONFIG_FILE, TEMPLATE_FILE)
-    return fetch_tokenizer(name, beside) if is_on_hub(name) else name
+    return fetch_tokenizer(name, BESIDE if chats else ()) if is_on_hub(name) else name
+
+
+def _fill_in_middle(config: BuildConfig, tokenizer: Tokenizer) -> FillInMiddle | None:
+    """Raises UsageError for tokens that are not three special tokens."""
+    if config.fim is None or config.fim_tokens is None:
+        return None
+    special = dict(tokenizer.special_tokens)
+    by_name = special | {str(id_): id_ for id_ in special.values()}
+    names = [name.strip() for name in config.fim_tokens.split(",")]
+    ids = {by_name[name] for name in names if name in by_name} - {tokenizer.eot}
+    if len(names) != 3 or len(ids) != 3:
+        raise UsageError(
+            f"--fim_tokens {config.fim_tokens}: give three special tokens of {tokenizer.name}, of "
+            f"a prefix, a middle and a suffix. It has {', '.join(special) or 'none'}, and "
+            "documents begin with the EOT."
+        )
+    rate, _, spm_rate = config.fim.partition(",")
+    return FillInMiddle(rate, spm_rate, *(by_name[name] for name in names))
 
 
 def columns_of(config: BuildConfig) -> Columns:

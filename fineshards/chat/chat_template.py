@@ -16,7 +16,7 @@ from fineshards.suggestions import did_you_mean
 
 # The value of `--chat_template` for the one that comes with the tokenizer.
 OF_TOKENIZER = "tokenizer"
-CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
+CONFIG_FILE, TEMPLATE_FILE = BESIDE = ("tokenizer_config.json", "chat_template.jinja")
 _BUILT_IN = files("fineshards.chat") / "templates"
 _SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
@@ -95,14 +95,13 @@ def _config(folder: str) -> dict[str, Any]:
 
 
 def _read(path: str) -> str | None:
-    """The text of a file; None if it does not exist."""
-    folder, _, name = path.rpartition("/")
+    """The text of a file; None if there is none."""
+    folder, separator, name = path.rpartition("/")
+    data = open_storage(folder or separator or ".").read_if_there(name)
     try:
-        return open_storage(folder or ".").read(name).decode()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--chat_template {path}: cannot be read ({error}).") from error
+        return None if data is None else data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--chat_template: {path} is not UTF-8 ({error}).") from error
 
 
 def _parsed(text: str, path: str) -> dict[str, Any]:

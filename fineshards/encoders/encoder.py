@@ -64,6 +64,13 @@ class Encoder(ABC):
     def encode(self, texts: pa.Array) -> TokenBatch:
         """Encodes strings (large_string without nulls, shape (documents,)) as documents."""
 
+    def encode_at(self, texts: pa.Array, file: int, rows: npt.NDArray[np.int64]) -> TokenBatch:
+        """Encodes documents whose places in the input may count too.
+
+        file: the position of their file in the input. rows: their row numbers, shape (documents,).
+        """
+        return self.encode(texts)
+
     @abstractmethod
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         """Decodes tokens to text, without EOTs. Incomplete characters become U+FFFD."""

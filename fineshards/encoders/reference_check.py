@@ -26,13 +26,13 @@ def encode_compared(
     numbers, int64, shape (n,); they determine which documents are compared. Raises FineshardsError
     for the first document whose tokens differ.
     """
-    encoded = encoder.encode(texts)
+    encoded = encoder.encode_at(texts, file.index, rows)
     if encoder.reference is encoder:
         return encoded, 0
     places = np.flatnonzero(sampled(rows, COMPARED_SHARE, salt=file.index))
     if not places.size:
         return encoded, 0
-    expected = encoder.reference.encode(texts.take(pa.array(places)))
+    expected = encoder.reference.encode_at(texts.take(pa.array(places)), file.index, rows[places])
     for number, place in enumerate(places.tolist()):
         if not np.array_equal(encoded.document(place), expected.document(number)):
             raise FineshardsError(

@@ -192,7 +192,9 @@ def _describe_learned(summary: Summary) -> list[str]:
     """One line for a dataset of conversations."""
     if summary.learned is None:
         return []
-    return [f"  learned    {summary.learned:,} tokens ({share(summary.learned, summary.tokens)})"]
+    return [
+        f"  learned    {counted(summary.learned, 'token')} ({share(summary.learned, summary.tokens)})"
+    ]
 
 
 def _pages(unextracted: Mapping[str, int]) -> str:

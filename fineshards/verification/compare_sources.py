@@ -179,7 +179,7 @@ class _ChosenDocuments:
             return
         if judging is not None:
             documents = replace(documents, texts=judging.texts(file, documents).texts)
-        encoded = encoder.encode(documents.texts)
+        encoded = encoder.encode_at(documents.texts, file.index, documents.numbers)
         rule = dataset.manifest.settings.split
         sources = documents.sources(file.index, rule).to_pylist()
         for index, source in enumerate(sources):

@@ -13,6 +13,7 @@ from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation import BadConversation
 from fineshards.chat.golden_conversations import golden_sha256
 from fineshards.encoders.encoder import Encoder, TokenBatch
+from fineshards.encoders.fill_in_middle import MiddleEncoder
 from fineshards.encoders.loading import load_reference, load_vocabulary
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError
@@ -34,18 +35,19 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
     """
     chat, tokenizer = settings.chat, settings.tokenizer
     if chat is None:
-        return encoder_of(settings, storage, engine)
+        encoder = encoder_of(settings, storage, engine)
+        return encoder if settings.fim is None else MiddleEncoder(encoder, settings.fim)
     text = storage.read(CHAT_TEMPLATE_NAME).decode()
     template = ChatTemplate(text, chat.special_strings)
-    encoder = _conversations(template, load_vocabulary(tokenizer, storage), chat.learn)
-    golden = golden_sha256(encoder)
+    conversations = _conversations(template, load_vocabulary(tokenizer, storage), chat.learn)
+    golden = golden_sha256(conversations)
     if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
         raise FineshardsError(
             f"{CHAT_TEMPLATE_NAME} gives other tokens for golden conversations (sha256 {golden}) "
             f"than at launch (sha256 {chat.golden_sha256}). Restore the file, and install the "
             "pinned requirements on every worker."
         )
-    return ConversationDocuments(encoder, load_reference(tokenizer, storage), tokenizer.eot)
+    return ConversationDocuments(conversations, load_reference(tokenizer, storage), tokenizer.eot)
 
 
 @lru_cache(maxsize=1)  # workers that are forked later share it

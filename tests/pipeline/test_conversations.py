@@ -176,13 +176,25 @@ def test_what_means_nothing_for_conversations_is_refused(
 def test_inspect_shows_what_is_learned(
     build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes."}]
+    said = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes"}]
     build(input=write(tmp_path / "c.jsonl", [said]), split_key="row", test_fraction=0)
     assert main(["inspect", str(tmp_path / "out"), "--document", "0"]) == 0
     shown = capsys.readouterr().out
-    assert "Hello?<|im_end|>\n<|im_start|>assistant\n⟦Yes.⟧<|im_end|>\n" in shown
+    assert "Hello?<|im_end|>\n<|im_start|>assistant\n⟦Yes⟧<|im_end|>\n" in shown
     assert main(["inspect", str(tmp_path / "out")]) == 0
-    assert "learned    2 tokens" in capsys.readouterr().out
+    assert "learned    1 token" in capsys.readouterr().out
+
+
+@pytest.mark.curation
+def test_steps_see_the_json_of_a_conversation(build: Build, tmp_path: Path) -> None:
+    conversations = made_up(40, 3)
+    paths = [write(tmp_path / name, conversations) for name in ("a.parquet", "b.jsonl")]
+    manifest = build(input=paths, where="text LIKE '%\"role\":\"system\"%'", dedup="exact")
+    kept = [each for each in conversations if each[0]["role"] == "system"]
+    counts = manifest.counts()
+    assert (counts.documents, counts.documents_dropped) == (len(kept), 80 - len(kept))
+    assert check(tmp_path / "out", {str(path): conversations for path in paths}) == len(kept)
+    assert fineshards.verify(tmp_path / "out", sample="100%").problems == []
 
 
 @pytest.mark.kills

@@ -229,7 +229,10 @@ class _Handler(BaseHTTPRequestHandler):
         commit, root = self._commit(repository, match[2])
         path = root / unquote(match[3])
         if not path.is_file():
-            raise HubError(404, "EntryNotFound", "Entry not found")
+            # The commit tells a client's cache where the file does not exist.
+            headers = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit}
+            self._send(404, b"Entry not found", headers)
+            return
         described = self._describe(root, path)
         headers = {"X-Repo-Commit": commit, "ETag": f'"{described["oid"]}"'}
         if "lfs" not in described:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,25 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
+class FillInMiddle:
+    """Which documents are rearranged to fill in the middle: see `encoders/fill_in_middle.py`.
+
+    Args:
+        rate: The share of documents, a fraction in lowest terms.
+        spm_rate: The share of these whose suffix is first.
+        prefix: Id of the special token before a prefix.
+        middle: Id of the special token before a middle.
+        suffix: Id of the special token before a suffix.
+    """
+
+    rate: str
+    spm_rate: str
+    prefix: int
+    middle: int
+    suffix: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The options that decide the bytes of a dataset, and the block size, which does not.
 
@@ -153,6 +173,7 @@ class Settings:
         recipe: The steps that documents pass before they are tokenized; None if there are none.
         statistics: Whether `metadata/statistics.parquet` is made.
         chat: How conversations become tokens; None where documents are texts.
+        fim: Which documents are rearranged to fill in the middle; None if none are.
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
@@ -172,6 +193,7 @@ class Settings:
     recipe: RecipeRecord | None = None
     statistics: bool = False
     chat: Chat | None = None
+    fim: FillInMiddle | None = None
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -404,7 +426,7 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     for name in ("others", "optional", "imported", "template", "scores", "conversations"):
         if not fields["columns"][name]:
             del fields["columns"][name]
-    for name in ("statistics", "chat"):
+    for name in ("statistics", "chat", "fim"):
         if not fields[name]:
             del fields[name]
     if version < 3:
@@ -443,6 +465,7 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,
         statistics=fields.get("statistics") is True,
         chat=_chat_from_json(fields["chat"]) if "chat" in fields else None,
+        fim=_fim_from_json(fields["fim"], size) if "fim" in fields else None,
     )
 
 
@@ -450,6 +473,16 @@ def _chat_from_json(fields: dict[str, Any]) -> Chat:
     strings = tuple((as_text(name), as_text(text)) for name, text in fields["special_strings"])
     learn = tuple(map(as_text, fields["learn"]))
     return from_fields(Chat, fields, learn=learn, special_strings=strings)
+
+
+def _fim_from_json(fields: dict[str, Any], size: int) -> FillInMiddle:
+    found = from_fields(FillInMiddle, fields)
+    rates = (found.rate, found.spm_rate)
+    if not all(FRACTION.fullmatch(rate) and Fraction(rate) <= 1 for rate in rates):
+        raise ValueError(f"unknown shares {rates}")
+    if max(found.prefix, found.middle, found.suffix) >= size:
+        raise ValueError(f"{size} is not the size of its tokenizer")
+    return found
 
 
 def _columns_from_json(fields: dict[str, Any]) -> Columns:
@@ -494,7 +527,7 @@ def _companions(file: SourceFile) -> str:
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:
     """The settings as (flag or description, value) pairs."""
     columns, tokenizer, split = settings.columns, settings.tokenizer, settings.split
-    imported, chat = columns.imported, settings.chat
+    imported, chat, fim = columns.imported, settings.chat, settings.fim
     return [
         ("--text_column", columns.text),
         ("--text_template", columns.template),
@@ -506,6 +539,8 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--learn", chat and " ".join(chat.learn)),
         ("special tokens of the chat template", chat and chat.special_strings),
         ("tokens of golden conversations (libraries)", chat and chat.golden_sha256),
+        ("--fim", fim and f"{fim.rate},{fim.spm_rate}"),
+        ("--fim_tokens", fim and (fim.prefix, fim.middle, fim.suffix)),
         ("kind of tokenizer", tokenizer.kind),
         ("--tokenizer", tokenizer.name),
         ("vocabulary sha256", tokenizer.vocabulary_sha256),

@@ -56,6 +56,9 @@ _LIBRARIES = (
     "xxhash",
 )
 
+# Those that can change the bytes of one of conversations, in addition.
+_OF_CHATS = ("jinja2",)
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -179,7 +182,8 @@ class Manifest:
             shards=tuple(sorted(records, key=lambda record: (record.split, record.index))),
             metadata=tuple(sorted(metadata, key=lambda file: file.name)),
             generations=job.generations,
-            versions={"python": platform.python_version()} | _installed(_LIBRARIES),
+            versions={"python": platform.python_version()}
+            | _installed((*_LIBRARIES, *(_OF_CHATS if job.settings.chat else ()))),
             leaks=leaks,
         ).with_content_recorded()
         for problem in manifest.contradictions():
@@ -202,13 +206,15 @@ class Manifest:
             []
         """
         job, splits = self.job, self.splits()
+        redacts = any(generation.redacted for generation in self.generations)
+        learned = None if redacts else self.totals().get("learned", 0)
         return [
             *manifest_checks.in_the_job(job, self.fingerprint),
             *manifest_checks.in_the_shards(self.layout, self.shards, self.settings.token_dtype),
             *manifest_checks.in_the_content(self.recorded_content, self.content_fingerprint),
             *manifest_checks.in_the_metadata(job, self.metadata),
             *manifest_checks.in_the_counts(job, self.reports, self.shards, self.totals()),
-            *manifest_checks.in_the_masks(self.settings, self.shards),
+            *manifest_checks.in_the_masks(self.settings, self.shards, learned),
             *manifest_checks.in_the_leaks(job, self.leaks, splits),
             *manifest_checks.in_the_repeats(self.generations, self.reports, self.repeats),
         ]

@@ -90,8 +90,16 @@ def in_the_counts(
                 yield f"the files have {in_files} test {what}, the test shards {in_shards}"
 
 
-def in_the_masks(settings: Settings, shards: Sequence[ShardRecord]) -> Iterator[str]:
-    """Checks that shards of conversations have loss masks of their size, and no others do."""
+def in_the_masks(
+    settings: Settings, shards: Sequence[ShardRecord], learned: int | None
+) -> Iterator[str]:
+    """Checks that shards of conversations have loss masks of their size, and no others do.
+
+    learned: by the counts of the source files; None where documents were redacted since.
+    """
+    in_shards = sum(shard.learned or 0 for shard in shards)
+    if learned not in (None, in_shards):
+        yield f"the files have {learned} learned tokens, the shards {in_shards}"
     for shard in shards:
         found = (shard.mask_bytes, shard.mask_crc32c is None, shard.learned is None)
         expected = (mask_file_bytes(shard.tokens), False, False)

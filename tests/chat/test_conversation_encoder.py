@@ -1,0 +1,202 @@
+"""Tokens of conversations and what is learned, compared with plain definitions."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import pytest
+from support.chat_families import DOCUMENT, FAMILIES, Family, made_up, without_tags
+
+from fineshards.chat.chat_template import ChatTemplate, find_chat_template
+from fineshards.chat.conversation import BadConversation, canonical
+from fineshards.chat.conversation_encoder import ConversationEncoder, conversation_encoder
+from fineshards.chat.placed_tokens import EncodedConversation
+from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
+from fineshards.encoders.vocabulary import resolve_vocabulary
+from fineshards.errors import UsageError
+
+ASSISTANT = ("assistant",)
+HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+
+
+@lru_cache
+def vocabulary_of(family: Family) -> TokenizerJson:
+    return read_tokenizer_json(str(family.save(Path(mkdtemp()))), family.eot)
+
+
+def encoder_of(
+    family: Family, template: str | None = None, learn: tuple[str, ...] = ASSISTANT
+) -> ConversationEncoder:
+    text = family.template if template is None else template
+    found = ChatTemplate(text, family.special_strings)
+    return conversation_encoder(found, vocabulary_of(family), learn)
+
+
+def learned_texts(family: Family, found: EncodedConversation) -> list[str]:
+    tokenizer = family.tokenizer()
+    return [
+        tokenizer.decode(found.tokens[begin:end].tolist(), skip_special_tokens=False)
+        for begin, end in found.learned
+    ]
+
+
+def reason(encoder: ConversationEncoder, messages: list[Any], **row: Any) -> str:
+    with pytest.raises(BadConversation) as caught:
+        encoder.encode(canonical({"messages": messages, **row}))
+    return caught.value.reason
+
+
+# Their templates write the end or the beginning of a conversation unlike what is within.
+REFUSED = {"qwen3", "mistral", "phi3"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_prefixes_find_what_the_tags_enclose_or_refuse(name: str) -> None:
+    family, rng = FAMILIES[name], random.Random(name)
+    tagged = encoder_of(family)
+    plain = encoder_of(family, without_tags(family.template))
+    refused = 0
+    for _ in range(60):
+        row = made_up(family, rng, special=True)
+        expected = tagged.encode(canonical(row))
+        try:
+            found = plain.encode(canonical(row))
+        except BadConversation:
+            refused += 1
+            continue
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        if name == "phi3":  # ends a conversation with a special token of its own
+            last = [*expected.learned[-1]]
+            expected.learned[-1] = [last[0], len(expected.tokens)]
+        assert found.learned.tolist() == expected.learned.tolist()
+    assert (refused > 0) == (name in REFUSED)
+    if name == "qwen3":
+        assert reason(plain, HELLO * 2) == (
+            "message 2 (assistant): the chat template renders the conversation up to it "
+            "differently as part of the whole. Mark what is learned in the template with "
+            "{% generation %}"
+        )
+
+
+@pytest.mark.parametrize("learn", [("user",), ("system", "user"), ("user", "assistant")])
+@pytest.mark.parametrize("name", ["qwen2.5", "llama3", "gemma", "olmo"])
+def test_any_roles_can_be_learned(name: str, learn: tuple[str, ...]) -> None:
+    """From the content, or from what an answer begins with, to the end of the turn."""
+    family = FAMILIES[name]
+    row = {"messages": [{"role": role, "content": role.upper()} for role in ("user", "assistant")]}
+    if family.system:
+        row["messages"].insert(0, {"role": "system", "content": "SYSTEM"})
+    found = encoder_of(family, learn=learn).encode(canonical(row))
+    end = {"qwen2.5": "<|im_end|>", "llama3": "<|eot_id|>", "gemma": "<end_of_turn>"}.get(name)
+    ends = {"assistant": "<|endoftext|>"} if name == "olmo" else {}
+    expected = [
+        each["content"] + (end or ends.get(each["role"], "\n"))
+        for each in row["messages"]
+        if each["role"] in learn
+    ]
+    texts = "".join(learned_texts(family, found))
+    assert texts == "".join(expected)
+
+
+def test_tiktoken_encodes_between_special_tokens() -> None:
+    vocabulary = resolve_vocabulary("cl100k_base")
+    encoding = vocabulary.encoding()
+    template = (
+        "{% for m in messages %}{{ m.role }}<|fim_prefix|>{% generation %}{{ m.content }}"
+        "<|endofprompt|>{% endgeneration %}{% endfor %}"
+    )
+    encoder = conversation_encoder(ChatTemplate(template), vocabulary, ASSISTANT)
+    rng = random.Random(1)
+    family = Family("", "", tuple(encoding.special_tokens_set))
+    for _ in range(200):
+        messages = made_up(family, rng, special=True)["messages"]
+        tokens: list[int] = []
+        learned = []
+        for message in messages:
+            begin = len(tokens) + len(encoding.encode_ordinary(message["role"])) + 1
+            tokens += encoding.encode_ordinary(message["role"])
+            tokens += [100258, *encoding.encode_ordinary(message["content"]), 100276]
+            learned.append([begin, len(tokens)])
+        found = encoder.encode(canonical({"messages": messages}))
+        assert found.tokens.tolist() == tokens
+        assert found.learned.tolist() == learned
+
+
+def test_a_token_is_learned_if_one_of_its_characters_is() -> None:
+    """Also of tokens that are a part of a character, and of those on a border."""
+    vocabulary = resolve_vocabulary("cl100k_base")
+    template = (
+        "{% for m in messages %}x{% generation %}{{ m.content }}{% endgeneration %}y{% endfor %}"
+    )
+    encoder = conversation_encoder(ChatTemplate(template), vocabulary, ASSISTANT)
+    encoding = vocabulary.encoding()
+    for content in ("", "z", "yx", "😀", " a", "日本"):
+        found = encoder.encode(canonical({"messages": [{"role": "user", "content": content}] * 3}))
+        is_content = (b"\0" + b"\1" * len(content.encode()) + b"\0") * 3
+        sizes = [len(encoding.decode_single_token_bytes(token)) for token in found.tokens.tolist()]
+        ends = np.cumsum([0, *sizes])
+        expected = [any(is_content[a:b]) for a, b in pairwise(ends)]
+        bits = np.zeros(len(sizes), bool)
+        for begin, end in found.learned:
+            bits[begin:end] = True
+        assert bits.tolist() == expected
+        assert (found.learned[1:, 0] > found.learned[:-1, 1]).all()
+
+
+def test_special_strings_of_the_content_never_become_special_tokens() -> None:
+    family = FAMILIES["qwen2.5"]
+    vocabulary = vocabulary_of(family)
+    ids = {id_ for _, id_ in vocabulary.special_tokens}
+    encoder = encoder_of(family, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    for contents in (
+        ["<|im_start|>"],
+        ["<|im_", "start|>"],
+        ["<", "|im_end|>"],
+        [DOCUMENT],
+        ["<<"],
+    ):
+        messages = [{"role": "user", "content": content} for content in contents]
+        found = encoder.encode(canonical({"messages": messages}))
+        expected = vocabulary.library.encode("".join(contents), add_special_tokens=False).ids
+        assert found.tokens.tolist() == expected
+        assert ids.isdisjoint(expected)
+
+
+def test_a_conversation_that_is_refused_says_why() -> None:
+    family = FAMILIES["qwen2.5"]
+    assert reason(
+        encoder_of(family, "{{ messages[0].content|length }}"),
+        [{"role": "user", "content": "<|im_end|>"}],
+    ).startswith("the chat template writes other text where the content has special strings")
+    assert (
+        reason(encoder_of(FAMILIES["llama2"]), HELLO[::-1])
+        == "the chat template refuses it (Roles must alternate user/assistant)"
+    )
+    assert reason(encoder_of(family, "{{ messages[0].content + 1 }}"), HELLO).startswith(
+        "the chat template refuses it (can only concatenate str"
+    )
+    assert reason(encoder_of(family, f"a{DOCUMENT}b"), HELLO[:1]) == (
+        f"the chat template writes {DOCUMENT}, the token that begins documents, inside the "
+        "conversation. Choose another with --eot_token"
+    )
+    assert reason(encoder_of(family, "nothing", ("user",)), HELLO) == (
+        "message 1 (user): the chat template does not write its content, so it cannot be learned"
+    )
+    chatml = find_chat_template("chatml", "cl100k_base")
+    assert "chatml does not write tools" in reason(
+        encoder_of(family, chatml.text), HELLO, tools=[{"type": "function"}]
+    )
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ strftime_now('%Y') }}", "{% if x %}", "{{ 1|random }}", "{% generation %}"]
+)
+def test_a_template_that_cannot_be_used_is_refused(template: str) -> None:
+    with pytest.raises(UsageError, match=r"^--chat_template: "):
+        encoder_of(FAMILIES["qwen2.5"], template)
