@@ -8,14 +8,15 @@ not lie beside the shard, because readers that list `train/` would take it for t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.shards import npy
-from fineshards.shards.tables.documents import Ranges
-from fineshards.storage.checksums import checksum_to_base64, crc32c
+
+if TYPE_CHECKING:
+    from fineshards.shards.tables.documents import Ranges
 
 MASK_DTYPE = np.dtype(np.uint8)
 # Tokens whose bits are in memory at a time, one byte each.
@@ -49,6 +50,9 @@ def mask_content(learned: Ranges, tokens: int) -> bytes:
 
 def mask_fields(content: bytes, learned: Ranges) -> dict[str, Any]:
     """The fields of a shard's record about its mask. content: of the file. learned: the ranges."""
+    # Imported here because a training machine may lack google_crc32c.
+    from fineshards.storage.checksums import checksum_to_base64, crc32c
+
     return {
         "mask_bytes": len(content),
         "mask_crc32c": checksum_to_base64(crc32c(content)),
