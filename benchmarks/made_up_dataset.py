@@ -121,17 +121,23 @@ def make_dataset(
         documents += starts
     job = Job(settings, sources, ())
     metadata = [MetadataFile(name, 0, "") for name in (JOB_NAME, *settings.stored_files)]
-    reports = _reports(files, documents, tokens)
+    all_learned = sum(record.learned or 0 for record in records)
+    reports = _reports(files, documents, tokens, all_learned)
     Manifest.of(job, layout, records, reports, metadata, Leaks(0, 0)).save(storage)
 
 
-def _reports(files: int, documents: int, tokens: int) -> Iterator[FileReport]:
+def _reports(files: int, documents: int, tokens: int, learned: int) -> Iterator[FileReport]:
     """Reports with labels, as for a crawl; the first file takes the remainders."""
     for file in range(files):
         share = tokens // files + (tokens % files if file == 0 else 0)
         starts = documents // files + (documents % files if file == 0 else 0)
         labels = (LabelCount("language", "en", starts, share),)
         counts = Counts(
-            rows=starts, documents=starts, tokens=share, text_bytes=4 * share, labels=labels
+            rows=starts,
+            documents=starts,
+            tokens=share,
+            text_bytes=4 * share,
+            labels=labels,
+            learned=0 if file else learned,
         )
         yield FileReport(file, 1, counts)

@@ -113,7 +113,7 @@ class WholeDocuments:
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
             out[row] = self.eot
             for begin, end, column in self._segments(number):
-                out[row, column : column + end - begin] = self._dataset.read_tokens(begin, end)
+                out[row, column : column + end - begin] = self._dataset.stream.read(begin, end)
 
     def loss_mask(self, numbers: Numbers) -> Bools:
         """Which targets count: bool, shape (len(numbers), T)."""
@@ -127,17 +127,17 @@ class WholeDocuments:
         """Which EOTs of the rows begin no document: within a redacted one, or padding."""
         numbers, columns = np.divmod(places, self.sequence_length)
         found = np.ones(len(places), np.bool_)
-        tokens = np.full(len(places), -1)
-        for at, (number, column) in enumerate(zip(numbers.tolist(), columns.tolist(), strict=True)):
-            last = 0
-            for begin, end, first in self._segments(number):
-                last = first + end - begin
-                if first <= column < last:
-                    tokens[at] = begin + column - first
-            # The first one of the padding begins it.
-            found[at] = column != last
-        inside = tokens >= 0
-        found[inside] = self._dataset.within_redacted(tokens[inside])
+        for number in np.unique(numbers).tolist():
+            here = np.flatnonzero(numbers == number)
+            segments = slice(*self._borders[number : number + 2].tolist())
+            lengths = self._lengths[segments]
+            ends = np.cumsum(lengths)
+            # The first EOT of the padding begins it.
+            found[here] = columns[here] != ends[-1]
+            here = here[columns[here] < ends[-1]]
+            at = np.searchsorted(ends, columns[here], side="right")
+            tokens = self._begins[segments][at] + columns[here] - (ends - lengths)[at]
+            found[here] = self._dataset.within_redacted(tokens)
         return found
 
     def work(self, numbers: Numbers, length: int) -> Numbers:

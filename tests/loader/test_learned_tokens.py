@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import warnings
 from itertools import islice
 from pathlib import Path
@@ -130,6 +131,10 @@ def test_masks_are_read_as_shards_are(
     dataset = TokenDataset(folder, sequence_length=LENGTH, **options)
     for batch in BatchLoader(dataset, 8, fields=FIELDS, epochs=2):
         check(batch)
+    # As torch's workers get it.
+    again = pickle.loads(pickle.dumps(dataset))
+    numbers = np.arange(len(dataset))
+    assert np.array_equal(again.loss_mask(numbers), dataset.loss_mask(numbers))
     if cached:
         masks = {path.read_bytes() for path in (folder / "metadata/masks").iterdir()}
         copies = {path.read_bytes() for path in (tmp_path / "cache").glob("*/*.npy")}

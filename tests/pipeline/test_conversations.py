@@ -189,7 +189,7 @@ def test_inspect_shows_what_is_learned(
 def test_steps_see_the_json_of_a_conversation(build: Build, tmp_path: Path) -> None:
     conversations = made_up(40, 3)
     paths = [write(tmp_path / name, conversations) for name in ("a.parquet", "b.jsonl")]
-    manifest = build(input=paths, where="text LIKE '%\"role\":\"system\"%'", dedup="exact")
+    manifest = build(input=paths, where='text LIKE \'%"role":"system"%\'', dedup="exact")
     kept = [each for each in conversations if each[0]["role"] == "system"]
     counts = manifest.counts()
     assert (counts.documents, counts.documents_dropped) == (len(kept), 80 - len(kept))

@@ -26,9 +26,7 @@ def test_masks_on_gs_are_those_of_a_local_dataset(cloud: Proxy, tmp_path: Path) 
         append(output, second)
         fineshards.redact(str(output), documents=[4, 70])
         assert fineshards.verify(output, sample="100%").problems == []
-    found = {
-        name.removeprefix("out/"): cloud.content("data", name) for name in cloud.names("data")
-    }
+    found = {name.removeprefix("out/"): cloud.content("data", name) for name in cloud.names("data")}
     expected = files_in(tmp_path / "out")
     assert any(name.startswith("metadata/masks/") for name in expected)
     assert found == expected | {"test/": b"", "train/": b""}
