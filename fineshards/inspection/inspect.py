@@ -192,9 +192,8 @@ def _describe_learned(summary: Summary) -> list[str]:
     """One line for a dataset of conversations."""
     if summary.learned is None:
         return []
-    return [
-        f"  learned    {counted(summary.learned, 'token')} ({share(summary.learned, summary.tokens)})"
-    ]
+    learned = counted(summary.learned, "token")
+    return [f"  learned    {learned} ({share(summary.learned, summary.tokens)})"]
 
 
 def _pages(unextracted: Mapping[str, int]) -> str:
