@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +12,11 @@ import numpy.typing as npt
 from benchmarks.made_up import DOCUMENT_TOKENS
 from fineshards.shards import npy
 from fineshards.shards.counts import Counts, LabelCount
-from fineshards.shards.job.job import JOB_NAME, Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import JOB_NAME, Chat, Columns, Job, Settings, Tokenizer
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, SourceFile
 from fineshards.shards.job.source_counts import FileReport
-from fineshards.shards.layout import Layout, SplitRule
+from fineshards.shards.layout import Layout, SplitRule, mask_name
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
@@ -61,15 +63,20 @@ def make_dataset(
     files: int = 1,
     empty: bool = False,
     made: Callable[[int, int], Tokens] = stream,
+    learned: Callable[[int, int], npt.NDArray[np.bool_]] | None = None,
 ) -> None:
     """Writes the shards and the manifest of a dataset; there are no document tables or sources.
 
     tokens: how many tokens of `made` to write. files: source files in the manifest.
     empty: writes no shards, for readers of the manifest alone. made: gives the tokens of a range.
+    learned: which tokens of a range are learned, for loss masks; None for texts.
     """
     tokenizer = Tokenizer("tiktoken", "made_up", "", "", (("<|endoftext|>", EOT),), EOT, 50257, "")
     rule = SplitRule(None, test_shards)
     settings = Settings(Columns("text", "id", False), tokenizer, shard_tokens, rule, 1, dtype)
+    if learned is not None:
+        columns = Columns("text", "id", False, conversations=True)
+        settings = replace(settings, columns=columns, chat=Chat("0" * 64, ("assistant",), (), ""))
     sources = tuple(
         SourceFile(number, f"/made-up/{number:05d}.parquet", 1, "mtime:0", "parquet", "none")
         for number in range(files)
@@ -86,8 +93,18 @@ def make_dataset(
             with storage.create(name, durable=False) as file:
                 file.write(header)
                 file.write(body)
+        of_mask: dict[str, Any] = {}
+        if learned is not None:
+            bits = learned(start, start + len(content))
+            mask = npy.header(-(-len(bits) // 8), np.dtype(np.uint8))
+            mask += np.packbits(bits, bitorder="little").tobytes()
+            with storage.create(mask_name(name), durable=False) as file:
+                file.write(mask)
+            of_mask = {"mask_bytes": len(mask), "mask_crc32c": checksum_to_base64(crc32c(mask))}
+            of_mask["learned"] = int(bits.sum())
         records.append(
             ShardRecord(
+                **of_mask,
                 name=name,
                 split=key.split,
                 index=key.index,
@@ -103,18 +120,24 @@ def make_dataset(
         )
         documents += starts
     job = Job(settings, sources, ())
-    metadata = [MetadataFile(name, 0, "") for name in (JOB_NAME, tokenizer.file)]
-    reports = _reports(files, documents, tokens)
+    metadata = [MetadataFile(name, 0, "") for name in (JOB_NAME, *settings.stored_files)]
+    all_learned = sum(record.learned or 0 for record in records)
+    reports = _reports(files, documents, tokens, all_learned)
     Manifest.of(job, layout, records, reports, metadata, Leaks(0, 0)).save(storage)
 
 
-def _reports(files: int, documents: int, tokens: int) -> Iterator[FileReport]:
+def _reports(files: int, documents: int, tokens: int, learned: int) -> Iterator[FileReport]:
     """Reports with labels, as for a crawl; the first file takes the remainders."""
     for file in range(files):
         share = tokens // files + (tokens % files if file == 0 else 0)
         starts = documents // files + (documents % files if file == 0 else 0)
         labels = (LabelCount("language", "en", starts, share),)
         counts = Counts(
-            rows=starts, documents=starts, tokens=share, text_bytes=4 * share, labels=labels
+            rows=starts,
+            documents=starts,
+            tokens=share,
+            text_bytes=4 * share,
+            labels=labels,
+            learned=0 if file else learned,
         )
         yield FileReport(file, 1, counts)

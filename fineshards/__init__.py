@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from fineshards.inspection.stats import stats
     from fineshards.job_status.status import status
     from fineshards.loader.batch_loader import BatchLoader
+    from fineshards.loader.context_parallel import ContextParallel
     from fineshards.loader.mixing.mixture import Mixture
     from fineshards.loader.packing import Packing
     from fineshards.loader.token_dataset import TokenDataset
+    from fineshards.loader.whole_documents import WholeDocuments
     from fineshards.maintenance.rebuild import repair
     from fineshards.maintenance.redact import redact
     from fineshards.pipeline.export_run import export
@@ -44,11 +46,13 @@ if not (_FOLDER / "pipeline").is_dir() and (_FOLDER.parent / "pipeline/__init__.
 
 _HOME = {
     "BatchLoader": "fineshards.loader.batch_loader",
+    "ContextParallel": "fineshards.loader.context_parallel",
     "FineshardsError": "fineshards.errors",
     "Mixture": "fineshards.loader.mixing.mixture",
     "Packing": "fineshards.loader.packing",
     "Recipe": "fineshards.curation.recipe",
     "TokenDataset": "fineshards.loader.token_dataset",
+    "WholeDocuments": "fineshards.loader.whole_documents",
     "append": "fineshards.pipeline.functions",
     "build": "fineshards.pipeline.functions",
     "estimate": "fineshards.pipeline.functions",
@@ -67,11 +71,13 @@ _HOME = {
 
 __all__ = [
     "BatchLoader",
+    "ContextParallel",
     "FineshardsError",
     "Mixture",
     "Packing",
     "Recipe",
     "TokenDataset",
+    "WholeDocuments",
     "__version__",
     "append",
     "build",

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Order, Shape, Share
+from fineshards.loader.context_parallel import ContextParallel, check_context
 from fineshards.loader.fields import Batch, Fields, checked_dtype
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
 from fineshards.loader.packing import Packing, check_packing
@@ -46,8 +47,8 @@ class BatchLoader:
     Args:
         source: A TokenDataset, a Mixture, or any other object with the interface of `Source` or
             `MixedSource` in `fineshards.loader.sample_sources`.
-        batch_size: B, samples per global batch, over all ranks. A multiple of `world_size`. A ramp
-            maps steps to sizes: `{0: 256, 1000: 512}`.
+        batch_size: B, samples per global batch, over all ranks. A multiple of `world_size`, unless
+            `uneven`. A ramp maps steps to sizes: `{0: 256, 1000: 512}`.
         seed: Any integer.
         rank: This process's rank, from 0 to `world_size - 1`.
         world_size: W, the number of ranks.
@@ -78,6 +79,16 @@ class BatchLoader:
             `cu_seqlens`, int32, shape (documents + 1,); `max_seqlen`, an int.
         ignore_index: The value of targets and labels that the loss mask leaves out, such as -100.
             None leaves them as they are.
+        context_parallel: A ContextParallel gives this process its part of the tokens of the rows.
+            Fields of tokens then have the shape (tokens,). `rank` and `world_size` are those of
+            the data-parallel group, whose ranks each are a context-parallel group.
+        max_documents: The most documents in a row that is not packed, so that `cu_seqlens` has the
+            same shape in every batch. A row that would have more counts its last ones as one.
+        balance_attention: True deals the rows of each global batch to the ranks so that the sums of
+            their squared document lengths are about equal, which is the work of attention within
+            documents. Needs packing or WholeDocuments. A global batch keeps its samples.
+        uneven: True allows batches that `world_size` does not divide. The ranks' rows then differ
+            by one, so weight each rank's loss by its rows.
 
     Yields:
         One batch per step: by default an array of shape (B / W, T + 1), where T is the source's
@@ -132,12 +143,17 @@ class BatchLoader:
         dtype: npt.DTypeLike = "uint32",
         fields: Sequence[str] | Mapping[str, str] | None = None,
         ignore_index: int | None = None,
+        context_parallel: ContextParallel | None = None,
+        max_documents: int | None = None,
+        balance_attention: bool = False,
+        uneven: bool = False,
     ) -> None:
         seed = checked_integer("seed", seed)
         if shuffle_shards is not None:
             shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
-        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
+        flags = {"shuffle": shuffle, "drop_last": drop_last, "uneven": uneven}
+        for name, flag in (flags | {"balance_attention": balance_attention}).items():
             if not isinstance(flag, bool | np.bool_):
                 raise UsageError(f"{name} is {flag!r}; give True or False.")
         if shuffle_shards is not None and not shuffle:
@@ -152,13 +168,20 @@ class BatchLoader:
             fields = ("inputs", "targets") if fields is None else fields
         shaped = None
         if fields is not None:
-            shaped = Fields.checked(fields, tokens, ignore_index)
+            check_context(context_parallel, source.sequence_length)
+            shaped = Fields.checked(fields, tokens, ignore_index, context_parallel)
             shaped.check_labels(packing is not None)
-        elif ignore_index is not None:
-            raise UsageError("ignore_index needs fields, such as inputs and targets.")
-        share = Share.checked(rank, world_size, sizes)
+        elif ignore_index is not None or context_parallel is not None:
+            name = "context_parallel" if ignore_index is None else "ignore_index"
+            raise UsageError(f"{name} needs fields, such as inputs and targets.")
+        if max_documents is not None:
+            max_documents = checked_integer("max_documents", max_documents, 1)
+            if packing is not None:
+                raise UsageError("max_documents of packed rows is an argument of Packing.")
+        share = Share.checked(rank, world_size, sizes, bool(uneven))
         order = Order(seed, shuffle, shuffle_shards, epochs)
-        shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped)
+        balanced = bool(balance_attention)
+        shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped, max_documents, balanced)
         self.batches = Batches(source, share, order, shape, packing)
         self._mixture = source if is_mixed(source) else None
         # What the order depends on. A state can be loaded only where all of it is equal. These are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, starts
+from fineshards.loader.dealing import deal
 from fineshards.loader.fields import Batch, BatchRows, Fields
 from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.memory import Memory
@@ -45,7 +47,7 @@ class Share:
     world_size: int
 
     @classmethod
-    def checked(cls, rank: int, world_size: int, sizes: Ramp) -> Share:
+    def checked(cls, rank: int, world_size: int, sizes: Ramp, uneven: bool) -> Share:
         """A share; raises UsageError if a number is out of range or a batch cannot be divided."""
         share = cls(checked_integer("rank", rank, 0), checked_integer("world_size", world_size, 1))
         if share.rank >= share.world_size:
@@ -54,17 +56,17 @@ class Share:
                 f"{world_size - 1}."
             )
         for size in sizes.values:
-            if size % share.world_size:
+            if size % share.world_size and not uneven:
                 raise UsageError(
                     f"batch_size {size} cannot be divided by world_size {world_size}; give a "
-                    "multiple of it."
+                    "multiple of it, or uneven=True."
                 )
         return share
 
     def part(self, samples: int) -> tuple[int, int]:
         """This rank's part `[start, stop)` of a batch; ranks take consecutive parts.
 
-        Parts of a full batch are equal. Parts of a partial last batch differ by at most one sample.
+        They are equal, or differ by one sample if `world_size` does not divide the batch.
         """
         return (
             samples * self.rank // self.world_size,
@@ -135,7 +137,8 @@ class Order:
 class Shape:
     """What a batch is made of. The fields are arguments of BatchLoader.
 
-    sizes: of global batches, by the step. lengths: of sequences, by the step.
+    sizes: of global batches, by the step. lengths: of sequences, by the step. balanced: the
+    argument balance_attention.
     """
 
     sizes: Ramp
@@ -143,6 +146,8 @@ class Shape:
     lengths: Ramp
     dtype: np.dtype[Any]
     fields: Fields | None
+    max_documents: int | None
+    balanced: bool
 
 
 class Batches:
@@ -161,6 +166,8 @@ class Batches:
         packing: Packing | None,
     ) -> None:
         self.share = share
+        # Balanced ranks know the whole batch before they take their rows.
+        self._drawing = Share(0, 1) if shape.balanced else share
         self._shape = shape
         self._packing = packing
         self._width = source.sequence_length + 1
@@ -191,6 +198,8 @@ class Batches:
         self.readers = sources
         if packing is not None:
             self.readers = tuple(PackedSource(each, packing) for each in sources)
+        if shape.balanced and not all(hasattr(each, "work") for each in self.readers):
+            raise UsageError("balance_attention needs packing, which knows the documents of rows.")
         for each in self.sources:
             if hasattr(each, "expect"):
                 each.expect(order.shuffle, order.shuffle_shards)
@@ -210,6 +219,13 @@ class Batches:
 
         ahead: how many batches more are requested before one is read.
         """
+        masked = any(getattr(each, "has_loss_mask", False) for each in self.sources)
+        if masked and not (self._shape.fields and self._shape.fields.need_mask):
+            warnings.warn(
+                "the documents are conversations, and all their tokens count. To learn the answers "
+                "alone, take the field loss_mask, or give ignore_index.",
+                stacklevel=3,
+            )
         # The batches read ahead, those that the trainer uses, and tokens that become fields.
         memory = Memory(2 * (ahead + 4))
         waiting: deque[_Located] = deque()
@@ -226,11 +242,14 @@ class Batches:
         position = self.steps.at(step)
         if position is None:
             return []
-        first, stop = self.share.part(self.steps.size(position))
+        first, stop = self._drawing.part(self.steps.size(position))
         places = np.arange(position.consumed + first, position.consumed + stop)
         which, positions = self._draw(places)
         numbers = np.empty_like(positions)
         deque(locate(self._orders, which, positions, numbers), maxlen=0)
+        if self._shape.balanced:
+            rows = self._deal(_Located(step, which, numbers))[self.share.rank]
+            which, positions, numbers = which[rows], positions[rows], numbers[rows]
         epochs = positions // np.array([len(each) for each in self.sources])[which]
         drawn = zip(which.tolist(), epochs.tolist(), numbers.tolist(), strict=True)
         return [
@@ -245,7 +264,14 @@ class Batches:
         found = None if in_order is None else self.steps.find(in_order)
         if in_order is None or found is None:
             return None
-        rank, row = self.share.place(in_order - found.consumed, self.steps.size(found))
+        place = in_order - found.consumed
+        rank, row = self.share.place(place, self.steps.size(found))
+        if self._shape.balanced:
+            whole: list[_Located] = []
+            deque(self._locate([found], whole), maxlen=0)
+            dealt = self._deal(whole[0])
+            rank = next(rank for rank, rows in enumerate(dealt) if place in rows)
+            row = dealt[rank].index(place)
         return DrawnSample(found.step, rank, row, self.names[source], sample, epoch)
 
     def tokens_of(self, drawn: DrawnSample) -> Samples:
@@ -285,7 +311,7 @@ class Batches:
             return
         places: list[Numbers] = []
         for each in positions:
-            first, stop = self.share.part(self.steps.size(each))
+            first, stop = self._drawing.part(self.steps.size(each))
             places.append(np.arange(each.consumed + first, each.consumed + stop))
         which, numbers = self._draw(np.concatenate(places))
         yield
@@ -304,6 +330,13 @@ class Batches:
         which, numbers = self._mixture.draws(first, int(places[-1]) + 1)
         return which[places - first], numbers[places - first]
 
+    def _deal(self, located: _Located) -> list[list[int]]:
+        """The rows of a whole batch that each rank takes."""
+        works, length = np.empty_like(located.numbers), self._shape.lengths(located.step)
+        for source, rows, numbers in located.by_source():
+            works[rows] = self.readers[source].work(numbers, length)
+        return deal(works.tolist(), self.share.world_size)
+
     def _request(self, located: _Located) -> None:
         if self._joined is not None:
             return
@@ -313,9 +346,12 @@ class Batches:
 
     def _read(self, located: _Located, memory: Memory) -> Batch:
         length, fields = self._shape.lengths(located.step), self._shape.fields
+        if self._shape.balanced:
+            rows = self._deal(located)[self.share.rank]
+            located = _Located(located.step, located.which[rows], located.numbers[rows])
         if fields is None:
             return _cut(self._tokens(located, self._shape.dtype, memory), length)
-        most = self._packing.max_documents if self._packing else None
+        most = self._packing.max_documents if self._packing else self._shape.max_documents
         return fields.of(self._rows(located, fields, memory).cut(length), memory, most)
 
     def _rows(self, located: _Located, fields: Fields, memory: Memory) -> BatchRows:
@@ -333,6 +369,9 @@ class Batches:
             if fields.need_documents:
                 begins = starts(inputs, self._eots[located.which][:, np.newaxis])
                 self._join_redacted(begins, located)
+                if self._shape.max_documents is not None:
+                    # The last ones of a row count as one.
+                    begins &= np.cumsum(begins, axis=1) <= self._shape.max_documents
         counts: Bools | None = None
         if fields.need_mask:
             counts = targets != self._eots[located.which][:, np.newaxis]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
+from fineshards.loader.context_parallel import ContextParallel, ContextPart
 from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, is_mixed
 from fineshards.suggestions import did_you_mean
@@ -83,12 +84,14 @@ class Fields:
     """Which fields a batch has, under which keys, and their dtype.
 
     keys: pairs of a key in the batch and a field. dtype: of inputs, targets and labels.
-    ignore_index: the value of targets and labels that do not count; None leaves them.
+    ignore_index: the value of targets and labels that do not count; None leaves them. context:
+    which part of the tokens this rank takes; None for all.
     """
 
     keys: tuple[tuple[str, str], ...]
     dtype: np.dtype[Any]
     ignore_index: int | None
+    context: ContextParallel | None = None
 
     @classmethod
     def checked(
@@ -96,6 +99,7 @@ class Fields:
         fields: Sequence[str] | Mapping[str, str],
         dtype: np.dtype[Any],
         ignore_index: int | None,
+        context: ContextParallel | None = None,
     ) -> Fields:
         """Raises UsageError if there is no such field, or the dtype cannot hold ignore_index."""
         if isinstance(fields, str) or not isinstance(fields, Sequence | Mapping) or not fields:
@@ -118,11 +122,22 @@ class Fields:
                     f"ignore_index {ignore_index} is not a number of dtype {dtype}; give "
                     'dtype="int64".'
                 )
-        return cls(keys, dtype, ignore_index)
+        return cls(keys, dtype, ignore_index, context)
 
     def check_labels(self, packed: bool) -> None:
         """Raises UsageError if some labels would be wrong, because an input is not followed by its
-        target in a packed row."""
+        target in a packed row or in a part of the tokens, or if padding would count."""
+        if self.context is not None and self.has("labels"):
+            raise UsageError(
+                "a part of the tokens (context_parallel) has no labels that a model can shift. "
+                "Take targets instead."
+            )
+        zigzag = self.context is not None and self.context.layout == "zigzag"
+        if zigzag and self.has("targets") and not self.need_mask:
+            raise UsageError(
+                "the zigzag layout pads documents, and padding must not count. Take the field "
+                "loss_mask, or give ignore_index, such as -100."
+            )
         if packed and self.ignore_index is None and self.has("labels"):
             raise UsageError(
                 "labels of packed rows need ignore_index, such as -100: an input may be followed "
@@ -136,7 +151,8 @@ class Fields:
     @property
     def need_documents(self) -> bool:
         """Whether a field needs to know where documents start."""
-        return self.ignore_index is not None or any(name in _OF_DOCUMENTS for _, name in self.keys)
+        of_documents = any(name in _OF_DOCUMENTS for _, name in self.keys)
+        return self.ignore_index is not None or of_documents or self.context is not None
 
     @property
     def need_mask(self) -> bool:
@@ -145,12 +161,41 @@ class Fields:
 
     def of(self, rows: BatchRows, memory: Memory, max_documents: int | None) -> dict[str, Any]:
         """A batch. max_documents: see `cumulative_lengths`."""
-        return {
-            key: self._tokens(name, rows, memory)
-            if name in _OF_TOKENS
-            else self._field(name, rows, max_documents)
-            for key, name in self.keys
-        }
+        if self.context is not None:
+            assert rows.starts is not None
+            part, most = self.context.part(rows.starts), max_documents
+            documents = None if most is None else most * len(rows.inputs)
+            return {
+                key: self._of_part(name, rows, memory, part, documents) for key, name in self.keys
+            }
+        return {key: self._whole(name, rows, memory, max_documents) for key, name in self.keys}
+
+    def _of_part(
+        self, name: str, rows: BatchRows, memory: Memory, part: ContextPart, documents: int | None
+    ) -> Any:
+        """A field of a part. documents: how many `cu_seqlens` has room for; None for its own."""
+        ends = part.cu_seqlens
+        match name:
+            case "source_ids" | "sample_ids":
+                return self._whole(name, rows, memory, None)
+            case "position_ids":
+                return part.position_ids
+            case "cu_seqlens":
+                more = 0 if documents is None else documents + 1 - len(ends)
+                return np.pad(ends, (0, more), mode="edge")
+            case "max_seqlen":
+                return int(np.diff(ends).max(initial=0))
+        found = self._whole(name, rows, memory, None).reshape(-1)[part.places]
+        if name == "loss_mask":
+            found[part.padding] = False
+        elif name == "targets" and self.ignore_index is not None:
+            found[part.padding] = self.ignore_index
+        return found
+
+    def _whole(self, name: str, rows: BatchRows, memory: Memory, max_documents: int | None) -> Any:
+        if name in _OF_TOKENS:
+            return self._tokens(name, rows, memory)
+        return self._field(name, rows, max_documents)
 
     def _tokens(self, name: str, rows: BatchRows, memory: Memory) -> Samples:
         """A field of tokens; in memory of its own, so that changing one never changes another."""

@@ -111,6 +111,27 @@ class PackedSource:
             parts += [window.counted[begin:end] for begin, end in window.row(row).tolist()]
         return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
 
+    def work(self, numbers: Numbers, length: int) -> Numbers:
+        """The sum of squared document lengths of each row, cut to rows of `length` tokens."""
+        found = np.empty_like(numbers)
+        windows, rows = np.divmod(numbers, self._packing.rows)
+        for number in np.unique(windows).tolist():
+            window = self._window(number)
+            firsts = np.array(window.borders[:-1])
+            counts = np.diff(firsts, append=len(window.parts))
+            # Rows follow each other without a gap, so the last part of each ends where it ends.
+            ends = np.cumsum(window.parts[:, 1] - window.parts[:, 0])
+            if self._packing.max_documents is not None:
+                nth = np.arange(len(ends)) - np.repeat(firsts, counts)
+                last = nth + 1 == np.repeat(counts, counts)
+                ends = ends[last | (nth + 1 < self._packing.max_documents)]
+            ends = np.union1d(ends, np.arange(length, ends[-1] + 1, length))
+            squares = np.diff(ends, prepend=0) ** 2
+            begins = np.searchsorted(ends, np.arange(len(counts)) * self._length, side="right")
+            here = windows == number
+            found[here] = np.add.reduceat(squares, begins)[rows[here]]
+        return found
+
     def refuse_unknown(self, numbers: Numbers) -> None:
         """Raises OutputError if the windows of rows have a token beyond the vocabulary."""
         size, refuse = self._packing.rows, getattr(self._source, "refuse_unknown", None)

@@ -16,6 +16,7 @@ from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
+from fineshards.loader.tokens.learned_tokens import LearnedTokens
 from fineshards.loader.tokens.loss_mask import LossMask
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS
 from fineshards.loader.tokens.redacted_tokens import RedactedTokens
@@ -139,6 +140,9 @@ class TokenDataset:
         self._documents = SplitDocuments(self._split)
         self._redacted = RedactedTokens(self._split)
         self._mask = LossMask(skip, self._documents, self._redacted)
+        self._learned: LearnedTokens | None = None
+        if self._split.learned:
+            self._learned = LearnedTokens(self._split, self.sequence_length, reading)
 
     @property
     def fingerprint(self) -> str:
@@ -214,6 +218,11 @@ class TokenDataset:
     def vocabulary_size(self) -> int:
         """One more than the largest token that can occur: the rows of a model's embedding."""
         return self._split.vocabulary_size
+
+    @property
+    def has_loss_mask(self) -> bool:
+        """Whether the documents are conversations, of which only some tokens are learned."""
+        return self._split.learned
 
     @property
     def shard_bounds(self) -> npt.NDArray[np.int64]:
@@ -306,7 +315,10 @@ class TokenDataset:
             shuffle: False if samples are read in order.
             shuffle_shards: From how many shards at a time they come; None for all.
         """
-        self.stream.expect(ReadingOrder(bool(shuffle), shuffle_shards))
+        order = ReadingOrder(bool(shuffle), shuffle_shards)
+        self.stream.expect(order)
+        if self._learned is not None:
+            self._learned.expect(order)
 
     def request(self, indices: npt.NDArray[np.int64]) -> None:
         """Says which samples will be read soon, so that far storage is asked for them now.
@@ -320,6 +332,8 @@ class TokenDataset:
         """
         starts = checked_numbers(indices, len(self)) * self.sequence_length
         self.stream.request(starts.tolist(), self.sequence_length + 1)
+        if self._learned is not None:
+            self._learned.request(starts + self._begin + 1, self.sequence_length)
 
     def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Consecutive tokens of the split, wherever samples begin.
@@ -356,15 +370,21 @@ class TokenDataset:
             stop: The end, exclusive; at most `tokens`.
         """
         self.stream.request([start], stop - start)
+        if self._learned is not None:
+            starts = np.arange(start, stop - self.sequence_length, self.sequence_length)
+            self._learned.request(starts + self._begin + 1, self.sequence_length)
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
+
+        Of conversations, only the tokens that are learned.
 
         Args:
             indices: Sample numbers, as in `gather`; integers, shape (n,).
 
         Returns:
-            bool, shape (n, T): False where `gather(indices)[:, 1:]` is a token of such a document.
+            bool, shape (n, T): False where `gather(indices)[:, 1:]` is a token of such a document,
+            or is not learned.
 
         Raises:
             IndexError: A sample number is out of range.
@@ -378,7 +398,31 @@ class TokenDataset:
             737
         """
         starts = checked_numbers(indices, len(self)) * self.sequence_length + self._begin + 1
-        return self._mask.of(starts, self.sequence_length)
+        return self._counts(starts, self.sequence_length)
+
+    def mask_between(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Which tokens [start, stop) count as labels, as in `loss_mask`.
+
+        Args:
+            start: The first token, from 0, which is the first token of sample 0.
+            stop: The end, exclusive; at most `tokens`.
+
+        Returns:
+            bool, shape (stop - start,).
+
+        Raises:
+            OutputError: A shard's loss mask is missing or damaged.
+        """
+        found: npt.NDArray[np.bool_] = self._counts(np.array([self._begin + start]), stop - start)[
+            0
+        ]
+        return found
+
+    def _counts(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
+        counts = self._mask.of(starts, length)
+        if self._learned is not None:
+            counts &= self._learned.of(starts, length)
+        return counts
 
     def boundaries(self, index: int) -> npt.NDArray[np.int64]:
         """Where documents begin in a sample.
@@ -525,6 +569,8 @@ class TokenDataset:
         """Closes all files. The dataset can still be used and reopens them."""
         self.stream.close()
         self._documents.close()
+        if self._learned is not None:
+            self._learned.close()
 
     def __repr__(self) -> str:
         return (

@@ -31,18 +31,22 @@ def mask_content(learned: Ranges, tokens: int) -> bytes:
     learned: ranges of its tokens, in order.
     """
     parts = [npy.header(-(-tokens // 8), MASK_DTYPE)]
-    begins, ends = learned[:, 0], learned[:, 1]
     for start in range(0, tokens, _WINDOW):
-        stop = min(start + _WINDOW, tokens)
-        first = np.searchsorted(ends, start, side="right")
-        last = np.searchsorted(begins, stop, side="left")
-        steps = np.zeros(stop - start + 1, np.int8)
-        # Ranges do not overlap, so no place occurs twice in either line.
-        steps[np.maximum(begins[first:last], start) - start] += 1
-        steps[np.minimum(ends[first:last], stop) - start] -= 1
-        bits = np.cumsum(steps[:-1], dtype=np.int8)
+        bits = is_learned(learned, start, min(start + _WINDOW, tokens))
         parts.append(np.packbits(bits, bitorder="little").tobytes())
     return b"".join(parts)
+
+
+def is_learned(learned: Ranges, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    """Whether each of the tokens `[start, stop)` is in one of the ranges, which are in order."""
+    begins, ends = learned[:, 0], learned[:, 1]
+    first = np.searchsorted(ends, start, side="right")
+    last = np.searchsorted(begins, stop, side="left")
+    steps = np.zeros(stop - start + 1, np.int8)
+    # Ranges do not overlap, so no place occurs twice in either line.
+    steps[np.maximum(begins[first:last], start) - start] += 1
+    steps[np.minimum(ends[first:last], stop) - start] -= 1
+    return np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
 
 
 def begins_as(content: bytes, learned: Ranges, tokens: int) -> bool:

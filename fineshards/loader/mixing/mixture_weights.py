@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fineshards.errors import UsageError, quoted
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
 
 Weight: TypeAlias = int | float | Fraction
@@ -29,6 +30,51 @@ def checked_weights(
     if not _are_plain(rows.values()):
         rows = {at: _checked_row(names, at, row) for at, row in rows.items()}
     return rows
+
+
+def linear_schedule(
+    start: int,
+    stop: int,
+    first: Mapping[str, Weight],
+    last: Mapping[str, Weight],
+    changes: int = 100,
+) -> dict[int, dict[str, Fraction]]:
+    """A schedule whose weights go from `first` to `last` along a line, in equal parts.
+
+    The weights of a part are those of the line at its middle, so a source has as many draws in a
+    part as on the line, to within the mixture's bounds.
+
+    Args:
+        start: The draw where the line leaves `first`, at least 1.
+        stop: The draw from which on the weights are `last`.
+        first: The weights of all sources before, of any sum.
+        last: The weights of all sources after, of any sum.
+        changes: Parts between `start` and `stop`.
+
+    Returns:
+        A mapping for the argument `schedule` of Mixture.
+
+    Raises:
+        UsageError: There are fewer draws than parts, or weights that are none.
+
+    Example:
+        >>> before, after = {"web": 1, "code": 0}, {"web": 1, "code": 1}
+        >>> linear_schedule(1000, 3000, before, after, changes=2)[2000]
+        {'web': Fraction(5, 8), 'code': Fraction(3, 8)}
+    """
+    start, parts = checked_integer("start", start, 1), checked_integer("changes", changes, 1)
+    stop = checked_integer("stop", stop, start + parts)
+    names = list(first)
+    before, after = (
+        [Fraction(weight) / sum(Fraction(each) for each in row) for weight in row]
+        for row in checked_weights(names, first.values(), {1: last}).values()
+    )
+    found = {}
+    for part in range(parts + 1):
+        done = min(Fraction(2 * part + 1, 2 * parts), Fraction(1))
+        weights = [a + (b - a) * done for a, b in zip(before, after, strict=True)]
+        found[start + (stop - start) * part // parts] = dict(zip(names, weights, strict=True))
+    return found
 
 
 def in_samples(rows: Mapping[int, Row], token_counts: Sequence[int]) -> dict[int, Row]:

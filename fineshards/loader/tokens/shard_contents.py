@@ -21,7 +21,9 @@ class ShardContents:
         self._split = split
         self._checked: set[int] = set()
         manifest = Manifest.load_finished(split.storage, split.generation)
-        self._expected = {shard.name: shard.crc32c for shard in manifest.shards}
+        self._expected = {
+            name: checksum for shard in manifest.shards for name, _, checksum in shard.files()
+        }
         self._version: str | None = None
         self._latest = manifest
 
@@ -72,9 +74,11 @@ class ShardContents:
         if version != self._version:
             self._latest, self._version = Manifest.load_finished(self._split.storage), version
         for shard in self._latest.shards:
-            if shard.name == name:
-                longer = shard.tokens != tokens
-                return (self._checksum(opened, shard.tokens) if longer else found) == shard.crc32c
+            for file, size, checksum in shard.files():
+                if file == name:
+                    whole = (size - npy.HEADER_BYTES) // self._split.dtype.itemsize
+                    longer = whole != tokens
+                    return (self._checksum(opened, whole) if longer else found) == checksum
         return False
 
     def _explanation(self) -> str:

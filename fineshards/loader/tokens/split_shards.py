@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_part import ManifestPart
-from fineshards.shards.layout import SPLITS, Layout, ShardKey
+from fineshards.shards.layout import SPLITS, Layout, ShardKey, mask_name
 from fineshards.storage.base import Storage
 
 # Names that other libraries use.
@@ -25,8 +27,10 @@ class SplitShards:
     t // layout.shard_tokens.
 
     name: the split. generation: of the dataset, from 1. fingerprint: identifies the tokens, their
-    order and the split; the same after documents were redacted. tokens: in all shards. dtype: of
-    the shard files. eot: the token that starts every document. vocabulary_size: of the tokenizer.
+    order and the split, and of conversations what is learned; the same after documents were
+    redacted. tokens: in all shards. dtype: of the shard files. eot: the token that starts every
+    document. vocabulary_size: of the tokenizer. learned: whether shards have loss masks. masks:
+    whether these are the masks, read as shards of bytes.
     """
 
     storage: Storage
@@ -38,6 +42,8 @@ class SplitShards:
     dtype: np.dtype[np.unsignedinteger]
     eot: int
     vocabulary_size: int
+    learned: bool = False
+    masks: bool = False
     _opened: list[object] = field(default_factory=lambda: [object()], compare=False, repr=False)
 
     @classmethod
@@ -60,16 +66,42 @@ class SplitShards:
                 f"{manifest.settings.split.why_empty(name)}. Choose another split, or build the "
                 "dataset again with another --test_fraction."
             )
+        chat = manifest.settings.chat
+        # A redaction changes masks, and not what they are of: the template and the roles.
+        of_masks = "" if chat is None else f"/learned {_digest(asdict(chat))}"
         return cls(
             storage=storage,
             name=name,
             generation=manifest.generation,
-            fingerprint=f"{manifest.fingerprints[name]}/{name}",
+            fingerprint=f"{manifest.fingerprints[name]}/{name}{of_masks}",
             layout=layout,
             tokens=tokens,
             dtype=manifest.settings.token_dtype,
             eot=manifest.settings.tokenizer.eot,
             vocabulary_size=manifest.settings.tokenizer.size,
+            learned=chat is not None,
+        )
+
+    def of_masks(self) -> SplitShards:
+        """The loss masks of the shards, as shards of one byte for eight tokens."""
+
+        def packed(tokens: int) -> int:
+            full, rest = divmod(tokens, self.layout.shard_tokens)
+            return full * -(-self.layout.shard_tokens // 8) + -(-rest // 8)
+
+        of_tokens = self.layout
+        layout = Layout(
+            shard_tokens=-(-of_tokens.shard_tokens // 8),
+            test_tokens=packed(of_tokens.test_tokens),
+            train_tokens=packed(of_tokens.train_tokens),
+        )
+        return replace(
+            self,
+            fingerprint=f"{self.fingerprint}/masks",
+            layout=layout,
+            tokens=packed(self.tokens),
+            dtype=np.dtype(np.uint8),
+            masks=True,
         )
 
     def job_fingerprint(self) -> str:
@@ -84,7 +116,8 @@ class SplitShards:
 
     def shard_name(self, shard: int) -> str:
         """A shard's path, relative to the dataset's folder."""
-        return self.layout.shard_name(ShardKey(self.name, shard))
+        name = self.layout.shard_name(ShardKey(self.name, shard))
+        return mask_name(name) if self.masks else name
 
     def length(self, shard: int) -> int:
         """The number of tokens in a shard."""
@@ -130,3 +163,7 @@ class SplitShards:
                 f"the shard {path} {problem}: it is damaged. Copy it again from its origin, or "
                 "run fineshards verify."
             )
+
+
+def _digest(fields: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]

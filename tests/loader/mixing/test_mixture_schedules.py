@@ -5,11 +5,15 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import numpy as np
+import pytest
 from support.made_up_sources import is_a_prefix_of_each, mixture, pairs
+from support.sentences import refused
 
 from fineshards.loader.mixing.mixture import Mixture
+from fineshards.loader.mixing.mixture_weights import linear_schedule
 
 
 def test_a_small_source_gets_its_share_under_a_schedule_that_changes_often() -> None:
@@ -57,3 +61,31 @@ def test_threads_share_a_mixture_whose_schedule_is_laid_out_while_they_read() ->
 
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(read, [*range(0, 13_900, 700)] * 2))
+
+
+@pytest.mark.parametrize("changes", [1, 7, 100])
+def test_a_linear_schedule_follows_the_line(changes: int) -> None:
+    start, stop = 1000, 5003
+    first, last = {"a": 6, "b": 2, "c": 0}, {"a": 0.25, "b": 0.25, "c": 0.5}
+    schedule = linear_schedule(start, stop, first, last, changes)
+    mix = mixture(list(first.values()), schedule=schedule)
+    shares = [
+        (Fraction(6, 8), Fraction(1, 4)),
+        (Fraction(1, 4), Fraction(1, 4)),
+        (0, Fraction(1, 2)),
+    ]
+    for draws in (0, 900, 1000, *schedule, 6000):
+        for (before, after), count in zip(shares, mix.counts(draws).values(), strict=True):
+            # The line's area, in closed form.
+            along = Fraction(min(max(draws - start, 0), stop - start))
+            slope = Fraction(after - before) / (stop - start)
+            area = before * min(draws, stop) + slope * along**2 / 2 + after * max(draws - stop, 0)
+            # Parts begin at whole draws, and a source's draws are whole.
+            assert abs(count - area) < 4
+    assert (list(schedule)[-1], len(schedule)) == (stop, changes + 1)
+
+
+def test_a_line_that_cannot_be_cut_is_refused() -> None:
+    weights = {"a": 1, "b": 1}
+    assert "stop is 10" in refused(lambda: linear_schedule(5, 10, weights, weights, 6))
+    assert "no weight for 'b'" in refused(lambda: linear_schedule(5, 10, weights, {"a": 1}, 2))

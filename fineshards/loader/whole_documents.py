@@ -1,0 +1,237 @@
+"""Rows of whole documents: padded, so that none that fits into a row is cut.
+
+The documents that begin in `rows * T` consecutive tokens, a window, are packed best fit decreasing
+into as many rows as they take. Of a document of more than T tokens, each T fill a row of their own,
+and what remains begins a row, because only an EOT begins a document elsewhere. The rest of a row is
+EOTs, which do not count.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.errors import UsageError, quoted
+from fineshards.loader.arguments import checked_integer
+from fineshards.loader.boundaries import Bools, whole_documents
+from fineshards.loader.sample_sources import Numbers, Samples
+from fineshards.loader.token_dataset import TokenDataset
+
+if TYPE_CHECKING:
+    from fineshards.loader.sample_documents import SampleDocument
+
+# Changes when a window is packed differently.
+_VERSION = 1
+
+
+class WholeDocuments:
+    """The documents of a dataset, whole, in padded rows: a source for BatchLoader and Mixture.
+
+    For conversations, where a cut document is an answer without its question. Opening it reads all
+    tokens once, to find where documents begin, and keeps some 24 bytes per document.
+
+    Args:
+        dataset: A TokenDataset.
+        rows: Rows per window; 256 by default. More rows are padded less.
+
+    Raises:
+        UsageError: This is no TokenDataset, or `rows` is not a positive integer.
+        OutputError: A shard is missing or damaged.
+
+    Example:
+        >>> from fineshards import BatchLoader, TokenDataset, WholeDocuments
+        >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+        >>> whole = WholeDocuments(dataset)
+        >>> len(dataset), len(whole)
+        (552, 556)
+        >>> with BatchLoader(whole, 8, fields=("inputs", "targets", "loss_mask")) as loader:
+        ...     next(loader)["inputs"].shape
+        (8, 1024)
+    """
+
+    def __init__(self, dataset: TokenDataset, rows: int = 256) -> None:
+        if not isinstance(dataset, TokenDataset):
+            raise UsageError(f"dataset is {quoted(dataset)}; give a TokenDataset.")
+        self.sequence_length = dataset.sequence_length
+        self._rows = checked_integer("rows", rows, 1)
+        self._dataset = dataset
+        begins, lengths, counts = zip(*self._windows(), strict=True)
+        # Segment s is tokens [begins[s], begins[s] + lengths[s]); row r has segments
+        # [borders[r], borders[r + 1]).
+        self._begins: Numbers = np.concatenate(begins)
+        self._lengths: Numbers = np.concatenate(lengths)
+        self._borders: Numbers = np.append(0, np.cumsum(np.concatenate(counts)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any row changes."""
+        return self._dataset.fingerprint + self._packed
+
+    @property
+    def job_fingerprint(self) -> str:
+        """As in TokenDataset."""
+        return self._dataset.job_fingerprint + self._packed
+
+    @property
+    def eot(self) -> int:
+        """The token that starts every document, and fills rows."""
+        return self._dataset.eot
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The dtype of the tokens on disk."""
+        return self._dataset.dtype
+
+    @property
+    def vocabulary_size(self) -> int:
+        """One more than the largest token that can occur."""
+        return self._dataset.vocabulary_size
+
+    @property
+    def has_loss_mask(self) -> bool:
+        """Whether the documents are conversations."""
+        return self._dataset.has_loss_mask
+
+    def __len__(self) -> int:
+        return len(self._borders) - 1
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.uint32]:
+        """One row and its last label: uint32, shape (T + 1,)."""
+        number = range(len(self))[index]
+        out = np.empty((1, self.sequence_length + 1), np.uint32)
+        self.gather_into(out, np.zeros(1, np.int64), np.array([number]))
+        row: npt.NDArray[np.uint32] = out[0]
+        return row
+
+    def gather_into(self, out: Samples, rows: Numbers, numbers: Numbers) -> None:
+        """Copies rows `numbers` and their last labels to rows of an array; see `Source`."""
+        for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            out[row] = self.eot
+            for begin, end, column in self._segments(number):
+                out[row, column : column + end - begin] = self._dataset.stream.read(begin, end)
+
+    def loss_mask(self, numbers: Numbers) -> Bools:
+        """Which targets count: bool, shape (len(numbers), T)."""
+        found = np.zeros((len(numbers), self.sequence_length + 1), np.bool_)
+        for row, number in zip(found, numbers.tolist(), strict=True):
+            for begin, end, column in self._segments(number):
+                row[column : column + end - begin] = self._dataset.mask_between(begin, end)
+        return found[:, 1:]
+
+    def within_redacted(self, places: Numbers) -> Bools:
+        """Which EOTs of the rows begin no document: within a redacted one, or padding."""
+        numbers, columns = np.divmod(places, self.sequence_length)
+        found = np.ones(len(places), np.bool_)
+        for number in np.unique(numbers).tolist():
+            here = np.flatnonzero(numbers == number)
+            segments = slice(*self._borders[number : number + 2].tolist())
+            lengths = self._lengths[segments]
+            ends = np.cumsum(lengths)
+            # The first EOT of the padding begins it.
+            found[here] = columns[here] != ends[-1]
+            here = here[columns[here] < ends[-1]]
+            at = np.searchsorted(ends, columns[here], side="right")
+            tokens = self._begins[segments][at] + columns[here] - (ends - lengths)[at]
+            found[here] = self._dataset.within_redacted(tokens)
+        return found
+
+    def work(self, numbers: Numbers, length: int) -> Numbers:
+        """The sum of squared document lengths of each row, cut to rows of `length` tokens."""
+        cuts = np.arange(length, self.sequence_length + 1, length)
+        found = []
+        for number in numbers.tolist():
+            stops = [column + end - begin for begin, end, column in self._segments(number)]
+            ends = np.union1d(np.minimum(stops, self.sequence_length), cuts)
+            found.append(int((np.diff(ends, prepend=0) ** 2).sum()))
+        return np.array(found, np.int64)
+
+    def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
+        """Says in which order rows will be read."""
+        self._dataset.expect(shuffle, shuffle_shards)
+
+    def request(self, numbers: Numbers) -> None:
+        """Says which rows will be read soon."""
+        for number in numbers.tolist():
+            for begin, end, _ in self._segments(number):
+                self._dataset.request_tokens(begin, end)
+
+    def documents(self, index: int) -> list[SampleDocument]:
+        """The documents of a row, in its order; see `TokenDataset.documents`."""
+        return [
+            replace(part, begin=part.begin + column, end=part.end + column)
+            for begin, end, column in self._segments(range(len(self))[index])
+            for part in self._dataset.documents_between(begin, end)
+        ]
+
+    def close(self) -> None:
+        """Closes all files. The rows can still be used."""
+        self._dataset.close()
+
+    def __repr__(self) -> str:
+        padding = 1 - int(self._lengths.sum()) / (len(self) * self.sequence_length)
+        return f"WholeDocuments({self._dataset!r}): {len(self):,} rows, {padding:.2%} padding"
+
+    @property
+    def _packed(self) -> str:
+        return f"/whole documents of {self._rows} rows, version {_VERSION}"
+
+    def _segments(self, number: int) -> Iterator[tuple[int, int, int]]:
+        """Each segment of a row: [begin, end) of the tokens, and its column.
+
+        The segment that fills a row has its last label, too, if there is one.
+        """
+        column = 0
+        for at in range(*self._borders[number : number + 2].tolist()):
+            begin, size = int(self._begins[at]), int(self._lengths[at])
+            last = size == self.sequence_length and begin + size < self._dataset.tokens
+            yield begin, begin + size + last, column
+            column += size
+
+    def _windows(self) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+        """Of each window: its segments' begins and lengths, and how many each row has."""
+        dataset, size = self._dataset, self._rows * self.sequence_length
+        starts = np.empty(0, np.int64)
+        for first in range(0, dataset.tokens, size):
+            tokens = dataset.read_tokens(first, min(first + size, dataset.tokens))
+            found = np.flatnonzero(tokens == dataset.eot) + first
+            # With the last one of the window before, whose end is now known.
+            starts = np.concatenate((starts, found)) if first else np.union1d(0, found)
+            starts = whole_documents(starts, 0, dataset.within_redacted)
+            if len(starts) > 1:
+                yield pack_whole(starts[:-1], np.diff(starts), self.sequence_length)
+            starts = starts[-1:]
+        yield pack_whole(starts, dataset.tokens - starts, self.sequence_length)
+
+
+def pack_whole(starts: Numbers, sizes: Numbers, length: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Segments in the order of rows: where each begins, its length; and how many each row has."""
+    whole, rests = np.divmod(sizes, length)
+    rows = [
+        [(begin + nth * length, length)]
+        for begin, count in zip(starts.tolist(), whole.tolist(), strict=True)
+        for nth in range(count)
+    ]
+    ends = (starts + sizes).tolist()
+    items = [
+        (rest, end - rest, bool(count))
+        for rest, end, count in zip(rests.tolist(), ends, whole.tolist(), strict=True)
+        if rest
+    ]
+    # Rests of long documents first, each in a row of its own; then the longest, then the earliest.
+    items.sort(key=lambda item: (not item[2], -item[0]))
+    rooms: list[tuple[int, int]] = []
+    for size, begin, is_rest in items:
+        at = len(rooms) if is_rest else bisect_left(rooms, (size, 0))
+        room, row = (length, len(rows)) if at == len(rooms) else rooms.pop(at)
+        if row == len(rows):
+            rows.append([])
+        rows[row].append((begin, size))
+        if room > size:
+            insort(rooms, (room - size, row))
+    segments = np.array([segment for row in rows for segment in row], np.int64).reshape(-1, 2)
+    return segments[:, 0], segments[:, 1], np.array(list(map(len, rows)))
