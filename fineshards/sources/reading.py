@@ -32,8 +32,8 @@ from fineshards.sources.rows import Rows
 _DISCOVERY_READ_AHEAD = {"arrow": 1 << 16}
 _USUAL_READ_AHEAD = 1 << 20
 
-# A format is a module with `discover` and `read`, `share_read` where blocks are parts of a file, and
-# `schema` where columns have types. CONTRIBUTING.md explains how to add one.
+# A format is a module with `discover` and `read`, `share_read` where blocks are parts of a file,
+# and `schema` where columns have types. CONTRIBUTING.md explains how to add one.
 _FORMATS: dict[str, ModuleType] = {
     "parquet": parquet,
     "jsonl": jsonl,

@@ -42,8 +42,8 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
         except ValueError:
             if file.path.endswith(f"/{EXPORT_NAME}") and line.strip() == b"{":
                 raise InputError(
-                    f"{file.path} is the record of an export. Give the folder data beside it, which "
-                    "has the texts."
+                    f"{file.path} is the record of an export. Give the folder data beside it, "
+                    "which has the texts."
                 ) from None
             break
         for flag, name in _named(columns):
