@@ -225,6 +225,18 @@ def test_types_that_differ_between_sources_are_joined_or_refused_at_once(tmp_pat
     assert not (tmp_path / "x").exists()
 
 
+def test_a_column_that_a_later_file_lacks_is_missed_at_once(tmp_path: Path) -> None:
+    for name, content in {"a": "text,k\none,1\n", "b": "text\ntwo\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(content)
+    build(tmp_path / "out", tmp_path / "a.csv", tmp_path / "b.csv", "--test_shards=0")
+    with pytest.raises(InputError, match=r"b\.csv has no column 'k'"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="k")
+    assert not (tmp_path / "x").exists()
+    build(tmp_path / "one", tmp_path / "a.csv", "--test_shards=0")
+    fineshards.export(tmp_path / "one", tmp_path / "text", "text", columns="k")
+    assert [row["k"] for row in read(tmp_path / "text", "train")] == ["1"]
+
+
 def test_a_field_that_no_line_has_is_refused_and_a_rare_one_is_found(tmp_path: Path) -> None:
     lines = [{"text": f"text {number}", "all_null": None} for number in range(3000)]
     lines[2999]["rare"] = "x"
