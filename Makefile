@@ -265,7 +265,8 @@ bench-loader: .torch-venv/installed ## compare the loader with plain loops and o
 	.torch-venv/bin/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
 
 # INPUT='a.parquet b.parquet'; python -m benchmarks.curation --help has more.
-bench-curation: .curation-venv/installed ## compare steps of recipes with datatrove's (PyPI)
+bench-curation: .curation-venv/installed ## compare steps of recipes with their peers' (PyPI)
+	@$(INSTALL) --python .curation-venv/bin/python datasketch rensa -c benchmarks/requirements.txt
 	.curation-venv/bin/python -m benchmarks.curation $(if $(INPUT),$(INPUT),$(firstword \
 	    $(wildcard ../shared/corpus/crawl-*.parquet) $(SAMPLE)))
 	.curation-venv/bin/python -m benchmarks.curation_minhash $(INPUT)

@@ -40,15 +40,15 @@ def types_in_sources(manifest: Manifest, names: Sequence[str]) -> ColumnTypes:
     """
     settings = settings_with(manifest.settings, names)
 
-    def of_file(file: SourceFile) -> pa.Schema | None:
+    def of_file(file: SourceFile) -> pa.Schema:
         refuse_touched(file)
-        return column_types(file, settings.columns, settings.block_bytes)
+        return column_types(file, settings.columns)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(zip(manifest.files, pool.map(of_file, manifest.files), strict=True))
-    (first, schema), *others = [(file, found) for file, found in found if found is not None]
+        (schema, *others) = pool.map(of_file, manifest.files)
+    first = manifest.files[0]
     are_json = first.format == "jsonl"
-    for file, other in others:
+    for file, other in zip(manifest.files[1:], others, strict=True):
         try:
             if (file.format == "jsonl") != are_json:
                 raise pa.ArrowTypeError("one is JSON Lines, the other is not")

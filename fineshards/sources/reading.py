@@ -23,7 +23,7 @@ from fineshards.sources.formats import (
     token_streams,
     warc,
 )
-from fineshards.sources.formats.record_batches import types_read
+from fineshards.sources.formats.record_batches import check_columns, types_read
 from fineshards.sources.formats.token_lists import taken
 from fineshards.sources.rows import Rows
 
@@ -32,8 +32,8 @@ from fineshards.sources.rows import Rows
 _DISCOVERY_READ_AHEAD = {"arrow": 1 << 16}
 _USUAL_READ_AHEAD = 1 << 20
 
-# A format is a module with `discover` and `read`, `share_read` where blocks are parts of a file, and
-# `schema` where columns have types. CONTRIBUTING.md explains how to add one.
+# A format is a module with `discover` and `read`, `share_read` where blocks are parts of a file,
+# and `schema` where files have columns. CONTRIBUTING.md explains how to add one.
 _FORMATS: dict[str, ModuleType] = {
     "parquet": parquet,
     "jsonl": jsonl,
@@ -61,20 +61,19 @@ def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> lis
     return [replace(block, blocks=len(kept)) for block in kept]
 
 
-def column_types(file: SourceFile, columns: Columns, block_bytes: int) -> pa.Schema | None:
-    """The types of the columns of `Columns.others`; None if a file without types has no rows.
+def column_types(file: SourceFile, columns: Columns) -> pa.Schema:
+    """The types of the columns of `Columns.others`, from the head or the footer of a file.
 
-    Raises InputError if it lacks one, or cannot be used.
+    Raises InputError if the file cannot be used, or lacks a column. Lines of JSON may lack any.
     """
     kind = _FORMATS[file.format]
-    if of_file := getattr(kind, "schema", None):
-        check_unchanged(file)
-        with explain_failures(file), open_file(file, 1 << 16) as opened:
-            return types_read(of_file(file, opened, columns), columns.others)
-    for block in discover_blocks(file, columns, block_bytes)[:1]:
-        for rows in read_block(file, columns, block):
-            return pa.schema([(name, values.type) for name, values in rows.others.items()])
-    return None
+    if kind is jsonl:
+        return pa.schema(dict.fromkeys(columns.others, pa.string()))
+    check_unchanged(file)
+    with explain_failures(file), open_file(file, 1 << 16) as opened:
+        schema = kind.schema(file, opened)
+    check_columns(file, schema, columns)
+    return types_read(schema, columns.others)
 
 
 def check_head(file: SourceFile, columns: Columns) -> None:

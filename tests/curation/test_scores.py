@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import fields
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +11,13 @@ import pytest
 from support.tiny_model import write_model
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.recipe import parameters_of
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
+from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.language import Language
 from fineshards.curation.steps.score import Score
 from fineshards.curation.steps.where import Where
+from fineshards.errors import UsageError
 from fineshards.shards.tables.scores import from_bytes, joined, score_schema, scored, to_bytes
 
 ENGLISH = "This is what we had in mind.\nIt is plain English, and there is nothing else in it."
@@ -69,6 +73,53 @@ def test_ratios_are_those_that_the_filter_compares() -> None:
                 step = FineWebQuality(**off | {limit: least}, new_line_ratio=None)  # type: ignore
                 assert step.apply(Batch.of_texts([text])).reasons == [reason]
     assert len(seen) > 40
+
+
+def test_ratios_of_words_are_those_that_gopher_quality_compares() -> None:
+    """As above: by a limit between a ratio and the next one, from either side."""
+    off = dict.fromkeys(parameter.name for parameter in fields(GopherQuality))
+    off["language"] = "en"
+    limits = {
+        "textual_words": ("max_doc_words", "gopher_long_doc"),
+        "mean_word_length": ("max_avg_word_length", "gopher_above_avg_threshold"),
+        "hash_ratio": ("max_symbol_word_ratio", "gopher_too_many_hashes"),
+        "ellipsis_ratio": ("max_symbol_word_ratio", "gopher_too_many_ellipsis"),
+        "alpha_ratio": ("max_non_alpha_words_ratio", "gopher_below_alpha_threshold"),
+        "stop_words": ("min_stop_words", "gopher_enough_stop_words"),
+    }
+    draw = random.Random(5)
+    some = ["the", "cat", "of", "#tag", "# #", "…", "wait...", "7", "don't", "—", "and", "Haus"]
+    texts = ["", "…", *(" ".join(draw.choices(some, k=draw.randint(1, 30))) for _ in range(60))]
+    batch, seen = Batch.of_texts(texts), set()
+    for by, (limit, reason) in limits.items():
+        found = values(Score("r", by), *texts)
+        again = [Score("r", by).apply_again(batch.only(number)) for number in range(len(texts))]
+        assert found == [one.scores[0].as_py() for one in again if one.scores is not None]
+        for text, ratio in zip(texts, found, strict=True):
+            if ratio is None:
+                assert not any(map(str.isalnum, text))
+                continue
+            assert isinstance(ratio, float)
+            if by == "ellipsis_ratio" and "#" in text:  # one limit for both, and # comes first
+                continue
+            seen.add((by, ratio))
+            whole, least = limit.endswith("words"), reason.split("_")[1] in ("below", "enough")
+            step = 1 if whole else ratio * 1e-9
+            for bound, fits in ((ratio, True), (ratio + (step if least else -step), False)):
+                if bound > 0:
+                    given = off | {limit: int(bound) if whole else bound}
+                    reasons = GopherQuality(**given).apply(Batch.of_texts([text])).reasons or [""]
+                    assert (reasons[0] != reason) == fits, (by, text, bound)
+    assert len(seen) > 100
+
+
+def test_a_ratio_of_words_takes_their_language() -> None:
+    found = [values(Score("w", "textual_words", words=words), "z.B. das") for words in ("de", "en")]
+    assert found == [[2.0], [3.0]]
+    with pytest.raises(UsageError, match="score: words is 'de', expected en"):
+        Score("w", "words", words="de")
+    # Jobs of before have the same record.
+    assert "words" not in parameters_of(Score("w", "textual_words"))
 
 
 def test_languages_are_those_of_the_filter() -> None:

@@ -100,6 +100,44 @@ def test_copies_are_those_that_were_dropped_for_a_document(tmp_path: Path) -> No
     assert found + short == len(witnesses)
 
 
+@pytest.mark.curation
+def test_documents_are_repeated_by_their_copies_in_a_mixture(tmp_path: Path) -> None:
+    """As docs/curation.md says: a dataset per number of repetitions, and weights by length."""
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    source = write(tmp_path / "in.parquet", texts_with_families(3, 200))
+    build(tmp_path / "out", source, f"--recipe={tmp_path}/recipe.toml", "--test_shards=0")
+    fineshards.export(tmp_path / "out", tmp_path / "text", "text", copies=True)
+    rows = [
+        row
+        for path in sorted((tmp_path / "text/data").iterdir())
+        for row in pq.read_table(path).to_pylist()
+    ]
+    copies = "exact_copies + near_copies"
+    bands = {f"{copies} = 0": 1, f"{copies} BETWEEN 1 AND 2": 2, f"{copies} > 2": 5}
+    sources = {}
+    for number, condition in enumerate(bands):
+        flags = [f"--where={condition}", "--test_shards=0", "--shuffle_seed=1"]
+        build(tmp_path / f"{number}", tmp_path / "text/data", *flags)
+        sources[condition] = fineshards.TokenDataset(tmp_path / f"{number}", sequence_length=32)
+    mix = fineshards.Mixture(
+        {name: (source, bands[name] * len(source)) for name, source in sources.items()}
+    )
+    total = sum(bands[name] * len(source) for name, source in sources.items())
+    drawn = Counter(mix[draw] for draw in range(total))
+    epochs = {
+        (name, epoch * len(source) + sample): 1
+        for name, source in sources.items()
+        for sample in range(len(source))
+        for epoch in range(bands[name])
+    }
+    assert drawn == epochs  # each sample as often as its band says, the epochs one by one
+    for name, meant in zip(bands, ([0], [1, 2], range(3, 99)), strict=True):
+        texts = sources[name].all_documents()
+        of_band = [row["text"] for row in rows if row["exact_copies"] + row["near_copies"] in meant]
+        assert sorted(sources[name].decode(each.tokens[1:]) for each in texts) == sorted(of_band)
+        assert len(of_band) > 3
+
+
 def test_copies_need_a_recipe_that_drops_duplicates(tmp_path: Path) -> None:
     build(tmp_path / "out", write(tmp_path / "rows.parquet", ["a", "b"]))
     with pytest.raises(UsageError, match="--copies: the recipe of the dataset drops no duplicates"):

@@ -50,7 +50,7 @@ def row_of(row: int, file: str = "rows.parquet", rows: list[Row] = ROWS) -> Row:
     ids=["by text", "one stream", "shuffled"],
 )
 def test_a_build_of_the_texts_has_the_same_shards(
-    flags: list[str], to: str, tmp_path: Path
+    flags: list[str], to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS), *flags)
     export = fineshards.export(tmp_path / "out", tmp_path / "text", to, tokens_per_file=700)
@@ -59,6 +59,9 @@ def test_a_build_of_the_texts_has_the_same_shards(
     assert sorted(found, key=lambda row: int(row["row"])) == expected
     assert sum(each["documents"] for each in export.splits.values()) == len(expected)
     assert fineshards.verify(tmp_path / "text").ok
+    given = ["build", f"--input={tmp_path}/text", f"--output={tmp_path}/again", "--test_shards=0"]
+    assert main(given) == 1
+    assert "export.json is the record of an export. Give the folder data" in capsys.readouterr().err
     again = [flag for flag in flags if not flag.startswith("--shuffle")]
     build(tmp_path / "again", tmp_path / "text/data", *again)
     assert shards_in(tmp_path / "again") == shards_in(tmp_path / "out")
@@ -220,6 +223,18 @@ def test_types_that_differ_between_sources_are_joined_or_refused_at_once(tmp_pat
     with pytest.raises(InputError, match=r"1\.parquet: its columns have other types than those of"):
         fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="x")
     assert not (tmp_path / "x").exists()
+
+
+def test_a_column_that_a_later_file_lacks_is_missed_at_once(tmp_path: Path) -> None:
+    for name, content in {"a": "text,k\none,1\n", "b": "text\ntwo\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(content)
+    build(tmp_path / "out", tmp_path / "a.csv", tmp_path / "b.csv", "--test_shards=0")
+    with pytest.raises(InputError, match=r"b\.csv has no column 'k'"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "text", columns="k")
+    assert not (tmp_path / "x").exists()
+    build(tmp_path / "one", tmp_path / "a.csv", "--test_shards=0")
+    fineshards.export(tmp_path / "one", tmp_path / "text", "text", columns="k")
+    assert [row["k"] for row in read(tmp_path / "text", "train")] == ["1"]
 
 
 def test_a_field_that_no_line_has_is_refused_and_a_rare_one_is_found(tmp_path: Path) -> None:

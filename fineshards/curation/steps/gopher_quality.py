@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,7 +101,7 @@ class GopherQuality(Judge, name="gopher_quality"):
         if most and counts.textual > most:
             return above("gopher_long_doc", counts.textual, "words", most, "max_doc_words")
         if counts.textual:
-            average = counts.textual_characters / counts.textual
+            average = WORD_RATIOS["mean_word_length"](text, counts)
             what = "characters per word"
             shortest, longest = self.min_avg_word_length, self.max_avg_word_length
             if shortest and average < shortest:
@@ -112,17 +112,17 @@ class GopherQuality(Judge, name="gopher_quality"):
                 return above(reason, average, what, longest, "max_avg_word_length")
         if symbols := self.max_symbol_word_ratio:
             parameter = "max_symbol_word_ratio"
-            ratio = text.count("#") / counts.words
+            ratio = WORD_RATIOS["hash_ratio"](text, counts)
             if ratio > symbols:
                 return above("gopher_too_many_hashes", ratio, "# per word", symbols, parameter)
-            ratio = (text.count("...") + text.count("…")) / counts.words
+            ratio = WORD_RATIOS["ellipsis_ratio"](text, counts)
             if ratio > symbols:
                 what = "ellipses per word"
                 return above("gopher_too_many_ellipsis", ratio, what, symbols, parameter)
         if by_lines := self._by_lines(text):
             return by_lines
         letters = self.max_non_alpha_words_ratio
-        ratio = counts.alphabetic / counts.words
+        ratio = WORD_RATIOS["alpha_ratio"](text, counts)
         if letters and ratio < letters:
             reason, what = "gopher_below_alpha_threshold", "of the words have a letter"
             return below(reason, ratio, what, letters, "max_non_alpha_words_ratio")
@@ -175,3 +175,31 @@ def _count_again(found: Sequence[str], stop_words: tuple[str, ...]) -> _WordCoun
         alphabetic=sum(any(x.isalpha() for x in word) for word in found),
         stop_words=len(set(stop_words) & set(found)),
     )
+
+
+# What the step compares by words, from a text and its words, of which it has some.
+WORD_RATIOS: dict[str, Callable[[str, _WordCounts], float]] = {
+    "textual_words": lambda _, counts: counts.textual,
+    "mean_word_length": lambda _, counts: counts.textual_characters / counts.textual,
+    "hash_ratio": lambda text, counts: text.count("#") / counts.words,
+    "ellipsis_ratio": lambda text, counts: (text.count("...") + text.count("…")) / counts.words,
+    "alpha_ratio": lambda _, counts: counts.alphabetic / counts.words,
+    "stop_words": lambda _, counts: counts.stop_words,
+}
+
+
+def word_ratios(name: str, batch: Batch, language: str, again: bool = False) -> list[float | None]:
+    """One of the ratios of each document, with the step's stop words; None where it has no words.
+
+    again: whether in the plainest way.
+    """
+    counts = (
+        [_count_again(tokenizer(language).plain(text), STOP_WORDS) for text in batch.strings]
+        if again
+        else [_count(found, STOP_WORDS) for found in words(batch, language)]
+    )
+    least = "textual" if name == "mean_word_length" else "words"
+    return [
+        WORD_RATIOS[name](text, each) if getattr(each, least) else None
+        for text, each in zip(batch.strings, counts, strict=True)
+    ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isfunction
 from numbers import Real
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +26,17 @@ from fineshards.curation.parameters import Positive, assign, check, nonempty, on
 from fineshards.curation.reference_files import pin, pinned
 from fineshards.curation.step import Outcome, Scorer
 from fineshards.curation.steps.fineweb_quality import RATIOS, nonempty_lines
+from fineshards.curation.steps.gopher_quality import WORD_RATIOS, word_ratios
 from fineshards.curation.steps.language import model_path
 from fineshards.curation.steps.user_function import FUNCTION_NAME, UserFunction
+from fineshards.curation.words.tokenizers import WordLanguage
+from fineshards.curation.words.tokenizers import pins as word_pins
 from fineshards.shards.tables.measures import measure
 
 # Columns of `measure`.
 _MEASURES = {"bytes": 1, "words": 2, "lines": 3}
 _MODELS = ("language", "language_score", "fasttext", "fasttext_score")
-_KNOWN = ("characters", *_MEASURES, *RATIOS, *_MODELS)
+_KNOWN = ("characters", *_MEASURES, *RATIOS, *WORD_RATIOS, *_MODELS)
 _TYPES = {"number": pa.float64(), "text": pa.large_string()}
 # A label names a class of documents. A longer text could be one that a redaction should remove.
 _LONGEST_LABEL = 100
@@ -62,29 +65,36 @@ class Score(Scorer, name="score"):
     A later `where` finds it under its name, and the dataset has it in `metadata/scores/`.
 
     `characters`, `bytes`, `words` and `lines` are lengths. `line_punct_ratio`, `short_line_ratio`
-    and `char_dup_ratio` are the ratios of the step `fineweb_quality` with its defaults. `language`
-    and `fasttext` are the best label of a model of fastText, `language_score` and `fasttext_score`
-    its probability, or that of another label. The model sees a space in place of a line break. A
+    and `char_dup_ratio` are the ratios of the step `fineweb_quality` with its defaults.
+    `textual_words` (words that are not only punctuation), `mean_word_length` (of these),
+    `hash_ratio` and `ellipsis_ratio` (per word), `alpha_ratio` (of words with a letter) and
+    `stop_words` (how many of its eight) are what `gopher_quality` compares. `language` and
+    `fasttext` are the best label of a model of fastText, `language_score` and `fasttext_score` its
+    probability, or that of another label. The model sees a space in place of a line break. A
     function gets the dict of one document and returns a finite number, or a text of at most 100
-    characters. Its None, and a ratio of no lines, are NULL.
+    characters. Its None, and a ratio of no lines or words, are NULL.
 
     Args:
         name: The name of the score: lower case letters, digits and underscores.
         by: `characters`, `bytes`, `words`, `lines`, `line_punct_ratio`, `short_line_ratio`,
-            `char_dup_ratio`, `language`, `language_score`, `fasttext`, `fasttext_score`, or
-            `package.module:function`.
+            `char_dup_ratio`, `textual_words`, `mean_word_length`, `hash_ratio`, `ellipsis_ratio`,
+            `alpha_ratio`, `stop_words`, `language`, `language_score`, `fasttext`,
+            `fasttext_score`, or `package.module:function`.
         type: What a function returns: "number" or "text".
         columns: Columns of the input that a function sees in addition to the text.
         batch: The most documents that a function takes at a time, in a list; None where it takes
             one, and no list.
         model: The path of a model, local or gs://. None: for languages, lid.176.ftz.
         label: The label, without `__label__`, whose probability is the score. None: the best.
+        words: The language of the words of what `gopher_quality` compares, by spaCy's name.
 
     Example:
         >>> step = Score("length", by="characters")
         >>> step.apply(Batch.of_texts(["four", "three"])).scores.to_pylist()
         [4.0, 5.0]
     """
+
+    BEFORE: ClassVar[Mapping[str, Any]] = {"words": "en"}
 
     name: Annotated[str, rule(_NAMES, _is_name)]
     by: Annotated[str, rule(f"one of {', '.join(_KNOWN)}, or package.module:function", _is_known)]
@@ -93,6 +103,7 @@ class Score(Scorer, name="score"):
     batch: Positive | None = None
     model: Annotated[str, nonempty("the path of a model")] | None = None
     label: Annotated[str, nonempty("a label of the model")] | None = None
+    words: WordLanguage = "en"
 
     def __post_init__(self) -> None:
         if isfunction(self.by):
@@ -112,6 +123,8 @@ class Score(Scorer, name="score"):
         check(self.NAME, "model", self.model, fits, "the path of a model" if needs else "none")
         fits = self.label is None or self.by in ("language_score", "fasttext_score")
         check(self.NAME, "label", self.label, fits, "none: language_score or fasttext_score has it")
+        fits = self.words == "en" or self.by in WORD_RATIOS
+        check(self.NAME, "words", self.words, fits, "en: what gopher_quality compares has others")
 
     @property
     def score_type(self) -> pa.DataType:
@@ -134,6 +147,8 @@ class Score(Scorer, name="score"):
         """See Step. Raises UsageError for a label that the model does not have."""
         if self._function is not None:
             return self._function.pins()
+        if self.by in WORD_RATIOS:
+            return word_pins(self.words)
         if self.by not in _MODELS:
             return {}
         pins = {"fasttext": fasttext_version(), "model": pin(self._model).sha256}
@@ -143,11 +158,19 @@ class Score(Scorer, name="score"):
     def apply(self, batch: Batch) -> Outcome:
         return Outcome(scores=pa.array(self._values(batch), self.score_type))
 
+    def apply_again(self, document: Batch) -> Outcome:
+        if self.by not in WORD_RATIOS:
+            return self.apply(document)
+        values = word_ratios(self.by, document, self.words, again=True)
+        return Outcome(scores=pa.array(values, self.score_type))
+
     def _values(self, batch: Batch) -> Sequence[Any] | pa.Array:
         if self._function is not None:
             return list(self._function.each(batch, self._read))
         if self.by in _MODELS:
             return self._of_model(batch)
+        if self.by in WORD_RATIOS:
+            return word_ratios(self.by, batch, self.words)
         if self.by in RATIOS:
             ratio = RATIOS[self.by]
             of_lines = [(text, nonempty_lines(text)) for text in batch.strings]

@@ -52,7 +52,8 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
 
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block in order; raises InputError for a damaged record batch."""
-    found = schema(file, opened, columns)
+    found = schema(file, opened)
+    check_columns(file, found, columns)
     with _damage_explained(file):
         is_file = _is_file(file, opened)
         wanted = columns_to_read(found, columns)
@@ -76,13 +77,11 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
         )
 
 
-def schema(file: SourceFile, opened: BinaryIO, columns: Columns) -> pa.Schema:
-    """The types of all columns; raises InputError for a file that is damaged or lacks a column."""
+def schema(file: SourceFile, opened: BinaryIO) -> pa.Schema:
+    """The types of all columns; raises InputError for a file that is damaged."""
     with _damage_explained(file):
         is_file = _is_file(file, opened)
-        found = (ipc.open_file if is_file else ipc.open_stream)(opened).schema
-        check_columns(file, found, columns)
-        return found
+        return (ipc.open_file if is_file else ipc.open_stream)(opened).schema
 
 
 def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:

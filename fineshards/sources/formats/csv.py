@@ -47,7 +47,7 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     Records can only be found by reading from the start, so the file is not split and `block_bytes`
     has no effect.
     """
-    check_columns(file, _header(file, opened), columns)
+    check_columns(file, schema(file, opened), columns)
     return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
 
 
@@ -57,7 +57,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     A record with another number of values than the header is a bad row. Raises InputError for a
     file that is truncated, or not compressed as its name says.
     """
-    header = _header(file, opened)
+    header = schema(file, opened)
     check_columns(file, header, columns)
     progress, sizes, any_bytes = _Position(), list(_READ_BYTES), False
     while sizes:
@@ -93,7 +93,7 @@ class _Position:
         return f"row {self.next_row - 1}" if self.next_row else "the header"
 
 
-def _header(file: SourceFile, opened: BinaryIO) -> pa.Schema:
+def schema(file: SourceFile, opened: BinaryIO) -> pa.Schema:
     """The columns of a file, all of strings; raises InputError for one without a header."""
     with explained(file, lambda: "the beginning"):
         check_beginning(file, open_text(file, opened).read(4))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from fineshards.chat.conversation import BadConversation
 from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
+from fineshards.shards.job.manifest import EXPORT_NAME
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.compression import (
@@ -41,6 +42,11 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
         try:
             record = _parse(line)
         except ValueError:
+            if file.path.endswith(f"/{EXPORT_NAME}") and line.strip() == b"{":
+                raise InputError(
+                    f"{file.path} is the record of an export. Give the folder data beside it, "
+                    "which has the texts."
+                ) from None
             break
         for flag, name in _named(columns, record):
             if name not in record:

@@ -64,6 +64,11 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
     return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
 
 
+def schema(file: SourceFile, opened: BinaryIO) -> pa.Schema:
+    """The types of all columns, which every file has."""
+    return _SCHEMA
+
+
 def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a file in order.
 
