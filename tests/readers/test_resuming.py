@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from conftest import Exported
-from support.checkout import ROOT
 from support.dataset_contents import Contents
 from trainer_loaders import SAVED, STEPS, steps
 
@@ -30,7 +29,6 @@ def test_a_loader_resumes_on_another_number_of_ranks(
         program = Path(__file__).with_name("trainer_loaders.py")
         done = subprocess.run(
             [sys.executable, program, name, folder, f"{ranks}", tmp_path / "state", f"{killed_at}"],
-            env={"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,
