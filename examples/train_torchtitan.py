@@ -17,6 +17,7 @@ from torchtitan.trainer import Trainer
 
 from fineshards import BatchLoader, TokenDataset
 
+# Inputs with their positions, and labels.
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -25,6 +26,8 @@ class Shards(BaseDataLoader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
+        """What torchtitan's command line can change, with `--dataloader.`."""
+
         split: str = "train"
         seed: int = 1
         infinite: bool = True
