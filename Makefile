@@ -159,13 +159,14 @@ test-torch: .torch-venv/installed ## test the loader and examples/ with torch (P
 
 # The libraries of trainers, which read what `fineshards export` writes.
 READERS := tests/readers
-.readers-venv/installed: $(addprefix $(READERS)/,requirements.txt readers.txt) $(WITH_TORCH)/excludes.txt \
+.readers-venv/installed: $(addprefix $(READERS)/,requirements.txt readers.txt later_python.txt) $(WITH_TORCH)/excludes.txt \
     requirements.txt pyproject.toml | .venv/installed
 	@echo "preparing .readers-venv: torch, and libraries of trainers; 5 GB, downloaded once; a minute or two"
 	@$(PYTHON) -m venv .readers-venv
 	@$(INSTALL) --python .readers-venv/bin/python -e '.[build,test]' -r $(READERS)/requirements.txt \
 	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
 	@$(INSTALL) --python .readers-venv/bin/python --no-deps -r $(READERS)/readers.txt
+	@$(INSTALL) --python .readers-venv/bin/python --no-deps --python-version 3.12 -r $(READERS)/later_python.txt
 	@touch $@
 
 test-readers: .readers-venv/installed ## read exports with the libraries of trainers (PyPI, 5 GB; 3 min)

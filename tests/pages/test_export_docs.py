@@ -1,4 +1,4 @@
-"""The commands of docs/formats.md run as written."""
+"""The commands of docs/formats.md and docs/trainers.md run as written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.exports.format_table import NAMES
 
-PAGE = (ROOT / "docs/formats.md").read_text()
+PAGE, TRAINERS = ((ROOT / f"docs/{name}.md").read_text() for name in ("formats", "trainers"))
 
 
 def commands(page: str, name: str) -> list[list[str]]:
@@ -28,12 +28,12 @@ def test_the_page_has_every_format() -> None:
     assert set(re.findall(r"`([\w-]+)`", table)) >= set(NAMES)
 
 
-def test_the_commands_of_the_page_run_as_written(
+def test_the_commands_of_the_pages_run_as_written(
     sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     build_here(input=sample, output="out", shard_tokens=100_000)
-    exports = commands(PAGE, "export")
+    exports = commands(PAGE + TRAINERS, "export")
     assert len(exports) > 8
     for arguments in exports:
         assert main(arguments) == 0, arguments
