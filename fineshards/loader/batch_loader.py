@@ -16,6 +16,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample, Order, Shape, Share
 from fineshards.loader.fields import Batch, Fields, checked_dtype
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
+from fineshards.loader.notebook_table import notebook_table
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
@@ -475,6 +476,20 @@ class BatchLoader:
             f"BatchLoader at step {self.step:,}: batches of {size:,} samples of "
             f"{order['sequence_length']:,} tokens, {how}, rank {share.rank} of {share.world_size}, "
             f"from {self.batches.sources[0] if self._mixture is None else self._mixture!r}"
+        )
+
+    def _repr_html_(self) -> str:
+        share, order = self.batches.share, self._order
+        return notebook_table(
+            "BatchLoader",
+            {
+                "step": self.step,
+                "samples per batch": self.batches.steps.sizes(self.step),
+                "sequence length": order["sequence_length"],
+                "order": f"shuffled by seed {order['seed']}" if order["shuffle"] else "in order",
+                "rank": f"{share.rank} of {share.world_size}",
+                "reads": self.batches.sources[0] if self._mixture is None else self._mixture,
+            },
         )
 
     def __enter__(self) -> Self:

@@ -14,6 +14,7 @@ from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
+from fineshards.loader.notebook_table import notebook_table
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.loss_mask import LossMask
@@ -531,6 +532,20 @@ class TokenDataset:
             f"TokenDataset({self._split.storage.root!r}, {self._split.name!r}, "
             f"sequence_length={self.sequence_length}): {len(self):,} samples, "
             f"{self.tokens:,} tokens"
+        )
+
+    def _repr_html_(self) -> str:
+        return notebook_table(
+            "TokenDataset",
+            {
+                "folder": self._split.storage.root,
+                "split": self._split.name,
+                "samples": len(self),
+                "sequence length": self.sequence_length,
+                "tokens": self.tokens,
+                "dtype": self.dtype,
+                "generation": self.generation,
+            },
         )
 
     def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
