@@ -151,9 +151,9 @@ def draw(whole: dict[int, float], killed: list[dict[int, float]]) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
             f'width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-labelledby="title desc">',
             f'<title id="title">{title}</title>',
-            f'<desc id="desc">The loss of a small model over {STEPS} steps, twice. One run was left '
-            f"alone. The other was killed five times, and continued on {ranks} ranks. The two lines "
-            f"lie on each other: they differ by {difference:.6f} at most.</desc>",
+            f'<desc id="desc">The loss of a small model over {STEPS} steps, twice. One run was '
+            f"left alone. The other was killed five times, and continued on {ranks} ranks. The two "
+            f"lines lie on each other: they differ by {difference:.6f} at most.</desc>",
             f"<style>\n{_STYLE}</style>",
             f'<rect class="page" width="{_WIDTH}" height="{_HEIGHT}" rx="8"/>',
             *lines,

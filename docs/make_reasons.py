@@ -19,8 +19,8 @@ from fineshards.curation.step_docs import describe_step
 _HEAD = """# Reasons
 
 Why steps drop documents, in the words of decisions, `stats`, `inspect --dropped` and reports. In
-brackets: the parameter with the bound, unless the reason is its name. A function of yours names its own reasons, or its name is
-the reason; so is that of a block of datatrove's.
+brackets: the parameter with the bound, unless the reason is its name. A function of yours names its
+own reasons, or its name is the reason; so is that of a block of datatrove's.
 
 | step | | reasons |
 |---|---|---|
@@ -79,6 +79,7 @@ class Source:
     def _given(self, node: ast.AST, function: ast.FunctionDef) -> Iterator[tuple[ast.expr, str]]:
         """Expressions whose texts are reasons."""
         returns = ast.unparse(function.returns) if function.returns else ""
+        is_reason = function.name == "reason" or "str | None" in returns
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
             if name in _MEASURED:
@@ -92,9 +93,8 @@ class Source:
                 yield node.args[0], ""
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "reasons.append":
             yield node.args[0], ""
-        elif isinstance(node, ast.Return) and node.value is not None:
-            if function.name == "reason" or "str | None" in returns:
-                yield node.value, ""
+        elif isinstance(node, ast.Return) and node.value is not None and is_reason:
+            yield node.value, ""
 
     def _texts(self, node: ast.expr, function: ast.FunctionDef) -> list[str]:
         """What an expression may be, as far as that is a text in the code."""

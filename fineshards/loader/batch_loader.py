@@ -134,6 +134,9 @@ class BatchLoader:
         fields: Sequence[str] | Mapping[str, str] | None = None,
         ignore_index: int | None = None,
     ) -> None:
+        if not hasattr(source, "sequence_length"):
+            kind = type(source).__name__
+            raise UsageError(f"the source is of type {kind}; give a TokenDataset or a Mixture.")
         seed = checked_integer("seed", seed)
         if shuffle_shards is not None:
             shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)

@@ -51,8 +51,8 @@ class Lengths:
     tables: document tables that were read, of `of_tables`. documents, tokens: in these. A document
     counts in the shard that it ends in. bins: from that of the shortest document to that of the
     longest, two per power of two. fits: up to the sequence length that fits all. median: half of
-    the documents are no longer. shortest_documents: numbers in the dataset of those with two tokens or
-    more, the shortest first. longest_documents: those of the longest, the longest first.
+    the documents are no longer. shortest_documents, longest_documents: numbers in the dataset of
+    some, the shortest of two tokens or more first, and the longest first.
     """
 
     tables: int

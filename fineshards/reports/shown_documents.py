@@ -34,7 +34,8 @@ class TokenSpan:
 class ShownTokens:
     """A document of a dataset.
 
-    why: it is shown: `shortest`, `longest` or `chosen` by a hash. number: in the dataset. shard: where it begins, at token `offset`. file, row, id: its source.
+    why: it is shown: `shortest`, `longest` or `chosen` by a hash.
+    number: in the dataset. shard: where it begins, at token `offset`. file, row, id: its source.
     tokens: all of them, with the EOT. spans: the first, without the EOT; each token by itself,
     without text, where the tokenizer cannot be loaded. decoded: whether it could be loaded.
     """
@@ -62,7 +63,7 @@ def show_documents(dataset: Dataset, lengths: Lengths) -> tuple[ShownTokens, ...
 
     Each once, and only those with text: a report of a damaged dataset shows what is there.
     """
-    found = {}
+    found: dict[int, tuple[str, Document]] = {}
     for why, numbers, count in (
         ("shortest", lengths.shortest_documents, 1),
         ("longest", lengths.longest_documents, 1),

@@ -82,8 +82,9 @@ def test_the_line_of_the_killed_run_lies_on_that_of_the_other() -> None:
     picture = parse(IMAGES / "kills.svg")
 
     def points(kind: str) -> dict[str, float]:
-        paths = [path.get("d", "") for path in picture.iter(f"{SVG}path") if path.get("class") == kind]
-        pairs = [point.split() for path in paths for point in path.removeprefix("M").split("L")]
+        paths = [path for path in picture.iter(f"{SVG}path") if path.get("class") == kind]
+        points = [point for path in paths for point in path.get("d", "")[1:].split("L")]
+        pairs = [point.split() for point in points]
         return {x: float(y) for x, y in pairs}
 
     whole, killed = points("whole"), points("killed")

@@ -154,6 +154,7 @@ class Mixture:
 
     def __getitem__(self, draw: int) -> tuple[str, int]:
         """One draw: the source's name, and the number within the source."""
+        draw = checked_integer("the draw's number", draw)
         sources, numbers = self.draws(draw, draw + 1)
         return self.names[int(sources[0])], int(numbers[0])
 
@@ -332,7 +333,10 @@ class Mixture:
     def _check_range(self, start: int, stop: int) -> None:
         end = MAX_DRAWS if self.length is None else self.length
         if not 0 <= start <= stop <= end:
-            raise IndexError(f"draws {start} to {stop} are out of the mixture's range({end})")
+            raise IndexError(
+                f"there are no draws [{start:,}, {stop:,}): the mixture has {end:,}, "
+                "numbered from 0"
+            )
 
 
 def _check_sources(sources: object) -> None:
