@@ -215,15 +215,17 @@ notebook: .venv/installed ## run examples/explore.ipynb and write its outputs in
 site: .site-venv/installed ## build the documentation site, and check its links (PyPI, 160 MB)
 	@.site-venv/bin/python docs/gather_pages.py .site
 	@$(BIN)/python docs/make_commands.py .site/commands.md
-	@$(BIN)/python docs/make_api.py .site/api.md
+	@$(BIN)/python docs/make_api.py .site
 	@$(BIN)/python docs/make_schemas_page.py .site/schemas.md
+	@$(BIN)/python docs/make_reasons.py .site/reasons.md
 	@NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --strict --quiet
 	@.site-venv/bin/python docs/check_site.py site
 	@echo "the site is in site/; python3 -m http.server -d site shows it with its search"
 
 # uv installs what the recording needs; the script names it.
-pictures: .venv/installed ## draw the charts, from the JSON of the results, and record the demo
+pictures: .venv/installed .torch-venv/installed ## draw charts of results and of kills, and record the demo
 	$(BIN)/python -m benchmarks.chart
+	.torch-venv/bin/python docs/draw_kills.py
 	$(UV) run --quiet docs/record_demo.py
 
 ##@ Checks

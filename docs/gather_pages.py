@@ -46,6 +46,8 @@ def gather(folder: Path) -> None:
         if path.endswith(".md"):
             waiting += _links(path, text).values()
             text = with_links_of_the_site(path, text)
+            if path == "README.md":  # one page, so without a column for its neighbours
+                text = f"---\nhide: [navigation]\n---\n{text}"
         elif page.suffix == ".md":
             text = f"# {path}\n\n~~~~~~ {_LANGUAGES[Path(path).suffix]}\n{text}~~~~~~\n"
         page.write_text(text)

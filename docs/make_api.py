@@ -1,6 +1,6 @@
-"""Writes the reference of the public names from their docstrings: `python docs/make_api.py FILE`.
+"""Writes the reference of the public names from their docstrings: `python docs/make_api.py FOLDER`.
 
-Run by `make site`.
+Three pages, in the order a user meets them. Run by `make site`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.job.manifest import Manifest
 from fineshards.verification.verify import Verdict
 
-# The public names with the types they take, return and raise, in the order a user meets them.
-SECTIONS: dict[str, list[Any]] = {
+# The public names with the types they take, return and raise, by page and section.
+BUILD: dict[str, list[Any]] = {
     "Building": [fineshards.build, fineshards.append, fineshards.Recipe, Manifest, Counts],
     "Beforehand": [
         fineshards.estimate,
@@ -45,14 +45,18 @@ SECTIONS: dict[str, list[Any]] = {
         Check,
         StepResult,
     ],
-    "Checking": [fineshards.verify, Verdict, fineshards.status, Status, Writing],
+    "Following": [fineshards.status, Status, Writing],
+    "Repairing and redacting": [fineshards.repair, Repaired, fineshards.redact, Redacted],
+    "Errors": [fineshards.FineshardsError, UsageError, InputError, OutputError],
+}
+INSPECT: dict[str, list[Any]] = {
+    "Checking": [fineshards.verify, Verdict],
     "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],
     "Explaining": [fineshards.explain, ExplainedStep, ExplainedSample, ExplainedDocument],
     "Counting": [fineshards.stats, Stats, Count, ScoreSummary, Satisfied],
-    "Repairing and redacting": [fineshards.repair, Repaired, fineshards.redact, Redacted],
     "Reporting": [fineshards.report, Report],
-    "Exporting": [fineshards.export, Export, FileRecord],
-    "Publishing": [fineshards.publish, Published],
+}
+TRAIN: dict[str, list[Any]] = {
     "Training": [
         fineshards.TokenDataset,
         SampleDocument,
@@ -64,20 +68,37 @@ SECTIONS: dict[str, list[Any]] = {
         fineshards.Packing,
         fineshards.Mixture,
     ],
-    "Errors": [fineshards.FineshardsError, UsageError, InputError, OutputError],
+    "Exporting": [fineshards.export, Export, FileRecord],
+    "Publishing": [fineshards.publish, Published],
+}
+PAGES = {
+    "api.md": ("Build", BUILD),
+    "api-inspect.md": ("Inspect", INSPECT),
+    "api-train.md": ("Train", TRAIN),
 }
 _NOTHING = inspect.Signature.empty
 _HEADINGS = ("Args", "Returns", "Yields", "Raises", "Example", "Attributes")
 
 
-def page() -> str:
-    """The whole page."""
+def pages() -> dict[str, str]:
+    """The pages by the names of their files. Each leads to what is on the others."""
+    places = {
+        value.__name__: f"[`{value.__name__}`]({file}#{value.__name__.lower()})"
+        for file, (_, sections) in PAGES.items()
+        for values in sections.values()
+        for value in values
+    }
+    names = ", ".join(places.get(name, f"`{name}`") for name in fineshards.__all__)
+    return {file: _page(title, names, sections) for file, (title, sections) in PAGES.items()}
+
+
+def _page(title: str, names: str, sections: dict[str, list[Any]]) -> str:
     parts = [
-        "# API reference\n",
+        f"# Python: {title.lower()}\n",
         "Every example runs as a test.\n",
-        "`from fineshards import` offers " + ", ".join(map(_code, fineshards.__all__)) + ".\n",
+        f"`from fineshards import` offers {names}.\n",
     ]
-    for title, values in SECTIONS.items():
+    for title, values in sections.items():
         parts.append(f"## {title}\n")
         for value in values:
             parts += _described(value)
@@ -177,9 +198,6 @@ def _markdown(docstring: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(out).strip()) + "\n"
 
 
-def _code(name: str) -> str:
-    return f"`{name}`"
-
-
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page())
+    for file, page in pages().items():
+        Path(sys.argv[1], file).write_text(page)

@@ -6,8 +6,8 @@
 
 The demo runs in a pseudo-terminal, and pyte makes screens of what it prints. The SVG is a strip of
 these screens, one below the other, that moves behind a window. Where nothing moves, it shows the
-last screen. Two things differ from the run: the commands have a colour, and the pauses before them
-are longer.
+last screen, with which the film begins, too. Three things differ from the run: the commands have a
+colour, the pauses before them are longer, and lines are broken between words.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import re
 import struct
 import sys
 import termios
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -32,12 +33,14 @@ from pyte.screens import Char
 ROOT = Path(__file__).parent.parent
 PATH = Path(__file__).parent / "images/demo.svg"
 COMMAND = "make demo"
-COLUMNS, ROWS = 77, 30
+COLUMNS, ROWS = 100, 30
 # Seconds. Screens that follow each other faster than FRAME become one. A viewer needs time where
-# the demo takes none: before each of its commands, and at the end.
-FRAME, BEFORE_COMMAND, AT_THE_END = 0.1, 1.5, 8.0
+# the demo takes none: before each of its commands, at the end, and for the end at the beginning.
+FRAME, BEFORE_COMMAND, AT_THE_END, AT_THE_BEGINNING = 0.1, 1.5, 6.0, 3.0
 
-_CELL, _LINE, _MARGIN, _BAR = 8.4, 18, 14, 34
+_CELL, _LINE, _MARGIN, _BAR = 7.2, 16, 14, 34
+# One that moves no cursor.
+_LONG_LINE = re.compile(rb"^[^\x1b\r\n]{%d,}(?=\r?\n|\Z)" % (COLUMNS + 1), re.MULTILINE)
 _COLOURS = {
     # Name in pyte: colour in light, colour in dark.
     "red": ("#cf222e", "#ff7b72"),
@@ -90,9 +93,20 @@ def run() -> Iterator[Output]:
         for number, part in enumerate(
             re.split(rb"(?=^\.venv/bin/fineshards )", printed, flags=re.M)
         ):
-            yield Output(seconds, part, begins=number > 0 or part.startswith(b".venv/bin/"))
+            begins = number > 0 or part.startswith(b".venv/bin/")
+            yield Output(seconds, part, begins)
     if os.waitpid(process, 0)[1] != 0:
         raise SystemExit(f"{COMMAND} failed. Run it to see why.")
+
+
+def _broken(text: bytes) -> bytes:
+    """Text whose lines are no longer than the terminal is wide."""
+
+    def several(line: re.Match[bytes]) -> bytes:
+        lines = textwrap.wrap(line[0].decode(), COLUMNS, break_on_hyphens=False)
+        return "\r\n".join(lines).encode()
+
+    return _LONG_LINE.sub(several, text)
 
 
 def frames(outputs: Iterator[Output]) -> list[Frame]:
@@ -107,9 +121,9 @@ def frames(outputs: Iterator[Output]) -> list[Frame]:
         now = output.seconds + pauses
         if output.begins:
             command, end, rest = output.text.partition(b"\r\n")
-            stream.feed(b"\x1b[1;34m" + command + b"\x1b[0m" + end + rest)
+            stream.feed(b"\x1b[1;34m" + _broken(command) + b"\x1b[0m" + end + _broken(rest))
         else:
-            stream.feed(output.text)
+            stream.feed(_broken(output.text))
         rows = _rows(screen)
         if rows != shown and now - since >= FRAME:
             made.append(Frame(shown, now - since))
@@ -175,7 +189,7 @@ width="{width}" height="{height + _BAR}" role="img" aria-labelledby="title desc"
 one document, and how to open its report. Recorded from a real run; the pauses before its commands \
 are longer.</desc>
 <style>
-text {{ font: 14px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1f2328 }}
+text {{ font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1f2328 }}
 .page {{ fill: #f6f8fa }}
 .bar {{ fill: #d1d9e0 }}
 .bold {{ font-weight: 600 }}
@@ -185,7 +199,7 @@ text {{ fill: #f0f6fc }}
 .bar {{ fill: #2a313c }}
 {dark}}}
 @media (prefers-reduced-motion: no-preference) {{
-.film {{ animation: play {total:.1f}s step-end infinite }}
+.film {{ animation: play {total:.1f}s step-end {AT_THE_BEGINNING - total:.1f}s infinite }}
 }}
 @keyframes play {{
 {play}

@@ -197,7 +197,7 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
                 f"  {split}: {counts['left_out']:,} tokens at the end are LEFT OUT, because the "
                 "format has no room for less than a row"
             )
-        if skipped := counts.get("skipped"):
+        if (skipped := counts.get("skipped")) and skipped["documents"]:
             yield (
                 f"  {split}: {skipped['documents']:,} redacted documents ({skipped['tokens']:,} "
                 "tokens) are left out"

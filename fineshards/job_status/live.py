@@ -25,7 +25,7 @@ from fineshards.errors import FineshardsError, UsageError
 from fineshards.job_status.stages import (
     describe_pace,
     list_writing,
-    present_stage,
+    of_what_is_left,
     stages_of,
     stillness,
 )
@@ -240,7 +240,7 @@ def _figures(status: Status, is_idle: bool) -> list[tuple[str, str]]:
     elif status.tokens_per_second:
         per_second = approximately(round(status.tokens_per_second))
     left = unknown if status.seconds_left is None else duration(status.seconds_left)
-    pace = [(rate, per_second), (f"Left in {present_stage(status)}", left)]
+    pace = [(rate, per_second), (of_what_is_left(status).capitalize(), left)]
     if status.seconds_running is not None:
         pace.insert(0, ("Running for", duration(status.seconds_running)))
     return [

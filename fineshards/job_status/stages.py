@@ -84,10 +84,15 @@ def _stages(status: Status) -> Iterator[Stage]:
     yield Stage("write", state("writing"), status.shards, status.shards_total, detail)
 
 
-def present_stage(status: Status) -> str:
-    """Which stage an unfinished job is in. No rate is known of those that follow."""
+def of_what_is_left(status: Status) -> str:
+    """What the time left is of: the job, or the present stage if others follow it.
+
+    No rate is known of these. Where shards are written early, writing ends with tokenizing.
+    """
+    if status.stage == "writing" or (status.stage == "tokenizing" and status.shards):
+        return "left"
     states = [stage.state for stage in _stages(status)]
-    return f"stage {states.index('now') + 1} of {len(states)}"
+    return f"left in stage {states.index('now') + 1} of {len(states)}"
 
 
 def _of(done: int, total: int | None, noun: str) -> str:
@@ -123,7 +128,7 @@ def describe_pace(status: Status, surely_runs: bool = False) -> str:
     if status.bytes_per_second and status.stage == "judging":
         words.append(f"{status.bytes_per_second / 1e6:.1f} MB/s of text")
     if status.seconds_left is not None and status.stage != "finished":
-        words.append(f"about {duration(status.seconds_left)} left in {present_stage(status)}")
+        words.append(f"about {duration(status.seconds_left)} {of_what_is_left(status)}")
     words.append(f"last written {duration(status.seconds_idle)} ago")
     if status.seconds_running is not None:
         words.append(f"running for {duration(status.seconds_running)}")

@@ -17,6 +17,7 @@ from fineshards.loader.batches import Batches, DrawnSample, Order, Shape, Share
 from fineshards.loader.context_parallel import ContextParallel, check_context
 from fineshards.loader.fields import Batch, Fields, checked_dtype
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
+from fineshards.loader.notebook_table import notebook_table
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
@@ -148,6 +149,9 @@ class BatchLoader:
         balance_attention: bool = False,
         uneven: bool = False,
     ) -> None:
+        if not hasattr(source, "sequence_length"):
+            kind = type(source).__name__
+            raise UsageError(f"the source is of type {kind}; give a TokenDataset or a Mixture.")
         seed = checked_integer("seed", seed)
         if shuffle_shards is not None:
             shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)
@@ -498,6 +502,20 @@ class BatchLoader:
             f"BatchLoader at step {self.step:,}: batches of {size:,} samples of "
             f"{order['sequence_length']:,} tokens, {how}, rank {share.rank} of {share.world_size}, "
             f"from {self.batches.sources[0] if self._mixture is None else self._mixture!r}"
+        )
+
+    def _repr_html_(self) -> str:
+        share, order = self.batches.share, self._order
+        return notebook_table(
+            "BatchLoader",
+            {
+                "step": self.step,
+                "samples per batch": self.batches.steps.sizes(self.step),
+                "sequence length": order["sequence_length"],
+                "order": f"shuffled by seed {order['seed']}" if order["shuffle"] else "in order",
+                "rank": f"{share.rank} of {share.world_size}",
+                "reads": self.batches.sources[0] if self._mixture is None else self._mixture,
+            },
         )
 
     def __enter__(self) -> Self:

@@ -24,6 +24,7 @@ import numpy as np
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
+from fineshards.loader.notebook_table import notebook_table
 from fineshards.loader.sample_sources import Numbers
 
 
@@ -53,6 +54,9 @@ class Packing:
     rows: int = 256
     max_documents: int | None = None
     shuffle_windows: int = 16
+
+    def _repr_html_(self) -> str:
+        return notebook_table("Packing", asdict(self))
 
     def __post_init__(self) -> None:
         for name in ("rows", "max_documents", "shuffle_windows"):

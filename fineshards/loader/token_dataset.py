@@ -14,6 +14,7 @@ from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
+from fineshards.loader.notebook_table import notebook_table
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.learned_tokens import LearnedTokens
@@ -358,8 +359,7 @@ class TokenDataset:
             True
         """
         start, stop = checked_integer("start", start), checked_integer("stop", stop)
-        if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"tokens [{start}, {stop}) are not within the split's {self.tokens}")
+        self._check_tokens(start, stop)
         return self.stream.read(start, stop)
 
     def request_tokens(self, start: int, stop: int) -> None:
@@ -508,6 +508,7 @@ class TokenDataset:
             >>> [document.row for document in dataset.documents_between(0, 200)]
             [175, 176]
         """
+        self._check_tokens(begin, end)
         return self._documents.between(self._begin + begin, self._begin + end)
 
     def decode(self, tokens: npt.ArrayLike) -> str:
@@ -548,10 +549,7 @@ class TokenDataset:
             (176, 'LibreOffice Chart', (737,))
         """
         number = checked_integer("the document's number", number, 0)
-        try:
-            return self._documents.whole(number)
-        except IndexError:
-            raise IndexError(f"there is no document {number} in the dataset") from None
+        return self._documents.whole(number)
 
     def all_documents(self) -> Iterator[WholeDocument]:
         """The documents with tokens in `tokens`, one by one, as `document` gives them.
@@ -578,6 +576,27 @@ class TokenDataset:
             f"sequence_length={self.sequence_length}): {len(self):,} samples, "
             f"{self.tokens:,} tokens"
         )
+
+    def _repr_html_(self) -> str:
+        return notebook_table(
+            "TokenDataset",
+            {
+                "folder": self._split.storage.root,
+                "split": self._split.name,
+                "samples": len(self),
+                "sequence length": self.sequence_length,
+                "tokens": self.tokens,
+                "dtype": self.dtype,
+                "generation": self.generation,
+            },
+        )
+
+    def _check_tokens(self, begin: int, end: int) -> None:
+        if not 0 <= begin <= end <= self.tokens:
+            raise IndexError(
+                f"there are no tokens [{begin:,}, {end:,}): the split has {self.tokens:,}, "
+                "numbered from 0"
+            )
 
     def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
         self.stream.fill(out, rows, (numbers * self.sequence_length).tolist())

@@ -200,7 +200,10 @@ def read_ids(path: str) -> list[str]:
     try:
         content = Path(path).read_text("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise InputError(f"--ids {path} cannot be read: {error}.") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"--ids {path} cannot be read: {why}. Give a file with one id per line."
+        ) from error
     ids = [line for line in content.split("\n") if line]
     if not ids:
         raise InputError(f"--ids {path} has no ids: it must have one per line.")

@@ -19,6 +19,8 @@ MOST_TABLES = 1_024
 MOST_PIECES = 10_000_000
 # Tables that are read at the same time.
 _THREADS = 8
+# Documents that are named as the shortest and the longest: some may have no text.
+_NAMED = 8
 # Sequence lengths that models are trained with.
 SEQUENCE_LENGTHS = tuple(1024 << power for power in range(8))
 
@@ -49,7 +51,8 @@ class Lengths:
     tables: document tables that were read, of `of_tables`. documents, tokens: in these. A document
     counts in the shard that it ends in. bins: from that of the shortest document to that of the
     longest, two per power of two. fits: up to the sequence length that fits all. median: half of
-    the documents are no longer.
+    the documents are no longer. shortest_documents, longest_documents: numbers in the dataset of
+    some, the shortest of two tokens or more first, and the longest first.
     """
 
     tables: int
@@ -61,6 +64,8 @@ class Lengths:
     longest: int
     bins: tuple[LengthBin, ...]
     fits: tuple[Fit, ...]
+    shortest_documents: tuple[int, ...] = ()
+    longest_documents: tuple[int, ...] = ()
 
 
 def lengths_of(dataset: Dataset) -> Lengths:
@@ -72,7 +77,9 @@ def lengths_of(dataset: Dataset) -> Lengths:
     positions = _chosen(dataset)
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda position: _ended(dataset, position), positions))
-    lengths = np.sort(np.concatenate(found))
+    numbers, lengths = np.concatenate(found, axis=1)
+    order = np.argsort(lengths, kind="stable")
+    numbers, lengths = numbers[order], lengths[order]
     if not len(lengths):  # a sample of shards in which no document ends
         return Lengths(len(positions), len(shards), 0, 0, 0, 0, 0, (), ())
     # Sums up to each length; int64 holds those of any dataset.
@@ -99,6 +106,8 @@ def lengths_of(dataset: Dataset) -> Lengths:
             for before, length in pairwise((0, *SEQUENCE_LENGTHS))
             if before < lengths[-1]
         ),
+        shortest_documents=tuple(numbers[lengths > 1][:_NAMED].tolist()),
+        longest_documents=tuple(numbers[::-1][:_NAMED].tolist()),
     )
 
 
@@ -112,11 +121,13 @@ def _chosen(dataset: Dataset) -> list[int]:
 
 
 def _ended(dataset: Dataset, position: int) -> npt.NDArray[np.int64]:
-    """The lengths of the documents that end in a shard."""
+    """Numbers in the dataset and lengths of the documents that end in a shard, shape (2, n)."""
     table = dataset.columns(position, ["document", "start", "length"])
-    lengths: npt.NDArray[np.int64] = table["start"].to_numpy() + table["length"].to_numpy()
-    last = int(table["document"][-1].as_py())
-    return lengths[:-1] if _goes_on(dataset, position, last) else lengths
+    documents = table["document"].to_numpy()
+    first = dataset.manifest.first_number(dataset.manifest.shards[position].split)
+    lengths = table["start"].to_numpy() + table["length"].to_numpy()
+    ended = len(lengths) - _goes_on(dataset, position, int(documents[-1]))
+    return np.stack([documents[:ended] + first, lengths[:ended]])
 
 
 def _goes_on(dataset: Dataset, position: int, document: int) -> bool:

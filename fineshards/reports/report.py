@@ -16,7 +16,7 @@ from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.reports.lengths import SEQUENCE_LENGTHS
 from fineshards.reports.markup import asset, page
 from fineshards.reports.report_contents import MOST_GENERATIONS, Contents, contents_of
-from fineshards.reports.shown_document import LONG_ENOUGH, TRIED
+from fineshards.reports.shown_documents import TRIED
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
@@ -55,7 +55,7 @@ def report(
 
     Its bytes depend on the dataset alone: not on where it lies, nor on the clock or the machine.
     Three parts do: the section on verification; with a recipe the texts of what it dropped, which
-    are read from the sources and left out where these are gone; and the shown document, which is
+    are read from the sources and left out where these are gone; and the shown documents, which are
     ids without text where the tokenizer cannot be loaded.
 
     Args:
@@ -125,7 +125,7 @@ def report_page(contents: Contents, verified: Verified | None = None) -> str:
         "lengths": "Document lengths",
         "sources": "Sources",
         "recipe": "Recipe" if contents.steps else "",
-        "document": "A document",
+        "documents": "Documents",
         "exactness": "Exactness",
         "shards": "Shards",
         "generations": "Generations" if len(contents.summary.generations) > 1 else "",
@@ -147,7 +147,6 @@ def report_page(contents: Contents, verified: Verified | None = None) -> str:
         size=size,
         COMPARED_SHARE=COMPARED_SHARE,
         FOLDED=("exactness", "shards", "provenance"),
-        LONG_ENOUGH=LONG_ENOUGH,
         MOST_GENERATIONS=MOST_GENERATIONS,
         SEQUENCE_LENGTHS=SEQUENCE_LENGTHS,
         TRIED=TRIED,

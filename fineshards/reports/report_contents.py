@@ -14,7 +14,7 @@ from fineshards.inspection.inspect import Summary, summarize
 from fineshards.inspection.score_summary import ScoreSummary
 from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
-from fineshards.reports.shown_document import ShownTokens, show_tokens
+from fineshards.reports.shown_documents import ShownTokens, show_documents
 from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import is_statistics
@@ -79,7 +79,7 @@ class StepRow:
 class Contents:
     """What a report says.
 
-    manifest: for the numbers that it has. files, shards: all, or some of many. lengths, document,
+    manifest: for the numbers that it has. files, shards: all, or some of many. lengths, documents,
     steps, scores: see there. hosts: None without statistics. redacted: whether any generation up to
     the latest redacted documents: then no examples of what was dropped are shown. overwritten: the
     documents of this dataset that were redacted.
@@ -94,7 +94,7 @@ class Contents:
     lengths: Lengths
     steps: tuple[StepRow, ...]
     scores: tuple[ScoreSummary, ...]
-    document: ShownTokens | None
+    documents: tuple[ShownTokens, ...]
     shards: tuple[ShardRecord, ...]
     overwritten: int
     redacted: bool
@@ -107,7 +107,7 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
     """
     manifest = dataset.manifest
     redacted = any(generation.redacted for generation in generations)
-    found = _stats(dataset)
+    found, lengths = _stats(dataset), lengths_of(dataset)
     return Contents(
         manifest=manifest,
         # Where the dataset lies is not part of it.
@@ -116,10 +116,10 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
         files=_files(manifest),
         labels=_labels(manifest),
         hosts=None if found is None else _hosts(found),
-        lengths=lengths_of(dataset),
+        lengths=lengths,
         steps=_steps(dataset, found, with_examples=not redacted),
         scores=() if found is None else tuple(found.scores),
-        document=show_tokens(dataset),
+        documents=show_documents(dataset, lengths),
         shards=_shards(manifest),
         overwritten=_overwritten(dataset, generations),
         redacted=redacted,

@@ -137,7 +137,9 @@ class Dataset:
     def _pieces(self, number: int) -> Iterator[tuple[ShardRecord, DocumentPiece]]:
         """The pieces of document `number`, in order; raises IndexError if it does not exist."""
         if not 0 <= number < self._documents:
-            raise IndexError(number)
+            raise IndexError(
+                f"there is no document {number:,}: there are {self._documents:,}, numbered from 0"
+            )
         # The first piece is in the last shard that begins with an earlier document, or in the
         # shard that begins with this document's first token.
         position = bisect_right(self._first_documents, number) - 1

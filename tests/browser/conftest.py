@@ -14,7 +14,7 @@ pytest_plugins = ["support.slices"]
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # A phone, a tablet, a desk: width and height in CSS pixels.
-SIZES = {"phone": (390, 844), "tablet": (820, 1180), "desk": (1440, 900)}
+SIZES = {"phone": (390, 844), "tablet": (820, 1180), "desk": (1280, 800)}
 
 
 @dataclass

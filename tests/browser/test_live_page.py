@@ -67,6 +67,7 @@ def test_a_running_job_is_shown_to_everyone(
     expect(bar).to_be_visible()
     assert 0 < int(bar.get_attribute("aria-valuenow") or 0) < 100
     expect(shown.page.locator("#writing")).to_contain_text(f"of {BLOCKS}")
+    expect(shown.page.locator("#figures")).to_contain_text("Running for")
     is_for_everyone(shown)
 
 
@@ -92,6 +93,18 @@ def test_the_page_follows_a_job_to_its_end(opened: Open, address: str, paused: P
     expect(page.locator("#commands")).to_contain_text(f"fineshards report {paused.output}")
     expect(page.get_by_role("progressbar")).to_have_count(0)
     is_for_everyone(shown)
+
+
+def test_a_job_that_was_killed_is_said(opened: Open, tmp_path: Path) -> None:
+    sample = ROOT / "samples/debian_text.parquet"
+    with paused_build(sample, tmp_path) as build, served(build.output) as address:
+        shown = opened(address, allowed=address)
+        expect(shown.page.locator("#state")).to_have_text("tokenizing")
+        build.kill()
+        expect(shown.page.locator("#state")).to_have_text("not running", timeout=30_000)
+        expect(shown.page.locator("#note")).to_contain_text("The same build command resumes it")
+        expect(shown.page.locator("#figures")).not_to_contain_text("left")
+        is_for_everyone(shown)
 
 
 def test_a_server_that_is_gone_is_said(opened: Open, paused: PausedBuild) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import SIZES, Open, Opened
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from support.hostile_rows import ATTACK, write_hostile_input
 
 import fineshards
@@ -150,7 +150,7 @@ def test_every_heading_of_every_sortable_table_sorts(
     assert (without_number > 0) is (report == "hostile_report")
 
 
-@pytest.mark.parametrize("place", ["#lengths svg >> nth=0", "#document .tokens"])
+@pytest.mark.parametrize("place", ["#lengths svg >> nth=0", "#documents .tokens >> nth=0"])
 def test_what_bars_and_tokens_say_is_shown_by_pointer_and_by_focus(
     sample_report: str, opened: Open, place: str
 ) -> None:
@@ -204,6 +204,44 @@ def test_the_tab_key_reaches_everything_in_order(sample_report: str, opened: Ope
         reached.append(int(page.evaluate("document.activeElement.dataset.stop")))
     assert reached == list(range(expected))
     assert expected > 40
+
+
+@pytest.mark.parametrize("report", ["sample_report", "hostile_report"])
+def test_no_table_is_cut_on_a_desk_and_what_scrolls_has_a_shadow(
+    request: pytest.FixtureRequest, opened: Open, report: str
+) -> None:
+    page = opened(request.getfixturevalue(report), "desk").page
+    unfold(page)
+    hidden = "each => each.scrollWidth - each.clientWidth"
+    for table in page.locator(".scroll").all():
+        assert table.evaluate(hidden) <= 0, table.get_attribute("aria-label")
+    page = opened(request.getfixturevalue(report), "phone").page
+    unfold(page)
+    (box, *_) = [each for each in page.locator(".scroll").all() if each.evaluate(hidden) > 0]
+    box.scroll_into_view_if_needed()
+    at = box.bounding_box()
+    assert at is not None
+    # Of the caption, beside its words: what lies there at the begin and at the end of scrolling.
+    for x in (2, at["width"] - 6):
+        clip = {"x": at["x"] + x, "y": at["y"] + 20, "width": 4, "height": 4}
+        box.evaluate("each => each.scrollLeft = 0")
+        before = page.screenshot(clip=clip)
+        box.evaluate("each => each.scrollLeft = each.scrollWidth")
+        assert page.screenshot(clip=clip) != before
+
+
+def test_buttons_that_copy_cover_no_code(sample_report: str, opened: Open) -> None:
+    page = opened(sample_report, "phone", permissions=["clipboard-read", "clipboard-write"]).page
+    for snippet in page.locator(".snippet").all():
+        code, button = snippet.locator("pre").bounding_box(), snippet.locator("button")
+        box = button.bounding_box()
+        assert code is not None
+        assert box is not None
+        assert box["y"] + box["height"] <= code["y"]
+        button.click()
+        expect(button).to_have_text("Copied")
+        text = page.evaluate("navigator.clipboard.readText()")
+        assert text == snippet.locator("code").text_content()
 
 
 def test_it_prints(sample_report: str, opened: Open) -> None:

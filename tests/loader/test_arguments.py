@@ -14,6 +14,7 @@ from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards import BatchLoader, TokenDataset
+from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.storage.open import open_storage
 
@@ -102,6 +103,12 @@ def test_what_names_no_split_is_refused(folder: Path, split: str) -> None:
 def test_what_names_no_folder_is_refused(path: str) -> None:
     message = refused(lambda: TokenDataset(path, sequence_length=10))
     assert message == f"path is {path!r}; give the folder of a dataset."
+
+
+@pytest.mark.parametrize("source", [None, 1, "folder", ["folder"]], ids=repr)
+def test_a_source_is_a_dataset_or_a_mixture(source: object) -> None:
+    with pytest.raises(UsageError, match="give a TokenDataset or a Mixture"):
+        BatchLoader(source, 1)
 
 
 @pytest.mark.parametrize("check", [None, "always", True, 3], ids=repr)

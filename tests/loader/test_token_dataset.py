@@ -165,8 +165,10 @@ def test_tokens_are_read_wherever_they_begin(whole: Path, data: st.DataObject) -
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 5322), (5322, 5322)])
 def test_tokens_beyond_the_split_are_an_index_error(whole: Path, start: int, stop: int) -> None:
-    with pytest.raises(IndexError, match="not within the split's 5321"):
+    with pytest.raises(IndexError, match="the split has 5,321, numbered from 0"):
         TokenDataset(whole, sequence_length=10).read_tokens(start, stop)
+    with pytest.raises(IndexError, match="the split has 5,321, numbered from 0"):
+        TokenDataset(whole, sequence_length=10).documents_between(start, stop)
 
 
 def test_tokens_are_read_in_the_dtype_on_disk(tmp_path: Path) -> None:

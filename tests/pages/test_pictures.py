@@ -18,7 +18,7 @@ from fineshards.loader.packing import pack
 
 IMAGES = ROOT / "docs/images"
 PICTURES = sorted([*IMAGES.glob("*.svg"), *ROOT.glob("benchmarks/results/*.svg")])
-DRAWINGS = [IMAGES / "flow.svg", *sorted(IMAGES.glob("concept-*.svg"))]
+DRAWINGS = sorted(IMAGES.glob("concept-*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -68,9 +68,29 @@ def test_bars_of_the_readmes_chart_have_one_scale() -> None:
         if (found := re.match(r"([\d.]+) MB/s", text.text or ""))
     ]
     longest, most = max(float(bar.get("width", "")) for bar in bars), max(speeds)
-    assert len(bars) == 6
+    assert len(bars) == 7
     for bar, speed in zip(bars, speeds, strict=True):
         assert float(bar.get("width", "")) == pytest.approx(longest * speed / most, rel=0.02)
+
+
+def test_every_picture_is_shown_on_a_page() -> None:
+    pages = "".join(path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+    assert [path.name for path in IMAGES.iterdir() if f"images/{path.name})" not in pages] == []
+
+
+def test_the_line_of_the_killed_run_lies_on_that_of_the_other() -> None:
+    picture = parse(IMAGES / "kills.svg")
+
+    def points(kind: str) -> dict[str, float]:
+        paths = [path for path in picture.iter(f"{SVG}path") if path.get("class") == kind]
+        points = [point for path in paths for point in path.get("d", "")[1:].split("L")]
+        pairs = [point.split() for point in points]
+        return {x: float(y) for x, y in pairs}
+
+    whole, killed = points("whole"), points("killed")
+    assert killed.keys() == whole.keys()
+    assert max(abs(killed[x] - whole[x]) for x in whole) <= 0.1
+    assert sum(path.get("class") == "kill" for path in picture.iter(f"{SVG}path")) == 5
 
 
 def test_drawings_have_one_style() -> None:

@@ -33,10 +33,10 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import OutputError, UsageError
 from fineshards.publishing.loading_snippets import loading_snippets
-from fineshards.reports import lengths, report_contents, shown_document
+from fineshards.reports import lengths, report_contents, shown_documents
 from fineshards.reports.markup import asset
 from fineshards.reports.report import Verified, report_page
-from fineshards.reports.shown_document import token_spans
+from fineshards.reports.shown_documents import token_spans
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import StepRecord
@@ -319,12 +319,32 @@ def test_a_tokenizer_that_cannot_be_loaded_leaves_the_ids(
     (dataset / "metadata/vocabulary.tiktoken").write_bytes(b"IQ== 0\n")
     page = html.fromstring(written(dataset, tmp_path / "report.html"))
     opened = Dataset.open(open_storage(str(dataset)))
-    shown = shown_document.show_tokens(opened)
-    assert shown is not None
-    tokens = opened.document(shown.number).tokens.tolist()
-    spans = page.xpath("//div[contains(@class, 'tokens')]/span")
-    assert [span.text for span in spans] == ["EOT", *map(str, tokens[1 : len(spans)])]
-    assert "cannot be loaded here" in words_of(page, "document")
+    shown = shown_documents.show_documents(opened, lengths.lengths_of(opened))
+    boxes = page.xpath("//div[contains(@class, 'tokens')]")
+    assert len(boxes) == len(shown) == 5
+    for each, box in zip(shown, boxes, strict=True):
+        tokens = opened.document(each.number).tokens.tolist()
+        ids = [str(token) for token in tokens[1 : shown_documents.MOST_TOKENS]]
+        assert [span.text for span in box.xpath("span")] == ["EOT", *ids]
+    assert "cannot be loaded here" in words_of(page, "documents")
+
+
+@pytest.mark.parametrize("kind", ["by document", "first shards are test", "grown and redacted"])
+def test_the_shortest_the_longest_and_three_others_are_shown(
+    built: Callable[[str], Path], kind: str
+) -> None:
+    opened = Dataset.open(open_storage(str(built(kind))))
+    every = [opened.document(n).tokens for n in range(opened.manifest.totals()["documents"])]
+    with_text = [len(tokens) for tokens in every if set(tokens.tolist()) != {tokens[0]}]
+    shown = shown_documents.show_documents(opened, lengths.lengths_of(opened))
+    assert [each.why for each in shown] == ["shortest", "longest", *["chosen"] * 3]
+    assert [each.tokens for each in shown[:2]] == [min(with_text), max(with_text)]
+    assert len({each.number for each in shown}) == 5
+    for each in shown:
+        tokens = every[each.number].tolist()
+        ids = [each.eot, *(token for span in each.spans for token in span.ids)]
+        assert ids == tokens[: shown_documents.MOST_TOKENS]
+        assert each.tokens == len(tokens)
 
 
 @pytest.mark.parametrize("kind", ["by document", "shuffled uint16"])
@@ -490,7 +510,7 @@ def test_a_report_of_a_damaged_dataset_shows_what_is_left(
     output = tmp_path / "report.html"
     assert main(["report", str(dataset), f"--output={output}", "--verify"]) == 1
     page = html.fromstring(output.read_bytes())
-    assert "or are damaged" in words_of(page, "document")
+    assert "or are damaged" in words_of(page, "documents")
     (state,) = page.xpath("//section[@id='verification']//*[contains(@class, 'state')]/text()")
     assert state == "problems found"
     output.unlink()

@@ -20,6 +20,7 @@ from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.mixing.mixture_plan import MixturePlan, SourcePlan
 from fineshards.loader.mixing.mixture_stretches import Stretches
 from fineshards.loader.mixing.mixture_weights import Weight, checked_weights, exact_text, in_samples
+from fineshards.loader.notebook_table import notebook_table
 from fineshards.loader.sample_sources import Numbers, Source, job_fingerprint
 
 Exhausted = Literal["repeat", "stop", "drop"]
@@ -133,6 +134,15 @@ class Mixture:
         length = "endless" if self.length is None else f"{self.length:,} draws"
         return f"Mixture({', '.join(parts)}): {length}"
 
+    def _repr_html_(self) -> str:
+        first = list(map(float, self._changes[0]))
+        shares = {
+            name: f"{weight / sum(first):.3g} of the draws, from {length:,} samples"
+            for name, weight, length in zip(self.names, first, self.lengths.tolist(), strict=True)
+        }
+        length = "endless" if self.length is None else self.length
+        return notebook_table("Mixture", shares | {"draws": length})
+
     def __len__(self) -> int:
         """The number of draws; raises TypeError if the mixture is endless."""
         if self.length is None:
@@ -144,6 +154,7 @@ class Mixture:
 
     def __getitem__(self, draw: int) -> tuple[str, int]:
         """One draw: the source's name, and the number within the source."""
+        draw = checked_integer("the draw's number", draw)
         sources, numbers = self.draws(draw, draw + 1)
         return self.names[int(sources[0])], int(numbers[0])
 
@@ -322,7 +333,10 @@ class Mixture:
     def _check_range(self, start: int, stop: int) -> None:
         end = MAX_DRAWS if self.length is None else self.length
         if not 0 <= start <= stop <= end:
-            raise IndexError(f"draws {start} to {stop} are out of the mixture's range({end})")
+            raise IndexError(
+                f"there are no draws [{start:,}, {stop:,}): the mixture has {end:,}, "
+                "numbered from 0"
+            )
 
 
 def _check_sources(sources: object) -> None:
