@@ -13,15 +13,20 @@ must be the beginning of the whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation import BEGIN, CONTENT, END, BadConversation
-from fineshards.chat.placed_tokens import EncodedConversation, hidden_names, text_encoder
+from fineshards.chat.placed_tokens import (
+    EncodedConversation,
+    Rendered,
+    hidden_names,
+    text_encoder,
+)
 from fineshards.chat.rendering import Renderer
 from fineshards.chat.special_strings import SpecialStrings
 from fineshards.encoders.tokenizer_json import TokenizerJson
@@ -29,6 +34,8 @@ from fineshards.encoders.vocabulary import Vocabulary
 
 _ASSISTANT = "assistant"
 _MARK = re.compile(f"([{CONTENT}{BEGIN}{END}])")
+_From = TypeVar("_From")
+_To = TypeVar("_To")
 _Messages = Sequence[Mapping[str, Any]]
 
 
@@ -40,11 +47,13 @@ class ConversationEncoder:
         template: ChatTemplate,
         vocabulary: Vocabulary | TokenizerJson,
         learn: tuple[str, ...],
+        fast: bool,
     ) -> None:
-        self._eot, self._eot_text = vocabulary.eot, vocabulary.eot_text
+        self.eot, self._eot_text = vocabulary.eot, vocabulary.eot_text
         self._names = hidden_names(vocabulary)
         self._special = SpecialStrings(self._names)
-        self._texts = text_encoder(vocabulary)
+        self._texts = text_encoder(vocabulary, fast)
+        self.is_fast = self._texts.is_fast
         self._renderer = Renderer(template.text, dict(template.special_strings))
         self._learn = learn
         self._by_tags = self._renderer.has_generation and learn == (_ASSISTANT,)
@@ -54,6 +63,25 @@ class ConversationEncoder:
 
         Raises BadConversation if the template refuses it, or does not show what is learned.
         """
+        [found] = self.encode_all([conversation])
+        if isinstance(found, BadConversation):
+            raise found
+        return found
+
+    def encode_all(
+        self, conversations: Sequence[str]
+    ) -> list[EncodedConversation | BadConversation]:
+        """As `encode`, of many at once, which is faster; those that are refused are not raised."""
+        rendered = [_or_refused(self._rendered, each) for each in conversations]
+        given = [each for each in rendered if isinstance(each, Rendered)]
+        encoded = iter(self._texts.encode(given))
+        found = [next(encoded) if isinstance(each, Rendered) else each for each in rendered]
+        return [
+            each if isinstance(each, BadConversation) else _or_refused(self._after_eot, each)
+            for each in found
+        ]
+
+    def _rendered(self, conversation: str) -> Rendered:
         found = orjson.loads(conversation)
         marked = self._special.marked(found)
         messages, tools = marked["messages"], marked.get("tools")
@@ -67,10 +95,9 @@ class ConversationEncoder:
                 )
         if not self._by_tags:
             rendered = self._with_marks(rendered, messages, tools)
-        text, parts = self._parts(rendered)
-        return self._after_eot(self._texts.encode(text, parts))
+        return self._parts(rendered)
 
-    def _parts(self, rendered: str) -> tuple[str, list[tuple[int, int]]]:
+    def _parts(self, rendered: str) -> Rendered:
         """A rendered text with hidden names, and the ranges that BEGIN and END enclose."""
         text = self._special.written.sub(lambda found: self._names[found[0]], rendered)
         pieces: list[str] = []
@@ -82,10 +109,12 @@ class ConversationEncoder:
                 begins.append(at)
             elif piece == END and begins:
                 parts.append((begins.pop(), at))
+            elif piece == END:
+                raise BadConversation("the chat template moves what it marks as learned")
             elif piece != CONTENT:
                 pieces.append(piece)
                 at += len(piece)
-        return "".join(pieces), parts
+        return Rendered("".join(pieces), parts)
 
     def _with_marks(self, rendered: str, messages: _Messages, tools: Any) -> str:
         """A rendered text with BEGIN and END around what is learned, found by its beginnings."""
@@ -136,10 +165,10 @@ class ConversationEncoder:
     def _after_eot(self, encoded: EncodedConversation) -> EncodedConversation:
         """Without the EOT that the template begins with; the dataset's stands for it."""
         tokens, learned = encoded
-        if len(tokens) and tokens[0] == self._eot:
+        if len(tokens) and tokens[0] == self.eot:
             tokens, learned = tokens[1:], np.maximum(learned - 1, 0)
             learned = learned[learned[:, 1] > learned[:, 0]]
-        if (tokens == self._eot).any():
+        if (tokens == self.eot).any():
             raise BadConversation(
                 f"the chat template writes {self._eot_text}, the token that begins documents, "
                 "inside the conversation. Choose another with --eot_token"
@@ -148,11 +177,22 @@ class ConversationEncoder:
 
 
 def conversation_encoder(
-    template: ChatTemplate, vocabulary: Vocabulary | TokenizerJson, learn: tuple[str, ...]
+    template: ChatTemplate,
+    vocabulary: Vocabulary | TokenizerJson,
+    learn: tuple[str, ...],
+    fast: bool = False,
 ) -> ConversationEncoder:
     """The encoder of a dataset's conversations.
 
-    learn: the roles whose turns are learned. Raises UsageError for a template or a tokenizer that
+    learn: the roles whose turns are learned. fast: whether gigatoken may encode, where it is exact.
+    Raises UsageError for a template or a tokenizer that
     cannot be used.
     """
-    return ConversationEncoder(template, vocabulary, learn)
+    return ConversationEncoder(template, vocabulary, learn, fast)
+
+
+def _or_refused(make: Callable[[_From], _To], given: _From) -> _To | BadConversation:
+    try:
+        return make(given)
+    except BadConversation as error:
+        return error

@@ -12,13 +12,15 @@ import re
 from binascii import a2b_base64
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
+from unicodedata import is_normalized
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.chat.conversation import HIDDEN, BadConversation
-from fineshards.encoders.loading import reference_of
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.loading import encoder_of_vocabulary
 from fineshards.encoders.tokenizer_json import IGNORED_STEPS, TokenizerJson, library_of
 from fineshards.encoders.vocabulary import Vocabulary
 from fineshards.errors import UsageError
@@ -39,11 +41,20 @@ class EncodedConversation(NamedTuple):
     learned: npt.NDArray[np.int32]
 
 
-class TextEncoder(Protocol):
-    """Encodes texts with hidden names."""
+class Rendered(NamedTuple):
+    """A text with hidden names, and the parts of it that are learned: ranges of characters."""
 
-    def encode(self, text: str, parts: Sequence[tuple[int, int]]) -> EncodedConversation:
-        """The tokens of a text, and those of its parts; parts are ranges of characters."""
+    text: str
+    parts: Sequence[tuple[int, int]]
+
+
+class TextEncoder(Protocol):
+    """Encodes rendered conversations. is_fast: whether gigatoken does."""
+
+    is_fast: bool
+
+    def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
+        """The tokens of conversations, or why they have none."""
 
 
 def hidden_names(vocabulary: Vocabulary | TokenizerJson) -> dict[str, str]:
@@ -52,15 +63,24 @@ def hidden_names(vocabulary: Vocabulary | TokenizerJson) -> dict[str, str]:
     return {text: HIDDEN + chr(_FIRST + number) for number, text in enumerate(strings)}
 
 
-def text_encoder(vocabulary: Vocabulary | TokenizerJson) -> TextEncoder:
-    """The encoder of a vocabulary. Raises UsageError for a tokenizer.json that cannot be used."""
+def text_encoder(vocabulary: Vocabulary | TokenizerJson, fast: bool) -> TextEncoder:
+    """The encoder of a vocabulary. Raises UsageError for a tokenizer.json that cannot be used.
+
+    fast: whether it may be gigatoken, where that is exact.
+    """
     if isinstance(vocabulary, TokenizerJson):
-        return _HuggingFaceTexts(vocabulary)
-    return _TiktokenTexts(vocabulary)
+        whole = _HuggingFaceTexts(vocabulary)
+        return _fast_texts(vocabulary, whole) if fast else whole
+    words = iter(vocabulary.ranks.split())
+    sizes = {int(rank): len(a2b_base64(token)) for token, rank in zip(words, words, strict=True)}
+    encoder = encoder_of_vocabulary(vocabulary, "auto" if fast else None)
+    return _BetweenSpecials(vocabulary, encoder, sizes, None)
 
 
 class _HuggingFaceTexts:
     """The library itself, which knows special tokens by their hidden names alone."""
+
+    is_fast = False
 
     def __init__(self, tokenizer: TokenizerJson) -> None:
         names = hidden_names(tokenizer)
@@ -74,45 +94,91 @@ class _HuggingFaceTexts:
                     f"because its steps change special tokens such as {text}."
                 )
 
-    def encode(self, text: str, parts: Sequence[tuple[int, int]]) -> EncodedConversation:
+    def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
         """See TextEncoder."""
+        return [self._encode(text, parts) for text, parts in rendered]
+
+    def _encode(
+        self, text: str, parts: Sequence[tuple[int, int]]
+    ) -> EncodedConversation | BadConversation:
         try:
             encoding = self._library.encode(text, add_special_tokens=False)
         except (KeyboardInterrupt, SystemExit):
             raise
         # Rust panics are not Exceptions.
         except BaseException as error:
-            raise BadConversation(f"tokenizers cannot encode it ({error})") from error
+            return BadConversation(f"tokenizers cannot encode it ({error})")
         tokens = np.array(encoding.ids, np.uint32)
         places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
         return EncodedConversation(tokens, _ranges(places[:, 0], places[:, 1], parts))
 
 
-class _TiktokenTexts:
-    """The reference encoder, which is given the text between special tokens."""
+class _BetweenSpecials:
+    """An encoder of ordinary text, which is given what is between special tokens.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._reference = reference_of(vocabulary)
+    sizes: the bytes of each ordinary token. whole: encodes the texts whose tokens have other bytes
+    than they; None if there are none.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary | TokenizerJson,
+        encoder: Encoder,
+        sizes: dict[int, int],
+        whole: TextEncoder | None,
+    ) -> None:
+        self._encoder, self._whole = encoder, whole
+        self.is_fast = encoder.reference is not encoder
         names = hidden_names(vocabulary)
         self._ids = {names[text]: id_ for text, id_ in vocabulary.special_tokens}
-        # The bytes of each token.
         self._sizes = np.zeros(vocabulary.size, np.int64)
-        for token, rank in zip(*[iter(vocabulary.ranks.split())] * 2, strict=True):
-            self._sizes[int(rank)] = len(a2b_base64(token))
-        for name, id_ in self._ids.items():
-            self._sizes[id_] = len(name.encode())
+        self._sizes[[*sizes]] = [*sizes.values()]
+        self._sizes[[*self._ids.values()]] = [len(name.encode()) for name in self._ids]
 
-    def encode(self, text: str, parts: Sequence[tuple[int, int]]) -> EncodedConversation:
-        """See TextEncoder."""
-        pieces = _SPECIAL.split(text)
-        batch = self._reference.encode(pa.array(pieces[::2], pa.large_string()))
-        found = [batch.document(index)[1:] for index in range(len(pieces[::2]))]
-        for place, name in enumerate(pieces[1::2], 1):
-            found.insert(2 * place - 1, np.array([self._ids[name]], np.uint32))
-        tokens = np.concatenate(found)
-        ends = np.cumsum(self._sizes[tokens])
+    def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
+        """See TextEncoder. One call of the encoder for all, because each takes time."""
+        pieces = [_SPECIAL.split(each.text) for each in rendered]
+        ordinary = [piece for each in pieces for piece in each[::2]]
+        batch = self._encoder.encode(pa.array(ordinary, pa.large_string()))
+        encoded = (batch.document(index)[1:] for index in range(len(ordinary)))
+        found = []
+        for each, (text, parts) in zip(pieces, rendered, strict=True):
+            tokens = np.concatenate(
+                [
+                    np.array([self._ids[piece]], np.uint32) if number % 2 else next(encoded)
+                    for number, piece in enumerate(each)
+                ]
+            )
+            found.append(self._placed(tokens, text, parts))
+        return found
+
+    def _placed(
+        self, tokens: npt.NDArray[np.uint32], text: str, parts: Sequence[tuple[int, int]]
+    ) -> EncodedConversation | BadConversation:
+        sizes = self._sizes[tokens]
+        ends = np.cumsum(sizes)
+        if self._whole is not None and (
+            not is_normalized("NFC", text) or int(sizes.sum()) != len(text.encode())
+        ):
+            return self._whole.encode([Rendered(text, parts)])[0]
         in_bytes = [(len(text[:a].encode()), len(text[:b].encode())) for a, b in parts]
-        return EncodedConversation(tokens, _ranges(ends - self._sizes[tokens], ends, in_bytes))
+        return EncodedConversation(tokens, _ranges(ends - sizes, ends, in_bytes))
+
+
+def _fast_texts(tokenizer: TokenizerJson, whole: TextEncoder) -> TextEncoder:
+    """The fast encoder between special tokens, where that is all the library does."""
+    encoder = encoder_of_vocabulary(tokenizer, "auto")
+    added = json.loads(tokenizer.data).get("added_tokens") or []
+    flags = ("lstrip", "rstrip", "single_word", "normalized")
+    reaching = any(token["special"] and any(map(token.get, flags)) for token in added)
+    normalizer = json.loads(tokenizer.pattern)["normalizer"]
+    if encoder.reference is encoder or reaching or normalizer not in (None, {"type": "NFC"}):
+        return whole
+    # In a byte-level vocabulary each character stands for a byte.
+    sizes = {id_: len(text) for text, id_ in tokenizer.content["model"]["vocab"].items()}
+    for token in added:
+        sizes[tokenizer.library.token_to_id(token["content"])] = len(token["content"].encode())
+    return _BetweenSpecials(tokenizer, encoder, sizes, whole)
 
 
 def _ranges(

@@ -36,10 +36,10 @@ class MiddleEncoder(Encoder):
     """Encodes documents at their places, some of them rearranged.
 
     Example:
-        >>> from fineshards.encoders.loading import describe_tokenizer, reference_of, recorded
-        >>> record, data = describe_tokenizer("cl100k_base", "auto")
+        >>> from fineshards.encoders.loading import encoder_of_vocabulary
+        >>> from fineshards.encoders.vocabulary import resolve_vocabulary
         >>> rule = FillInMiddle("1", "0", prefix=100258, middle=100259, suffix=100260)
-        >>> encoder = MiddleEncoder(reference_of(recorded(record, data)), rule)
+        >>> encoder = MiddleEncoder(encoder_of_vocabulary(resolve_vocabulary("cl100k_base")), rule)
         >>> texts, rows = pa.array(["one two"], pa.large_string()), np.array([7])
         >>> encoder.decode(encoder.encode_at(texts, 0, rows).tokens)
         '<|fim_prefix|>o<|fim_suffix|>o<|fim_middle|>ne tw'

@@ -42,7 +42,7 @@ def describe_tokenizer(
         vocabulary = read_tokenizer_json(name, eot_token)
     else:
         vocabulary = resolve_vocabulary(name, eot_token)
-    reference = reference_of(vocabulary)
+    reference = encoder_of_vocabulary(vocabulary)
     if engine != "auto":
         _encoder(vocabulary, engine)
     record = Tokenizer(
@@ -114,9 +114,11 @@ def load_reference(tokenizer: Tokenizer, storage: Storage) -> Encoder:
     return load_encoder(tokenizer, storage, _REFERENCES[tokenizer.kind])
 
 
-def reference_of(vocabulary: Vocabulary | TokenizerJson) -> Encoder:
-    """Returns the encoder that defines what is correct for a vocabulary."""
-    return _encoder(vocabulary, _REFERENCES[vocabulary.kind])
+def encoder_of_vocabulary(
+    vocabulary: Vocabulary | TokenizerJson, engine: str | None = None
+) -> Encoder:
+    """Returns the encoder of a vocabulary; None for the engine that defines what is correct."""
+    return _encoder(vocabulary, engine or _REFERENCES[vocabulary.kind])
 
 
 def recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:

@@ -34,7 +34,10 @@ def encode_compared(
         return encoded, 0
     expected = encoder.reference.encode_at(texts.take(pa.array(places)), file.index, rows[places])
     for number, place in enumerate(places.tolist()):
-        if not np.array_equal(encoded.document(place), expected.document(number)):
+        is_same = np.array_equal(encoded.document(place), expected.document(number))
+        if encoded.learned is not None and expected.learned is not None:
+            is_same &= encoded.learned[place].equals(expected.learned[number])
+        if not is_same:
             raise FineshardsError(
                 f"{file.path}, row {rows[place]}: {encoder.name} encodes this document to "
                 f"{len(encoded.document(place)) - 1} tokens that differ from the correct "

@@ -39,52 +39,71 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
         return encoder if settings.fim is None else MiddleEncoder(encoder, settings.fim)
     text = storage.read(CHAT_TEMPLATE_NAME).decode()
     template = ChatTemplate(text, chat.special_strings)
-    conversations = _conversations(template, load_vocabulary(tokenizer, storage), chat.learn)
-    golden = golden_sha256(conversations)
-    if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
-        raise FineshardsError(
-            f"{CHAT_TEMPLATE_NAME} gives other tokens for golden conversations (sha256 {golden}) "
-            f"than at launch (sha256 {chat.golden_sha256}). Restore the file, and install the "
-            "pinned requirements on every worker."
-        )
-    return ConversationDocuments(conversations, load_reference(tokenizer, storage), tokenizer.eot)
+    vocabulary, texts = load_vocabulary(tokenizer, storage), load_reference(tokenizer, storage)
+
+    def encoder_with(fast: bool, reference: Encoder | None = None) -> ConversationDocuments:
+        conversations = _conversations(template, vocabulary, chat.learn, fast)
+        golden = golden_sha256(conversations)
+        if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
+            raise FineshardsError(
+                f"{CHAT_TEMPLATE_NAME} gives other tokens for golden conversations (sha256 "
+                f"{golden}) than at launch (sha256 {chat.golden_sha256}). Restore the file, and "
+                "install the pinned requirements on every worker."
+            )
+        return ConversationDocuments(conversations, texts, reference)
+
+    exact = encoder_with(fast=False)
+    return encoder_with(fast=True, reference=exact) if engine in ("auto", "gigatoken") else exact
 
 
-@lru_cache(maxsize=1)  # workers that are forked later share it
+@lru_cache(maxsize=2)  # workers that are forked later share it
 def _conversations(
-    template: ChatTemplate, vocabulary: Vocabulary | TokenizerJson, learn: tuple[str, ...]
+    template: ChatTemplate,
+    vocabulary: Vocabulary | TokenizerJson,
+    learn: tuple[str, ...],
+    fast: bool,
 ) -> ConversationEncoder:
     # It imports jinja2, which jobs of texts do without.
     from fineshards.chat.conversation_encoder import conversation_encoder
 
-    return conversation_encoder(template, vocabulary, learn)
+    return conversation_encoder(template, vocabulary, learn, fast)
 
 
 class ConversationDocuments(Encoder):
-    """Encodes the JSON of conversations, each after the dataset's EOT."""
+    """Encodes the JSON of conversations, each after the dataset's EOT.
 
-    def __init__(self, conversations: ConversationEncoder, texts: Encoder, eot: int) -> None:
-        self._conversations, self._texts, self._eot = conversations, texts, eot
+    texts: decodes. reference: what a fast encoder is compared with; None if this is not one.
+    """
+
+    def __init__(
+        self, conversations: ConversationEncoder, texts: Encoder, reference: Encoder | None
+    ) -> None:
+        self._conversations, self._texts = conversations, texts
+        self._reference = reference if conversations.is_fast else None
         self.name = texts.name
+
+    @property
+    def reference(self) -> Encoder:
+        return self._reference or self
 
     def encode(self, texts: pa.Array) -> TokenBatch:
         """See Encoder. One that is refused has no tokens, not even an EOT."""
-        parts, lengths, learned, refused = [], [0], list[npt.NDArray[np.int32]](), []
-        for index, text in enumerate(texts.to_pylist()):
-            try:
-                found = self._conversations.encode(text)
-            except BadConversation as error:
-                refused.append((index, error.reason))
-                lengths.append(0)
+        found = self._conversations.encode_all(texts.to_pylist())
+        eot = np.array([self._conversations.eot], np.uint32)
+        parts: list[npt.NDArray[np.uint32]] = [eot[:0]]
+        lengths, learned, refused = [0], [], []
+        for index, each in enumerate(found):
+            if isinstance(each, BadConversation):
+                refused.append((index, each.reason))
                 learned.append(_NO_RANGES)
             else:
-                parts += [np.array([self._eot], np.uint32), found.tokens]
-                lengths.append(1 + len(found.tokens))
-                learned.append(found.learned + np.int32(1))
+                parts += [eot, each.tokens]
+                learned.append(each.learned + np.int32(1))
+            lengths.append(0 if isinstance(each, BadConversation) else 1 + len(each.tokens))
         return TokenBatch(
-            np.concatenate([np.empty(0, np.uint32), *parts]),
+            np.concatenate(parts),
             np.cumsum(lengths, dtype=np.int64),
-            by_reference=len(lengths) - 1 - len(refused),
+            by_reference=0 if self._reference else len(found) - len(refused),
             learned=_lists(learned),
             refused=tuple(refused),
         )

@@ -52,6 +52,30 @@ def reason(encoder: ConversationEncoder, messages: list[Any], **row: Any) -> str
     return caught.value.reason
 
 
+def bits_and_tokens(found: EncodedConversation | BadConversation) -> Any:
+    if isinstance(found, BadConversation):
+        return found.reason
+    return found.tokens.tolist(), found.learned.tolist()
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3", "llama2", "deepseek", "olmo"])
+def test_the_fast_encoder_changes_nothing(name: str, tagged: bool) -> None:
+    family, rng = FAMILIES[name], random.Random(name)
+    text = family.template if tagged else without_tags(family.template)
+    template = ChatTemplate(text, family.special_strings)
+    vocabulary = vocabulary_of(family)
+    exact, fast = (
+        conversation_encoder(template, vocabulary, ASSISTANT, fast=each) for each in (False, True)
+    )
+    assert not exact.is_fast
+    assert fast.is_fast == (name != "llama2")
+    rows = [canonical(made_up(family, rng, special=number % 2 == 0)) for number in range(120)]
+    found = [*map(bits_and_tokens, fast.encode_all(rows))]
+    assert found == [*map(bits_and_tokens, exact.encode_all(rows))]
+    assert any(isinstance(each, tuple) for each in found)
+
+
 # Their templates write the end or the beginning of a conversation unlike what is within.
 REFUSED = {"qwen3", "mistral", "phi3"}
 
@@ -114,6 +138,8 @@ def test_tiktoken_encodes_between_special_tokens() -> None:
     encoder = conversation_encoder(ChatTemplate(template), vocabulary, ASSISTANT)
     rng = random.Random(1)
     family = Family("", "", tuple(encoding.special_tokens_set))
+    fast = conversation_encoder(ChatTemplate(template), vocabulary, ASSISTANT, fast=True)
+    assert fast.is_fast
     for _ in range(200):
         messages = made_up(family, rng, special=True)["messages"]
         tokens: list[int] = []
@@ -123,9 +149,9 @@ def test_tiktoken_encodes_between_special_tokens() -> None:
             tokens += encoding.encode_ordinary(message["role"])
             tokens += [100258, *encoding.encode_ordinary(message["content"]), 100276]
             learned.append([begin, len(tokens)])
-        found = encoder.encode(canonical({"messages": messages}))
-        assert found.tokens.tolist() == tokens
-        assert found.learned.tolist() == learned
+        for each in (encoder, fast):
+            found = each.encode(canonical({"messages": messages}))
+            assert bits_and_tokens(found) == (tokens, learned)
 
 
 def test_a_token_is_learned_if_one_of_its_characters_is() -> None:
@@ -187,6 +213,10 @@ def test_a_conversation_that_is_refused_says_why() -> None:
     )
     assert reason(encoder_of(family, "nothing", ("user",)), HELLO) == (
         "message 1 (user): the chat template does not write its content, so it cannot be learned"
+    )
+    moves = "{% set x %}{% generation %}a{% endgeneration %}{% endset %}{{ x|reverse }}"
+    assert reason(encoder_of(family, moves), HELLO) == (
+        "the chat template moves what it marks as learned"
     )
     chatml = find_chat_template("chatml", "cl100k_base")
     assert "chatml does not write tools" in reason(

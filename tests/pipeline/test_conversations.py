@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from support.build_here import build_here
+from support.checkout import ROOT
 from support.conversations import TEMPLATE, Conversation, check, made_up, write
 from support.killed_by_hand import crashes_of
 from support.oracle import files_in
@@ -63,6 +65,8 @@ def test_every_token_has_the_bit_of_its_conversation(
     learned = sum(int(np.unpackbits(mask).sum()) for mask in masks)
     assert learned == manifest.learned == manifest.totals()["learned"]
     assert fineshards.verify(folder, sample="100%").problems == []
+    stored = json.loads((folder / "metadata/manifest.json").read_text())
+    jsonschema.validate(stored, json.loads((ROOT / "docs/manifest.schema.json").read_text()))
 
 
 def test_every_format_gives_the_same_files(build: Build, tmp_path: Path) -> None:
