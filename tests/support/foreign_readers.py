@@ -23,8 +23,9 @@ Documents = list[list[int]]
 
 
 def read_megatron(stem: Path) -> Documents:
-    """The documents of NAME.bin and NAME.idx."""
-    index, tokens = (Path(f"{stem}{ending}").read_bytes() for ending in (".idx", ".bin"))
+    """The documents of NAME.bin and NAME.idx, by NAME or either."""
+    name = str(stem).removesuffix(".idx").removesuffix(".bin")
+    index, tokens = (Path(name + ending).read_bytes() for ending in (".idx", ".bin"))
     magic, version, code, count, documents = struct.unpack_from("<9sQBQQ", index)
     assert (magic, version, documents) == (b"MMIDIDX\0\0", 1, count + 1)
     dtype = {4: np.dtype("<i4"), 7: np.dtype("<f4"), 8: np.dtype("<u2")}[code]
