@@ -13,6 +13,8 @@ from typing import Any
 
 from fineshards.chat.conversation import CONTENT
 
+_END = r"\Z"
+
 
 class SpecialStrings:
     """The special strings of a tokenizer.
@@ -27,13 +29,14 @@ class SpecialStrings:
     """
 
     def __init__(self, strings: Iterable[str]) -> None:
-        # The longest first, as tokenizers match.
-        longest = sorted(strings, key=len, reverse=True)
-        whole = "|".join(map(re.escape, longest)) or "(?!)"
-        begun = {text[:length] for text in longest for length in range(1, len(text))}
-        partly = "|".join(map(re.escape, sorted(begun))) or "(?!)"
-        self._in_content = re.compile(f"(?={whole}|(?:{partly})\\Z)")
-        self.written = re.compile(f"(?<!{CONTENT})(?:{whole})")
+        tree: _Tree = {}
+        for text in strings:
+            node = tree
+            for character in text:
+                node = node.setdefault(character, {})
+            node[""] = {}
+        self._in_content = re.compile(f"(?={_begun(tree)})")
+        self.written = re.compile(f"(?<!{CONTENT}){_longest(tree)}")
 
     def marked(self, value: Any) -> Any:
         """A value of JSON with CONTENT before each special string in its texts and keys."""
@@ -44,3 +47,26 @@ class SpecialStrings:
         if isinstance(value, list):
             return [*map(self.marked, value)]
         return value
+
+
+# The next characters of strings with the same beginning; "" where one of them ends.
+_Tree = dict[str, "_Tree"]
+
+
+def _longest(tree: _Tree) -> str:
+    """A pattern of the strings of a tree, which matches the longest, as tokenizers do.
+
+    A list of all strings would be tried one by one, and some tokenizers have a thousand.
+    """
+    found = [re.escape(character) + _longest(tree[character]) for character in tree if character]
+    if "" in tree:
+        return f"(?:{'|'.join([*found, ''])})" if found else ""
+    return f"(?:{'|'.join(found)})" if found else "(?!)"
+
+
+def _begun(tree: _Tree, start: bool = True) -> str:
+    """A pattern of one of the strings, or of the beginning of one at the end of a text."""
+    if "" in tree:
+        return ""
+    found = [re.escape(character) + _begun(tree[character], False) for character in tree]
+    return f"(?:{'|'.join(found if start else [*found, _END])})" if found else "(?!)"

@@ -17,6 +17,7 @@ from fineshards.cores import usable_cores
 from fineshards.errors import InputError, OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.shards import npy
+from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import Dataset
@@ -28,8 +29,7 @@ from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import Redaction, overwritten
 from fineshards.shards.layout import files_of
-from fineshards.shards.masks import mask_content, mask_fields
-from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, learned_ranges
+from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.storage.base import READ_AHEAD, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
@@ -278,7 +278,7 @@ class _Rewrite:
         if now.checksum() not in (shard.crc32c, planned.crc32c):
             raise _damaged(storage, name)
         then = replace(now, ranges=ranges)
-        mask, mask_record = _mask(marked, shard.tokens)
+        mask, mask_record = shard_mask(DocumentTable.parse(marked), shard.tokens)
         record = replace(
             shard,
             **mask_record,
@@ -330,15 +330,6 @@ class _Overwrite:
                 target.write(content)
 
 
-def _mask(table: bytes, tokens: int) -> tuple[bytes | None, dict[str, Any]]:
-    """The loss mask that follows from a document table, and its fields of the shard's record."""
-    ranges = learned_ranges(DocumentTable.parse(table))
-    if ranges is None:
-        return None, {}
-    mask = mask_content(ranges, tokens)
-    return mask, mask_fields(mask, ranges)
-
-
 def redact_again(
     storage: Storage,
     shard: ShardRecord,
@@ -360,7 +351,7 @@ def redact_again(
     offsets = np.array([first for first, _ in ranges])
     marked = table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation)
     storage.write(name, marked)
-    mask, _ = _mask(marked, shard.tokens)
+    mask, _ = shard_mask(DocumentTable.parse(marked), shard.tokens)
     if mask is not None:
         storage.write(mask_file, mask)
     _Overwrite(storage, shard, ranges, settings.tokenizer.eot, settings.token_dtype).write(None)

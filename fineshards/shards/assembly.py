@@ -18,7 +18,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration, ShardHead
 from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import Shard, files_of
-from fineshards.shards.masks import mask_content, mask_fields
+from fineshards.shards.masks import mask_content
 from fineshards.shards.tables.documents import (
     DocumentTable,
     cut_documents,
@@ -26,7 +26,12 @@ from fineshards.shards.tables.documents import (
     learned_ranges,
 )
 from fineshards.storage.base import FileRange, Storage
-from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, crc32c_combine
+from fineshards.storage.checksums import (
+    checksum_from_base64,
+    checksum_to_base64,
+    crc32c,
+    crc32c_combine,
+)
 
 # How often a longer shard is begun again because the shorter one was replaced meanwhile.
 _ATTEMPTS = 2
@@ -168,12 +173,26 @@ def _write_table(
     content = DocumentTable.to_bytes(table)
     checksum = checkpoints.storage.write(table_file, content, over=head.table_version)
     fields = {"table_bytes": len(content), "table_crc32c": checksum_to_base64(checksum)}
+    mask, of_mask = shard_mask(table, shard.tokens)
+    if mask is not None:
+        checkpoints.storage.write(mask_file, mask, over=head.mask_version)
+    return table, fields | of_mask
+
+
+def shard_mask(table: pa.Table, tokens: int) -> tuple[bytes | None, dict[str, Any]]:
+    """The loss mask that follows from a document table, and the fields of the record about it.
+
+    None, and none, for a shard of texts.
+    """
     ranges = learned_ranges(table)
     if ranges is None:
-        return table, fields
-    mask = mask_content(ranges, shard.tokens)
-    checkpoints.storage.write(mask_file, mask, over=head.mask_version)
-    return table, fields | mask_fields(mask, ranges)
+        return None, {}
+    mask = mask_content(ranges, tokens)
+    return mask, {
+        "mask_bytes": len(mask),
+        "mask_crc32c": checksum_to_base64(crc32c(mask)),
+        "learned": int((ranges[:, 1] - ranges[:, 0]).sum()),
+    }
 
 
 def _check_cover(name: str, ordered: list[Piece], position: int, tokens: int) -> None:

@@ -8,16 +8,13 @@ not lie beside the shard, because readers that list `train/` would take it for t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.shards import npy
 
-if TYPE_CHECKING:
-    from fineshards.shards.tables.documents import Ranges
-
+# Half-open ranges of tokens, int64, shape (n, 2).
+Ranges = npt.NDArray[np.int64]
 MASK_DTYPE = np.dtype(np.uint8)
 # Tokens whose bits are in memory at a time, one byte each.
 _WINDOW = 1 << 20
@@ -46,18 +43,6 @@ def mask_content(learned: Ranges, tokens: int) -> bytes:
         bits = np.cumsum(steps[:-1], dtype=np.int8)
         parts.append(np.packbits(bits, bitorder="little").tobytes())
     return b"".join(parts)
-
-
-def mask_fields(content: bytes, learned: Ranges) -> dict[str, Any]:
-    """The fields of a shard's record about its mask. content: of the file. learned: the ranges."""
-    # Imported here because a training machine may lack google_crc32c.
-    from fineshards.storage.checksums import checksum_to_base64, crc32c
-
-    return {
-        "mask_bytes": len(content),
-        "mask_crc32c": checksum_to_base64(crc32c(content)),
-        "learned": int((learned[:, 1] - learned[:, 0]).sum()),
-    }
 
 
 def begins_as(content: bytes, learned: Ranges, tokens: int) -> bool:

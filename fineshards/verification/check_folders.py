@@ -10,7 +10,7 @@ from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
-from fineshards.shards.layout import MASKS_FOLDER, SPLITS
+from fineshards.shards.layout import MASKS_FOLDER, SPLITS, table_name
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
@@ -39,7 +39,7 @@ class Folders:
         if manifest.generation > 1 or (following is not None and kept in self.files):
             self.expected.add(kept)
         for shard in manifest.shards:
-            self.expected |= {name for name, _, _ in shard.files()}
+            self.expected |= {table_name(shard.name), *(name for name, _, _ in shard.files())}
         self.expected |= {file.name for file in manifest.metadata}
         if manifest.version == 1:
             # Version 1 does not name the lists of rejected rows.

@@ -18,10 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.shards.layout import SplitRule
+from fineshards.shards.masks import Ranges
 from fineshards.shards.parquet_file import open_parquet
-
-# Half-open ranges, int64, shape (n, 2).
-Ranges = npt.NDArray[np.int64]
 
 # document: number in the stream, from 0; up to version 2 in the dataset. offset, length: its tokens
 # in this shard, including EOT. start: number of its tokens in earlier shards; 0 if the document
