@@ -397,7 +397,9 @@ class BatchLoader:
             )
 
     def samples(self, step: int) -> list[DrawnSample]:
-        """The samples of this rank's part of a global batch; reads no shard.
+        """The samples of this rank's part of a global batch.
+
+        Reads no shard, except with `balance_attention`, which packs the rows of the batch.
 
         Args:
             step: The global batch, from 0 at the beginning of the order.
