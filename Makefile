@@ -169,7 +169,7 @@ READERS := tests/readers
 	@$(INSTALL) --python .readers-venv/bin/python --no-deps --python-version 3.12 -r $(READERS)/later_python.txt
 	@touch $@
 
-test-readers: .readers-venv/installed ## read exports with the libraries of trainers (PyPI, 5 GB; 3 min)
+test-readers: .readers-venv/installed ## read exports with the libraries of trainers (PyPI, 5 GB; 5 min)
 	.readers-venv/bin/pytest -c $(READERS)/pytest.ini $(READERS)
 
 # Debian's chromium is not on PyPI; the driver is.

@@ -1,6 +1,6 @@
 """Trains with torchtitan, and resumes exactly where its last checkpoint was written.
 
-pip install . torchtitan
+pip install '.[torch]' torchtitan
 cd examples
 torchrun --nproc_per_node 2 -m torchtitan.train --module train_torchtitan --config debugmodel \
     --dataloader.dataset_path DATASET --hf_assets_path DATASET/metadata --checkpoint.enable
@@ -62,7 +62,7 @@ class Shards(BaseDataLoader):
 
 
 def debugmodel() -> Trainer.Config:
-    """torchtitan's smallest Llama; config_registry has the others."""
+    """torchtitan's smallest Llama, for 2,048 tokens; config_registry has the others."""
     config = config_registry.llama3_debugmodel()
     config.dataloader = Shards.Config()
     config.validator.dataloader = Shards.Config(split="test")
