@@ -219,7 +219,7 @@ def test_nulls_are_refused(tmp_path: Path) -> None:
         ),
         ({"import_from": "llmc", "eot_side": "end"}, "documents of --from llmc begin with"),
         ({"import_from": "olmo", "eot_side": "end"}, "give --source_dtype uint16 or uint32"),
-        ({"import_from": "mds", "eot_side": "end"}, "--import_from must be megatron or"),
+        ({"import_from": "zarr", "eot_side": "end"}, "--import_from must be megatron or"),
         ({"import_from": None, "eot_side": "end"}, "--eot_side is for tokens that exist already"),
         ({"import_from": None, "test_input": "t"}, "--test_input is for tokens that exist"),
     ],
