@@ -1,9 +1,9 @@
 """Trains with torchtitan, and resumes exactly where its last checkpoint was written.
 
 pip install '.[torch]' torchtitan
-cd examples
-torchrun --nproc_per_node 2 -m torchtitan.train --module train_torchtitan --config debugmodel \
-    --dataloader.dataset_path DATASET --hf_assets_path DATASET/metadata --checkpoint.enable
+PYTHONPATH=examples torchrun --nproc_per_node 2 -m torchtitan.train --module train_torchtitan \
+    --config debugmodel --dataloader.dataset_path DATASET --hf_assets_path DATASET/metadata \
+    --checkpoint.enable  # reads examples/train_torchtitan.py
 """
 
 from collections.abc import Iterator
