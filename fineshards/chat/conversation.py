@@ -3,7 +3,7 @@
     {"messages":[{"role":"user","content":"Hello"},...],"tools":[...]}
 
 Compact, in UTF-8. The keys of a message keep their order, because templates write tool calls and
-tools in it. `tools` is left out where there are none.
+tools in it. `tools` is left out where there are none, and fields that are null everywhere.
 """
 
 from __future__ import annotations
@@ -53,27 +53,34 @@ def canonical(row: Mapping[str, Any]) -> str:
         messages = [*_turn(row, "prompt", "user"), *_turn(row, "completion", "assistant")]
     if not messages:
         raise BadConversation("messages is empty")
-    found = {"messages": [_message(value, n) for n, value in enumerate(messages, 1)]}
+    found: dict[str, Any] = {
+        "messages": [_message(value, n) for n, value in enumerate(messages, 1)]
+    }
     tools = _listed(row.get("tools") or [], "tools")
     if not all(isinstance(tool, dict) for tool in tools):
         raise BadConversation("tools is not a list of objects")
     if tools:
         found["tools"] = tools
     try:
-        text = orjson.dumps(found).decode()
-    except orjson.JSONEncodeError as error:
+        text = orjson.dumps(_without_nulls(found)).decode()
+    except (orjson.JSONEncodeError, RecursionError) as error:
         raise BadConversation(f"the conversation cannot be written as JSON ({error})") from error
     if reserved := _RESERVED.search(text):
         raise BadConversation(f"the conversation holds U+{ord(reserved[0]):04X}, a noncharacter")
     return text
 
 
-def without_nulls(value: Any) -> Any:
-    """A value of Arrow without the fields that are null: a struct has the fields of all rows."""
+def _without_nulls(value: Any) -> Any:
+    """A value without fields that are null: in Arrow a struct has the fields of all rows.
+
+    Raises BadConversation for a number that JSON cannot hold, or that may have been an integer.
+    """
     if isinstance(value, dict):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     if isinstance(value, list):
-        return [without_nulls(each) for each in value]
+        return [_without_nulls(each) for each in value]
+    if isinstance(value, float) and not abs(value) < 1 << 63:
+        raise BadConversation("the conversation holds a number of more than 64 bits, or NaN")
     return value
 
 

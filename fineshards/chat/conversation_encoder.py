@@ -34,6 +34,7 @@ from fineshards.encoders.vocabulary import Vocabulary
 
 _ASSISTANT = "assistant"
 _MARK = re.compile(f"([{CONTENT}{BEGIN}{END}])")
+_MOVES = "the chat template moves what it marks as learned"
 _From = TypeVar("_From")
 _To = TypeVar("_To")
 _Messages = Sequence[Mapping[str, Any]]
@@ -110,11 +111,14 @@ class ConversationEncoder:
             elif piece == END and begins:
                 parts.append((begins.pop(), at))
             elif piece == END:
-                raise BadConversation("the chat template moves what it marks as learned")
+                raise BadConversation(_MOVES)
             elif piece != CONTENT:
                 pieces.append(piece)
                 at += len(piece)
-        return Rendered("".join(pieces), parts)
+        if begins:
+            raise BadConversation(_MOVES)
+        # Of parts within each other, the inner ones end first.
+        return Rendered("".join(pieces), sorted(parts))
 
     def _with_marks(self, rendered: str, messages: _Messages, tools: Any) -> str:
         """A rendered text with BEGIN and END around what is learned, found by its beginnings."""

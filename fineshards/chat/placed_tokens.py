@@ -11,6 +11,7 @@ import json
 import re
 from binascii import a2b_base64
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 from unicodedata import is_normalized
 
@@ -161,7 +162,10 @@ class _BetweenSpecials:
             not is_normalized("NFC", text) or int(sizes.sum()) != len(text.encode())
         ):
             return self._whole.encode([Rendered(text, parts)])[0]
-        in_bytes = [(len(text[:a].encode()), len(text[:b].encode())) for a, b in parts]
+        borders = [0, *sorted({border for part in parts for border in part})]
+        between = (len(text[a:b].encode()) for a, b in pairwise(borders))
+        places = dict(zip(borders[1:], accumulate(between), strict=True))
+        in_bytes = [(places[a], places[b]) for a, b in parts]
         return EncodedConversation(tokens, _ranges(ends - sizes, ends, in_bytes))
 
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.chat import conversation
-from fineshards.chat.conversation import BadConversation, canonical, without_nulls
+from fineshards.chat.conversation import BadConversation, canonical
 
 USER = {"role": "user", "content": "Hi"}
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=20)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS,
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
 )
 
@@ -78,13 +78,17 @@ def test_forms(row: dict[str, Any], messages: list[str]) -> None:
 
 def test_null_fields_are_absent() -> None:
     call = {"function": {"name": "f", "arguments": {"a": None, "b": [{"c": None}]}}, "id": None}
-    message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    assert json.loads(canonical({"messages": [message]}))["messages"] == [
-        {"role": "assistant", "tool_calls": [call]}
-    ]
-    assert without_nulls(message) == {
-        "role": "assistant",
-        "tool_calls": [{"function": {"name": "f", "arguments": {"b": [{}]}}}],
+    message = {"role": "assistant", "content": None, "tool_calls": [call], "x": [None]}
+    found = json.loads(canonical({"messages": [message], "tools": [{"a": None, "b": 1}]}))
+    assert found == {
+        "messages": [
+            {
+                "role": "assistant",
+                "tool_calls": [{"function": {"name": "f", "arguments": {"b": [{}]}}}],
+                "x": [None],
+            }
+        ],
+        "tools": [{"b": 1}],
     }
 
 
@@ -109,6 +113,12 @@ def test_null_fields_are_absent() -> None:
         ({"messages": [USER | {"tool_calls": "f"}]}, "message 1 (user): tool_calls is not a list"),
         ({"messages": [USER], "tools": [7]}, "tools is not a list of objects"),
         ({"messages": [USER | {"n": 2**70}]}, "the conversation cannot be written as JSON ("),
+        (
+            {"messages": f'[{{"role":"user","n":[{2**70}]}}]'},
+            "the conversation holds a number of m",
+        ),
+        ({"messages": [USER | {"n": float("nan")}]}, "the conversation holds a number of more"),
+        ({"messages": f'[{{"role":"user","n":{"[" * 1000}{"]" * 1000}}}]'}, "the conversation can"),
         ({"messages": [USER | {"n": "\ud800"}]}, "the conversation cannot be written as JSON ("),
         (
             {"messages": [USER | {"n": "\ufdd1"}]},

@@ -175,6 +175,17 @@ def test_a_token_is_learned_if_one_of_its_characters_is() -> None:
         assert (found.learned[1:, 0] > found.learned[:-1, 1]).all()
 
 
+def test_marks_within_marks_are_learned_from_the_first_to_the_last() -> None:
+    family = FAMILIES["qwen2.5"]
+    begin, end = "{% generation %}", "{% endgeneration %}"
+    within = f"one\n{begin}two {begin}three{end} four{end}\n five"
+    outer = f"one\n{begin}two three four{end}\n five"
+    found = [
+        encoder_of(family, each).encode(canonical({"messages": HELLO})) for each in (within, outer)
+    ]
+    assert bits_and_tokens(found[0]) == bits_and_tokens(found[1])
+
+
 def test_special_strings_of_the_content_never_become_special_tokens() -> None:
     family = FAMILIES["qwen2.5"]
     vocabulary = vocabulary_of(family)
@@ -216,6 +227,10 @@ def test_a_conversation_that_is_refused_says_why() -> None:
     )
     moves = "{% set x %}{% generation %}a{% endgeneration %}{% endset %}{{ x|reverse }}"
     assert reason(encoder_of(family, moves), HELLO) == (
+        "the chat template moves what it marks as learned"
+    )
+    cuts = "{% set x %}{% generation %}a b{% endgeneration %}{% endset %}{{ x.split()[0] }}"
+    assert reason(encoder_of(family, cuts + " b"), HELLO) == (
         "the chat template moves what it marks as learned"
     )
     chatml = find_chat_template("chatml", "cl100k_base")

@@ -73,6 +73,10 @@ def test_every_format_gives_the_same_files(build: Build, tmp_path: Path) -> None
     """Structs, with the nulls that Parquet fills them with, and JSON, in a column or beside it."""
     conversations = made_up(30, 5)
     conversations[3][0]["name"] = "Ann"
+    conversations[4][0]["tool_calls"] = [{"id": "a"}, {"type": "b"}, {"id": None, "type": "b"}]
+    (tmp_path / "calls.jinja").write_text(
+        TEMPLATE + "{{ (messages[0].tool_calls or []) | tojson }}"
+    )
     texts = [json.dumps(each) for each in conversations]
     structs = pa.table({"messages": conversations})
     assert structs["messages"][0].as_py()[0]["name"] is None
@@ -84,10 +88,21 @@ def test_every_format_gives_the_same_files(build: Build, tmp_path: Path) -> None
     write(tmp_path / "x.jsonl", conversations)
     shards = []
     for name in ("structs.parquet", "texts.parquet", "x.arrow", "x.csv", "x.jsonl"):
-        build(input=tmp_path / name, output=tmp_path / name.replace(".", "-"))
         folder = tmp_path / name.replace(".", "-")
+        build(input=tmp_path / name, output=folder, chat_template=str(tmp_path / "calls.jinja"))
         shards.append(files_in(folder, ("test", "train", "metadata/masks")))
     assert all(each == shards[0] for each in shards)
+
+
+def test_maps_are_refused_because_they_would_become_lists_of_pairs(
+    build: Build, tmp_path: Path
+) -> None:
+    call = pa.struct({"arguments": pa.map_(pa.string(), pa.string())})
+    message = pa.struct({"role": pa.string(), "content": pa.string(), "call": call})
+    table = pa.table({"messages": pa.array([[]], pa.list_(message))})
+    pq.write_table(table, tmp_path / "maps.parquet")
+    with pytest.raises(InputError, match="column 'messages' has maps in it"):
+        build(input=tmp_path / "maps.parquet")
 
 
 def test_a_prompt_and_its_completion_are_two_messages(build: Build, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fineshards.chat.conversation import BadConversation, canonical, without_nulls
+from fineshards.chat.conversation import BadConversation, canonical
 from fineshards.shards.job.job import Columns
 
 _PAIR = ("prompt", "completion")
@@ -45,7 +45,7 @@ def conversation_texts(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Arra
     names = text_columns(columns, batch.schema.names)
     for index, record in enumerate(_records(batch.select(names))):
         try:
-            texts.append(conversation_text(without_nulls(record), columns))
+            texts.append(conversation_text(record, columns))
         except BadConversation as error:
             texts.append(None)
             reasons[index] = error.reason

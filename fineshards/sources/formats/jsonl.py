@@ -150,8 +150,6 @@ def _parse_row(line: bytes, columns: Columns) -> tuple[dict[str, Any], list[str 
         names = " or ".join(map(repr, texts))
         raise ValueError(f"has no field {names} (an object of {fields})")
     if columns.conversations:
-        if _holds_inexact([record.get(name) for name in texts]):
-            raise ValueError("its conversation holds a number of more than 64 bits")
         conversation, texts = conversation_text(record, columns), ()
     for name in texts:
         value = record.get(name)

@@ -101,6 +101,16 @@ def _check_conversations(file: SourceFile, name: str, kind: pa.DataType) -> None
             f"{file.path}: column {name!r} has type {kind}, expected lists of messages, or strings "
             "of their JSON. Choose the column of the messages with --text_column."
         )
+    if _holds_a_map(kind):
+        raise InputError(
+            f"{file.path}: column {name!r} has maps in it, which are no objects. Give structs, or "
+            "strings of JSON."
+        )
+
+
+def _holds_a_map(kind: pa.DataType) -> bool:
+    within = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_map(kind) or any(map(_holds_a_map, within))
 
 
 def columns_to_read(
