@@ -362,12 +362,11 @@ class BuildConfig:
 
     def _check_chat(self) -> None:
         if self.chat_template is None:
-            for name in ("learn",):
-                if getattr(self, name) != "assistant":
-                    raise UsageError(f"--{name} goes with --chat_template. Leave it out.")
+            if self.learn != "assistant":
+                raise UsageError("--learn goes with --chat_template. Leave it out.")
         elif self.text_template is not None:
             raise UsageError("--text_template and --chat_template exclude each other; give one.")
-        elif not self.roles or "" in self.roles:
+        elif "" in self.roles:
             raise UsageError(f"--learn must be roles, such as assistant, got {quoted(self.learn)}.")
 
     def _check_fim(self) -> None:

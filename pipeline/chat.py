@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fineshards.chat.chat_template import find_chat_template
-from fineshards.chat.conversation_encoder import conversation_encoder
+from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.chat.golden_conversations import golden_sha256
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary
@@ -19,6 +19,6 @@ def describe_chat(
     for a template that cannot be used.
     """
     found = find_chat_template(template, place)
-    encoder = conversation_encoder(found, vocabulary, learn)
+    encoder = ConversationEncoder(found, vocabulary, learn)
     chat = Chat(found.sha256, learn, found.special_strings, golden_sha256(encoder))
     return chat, found.text.encode()

@@ -41,14 +41,18 @@ _Messages = Sequence[Mapping[str, Any]]
 
 
 class ConversationEncoder:
-    """Encodes conversations; see `conversation_encoder`. Threads can share one."""
+    """Encodes the conversations of a dataset. Threads can share one.
+
+    learn: the roles whose turns are learned. fast: whether gigatoken may encode, where it is exact.
+    Raises UsageError for a template or a tokenizer that cannot be used.
+    """
 
     def __init__(
         self,
         template: ChatTemplate,
         vocabulary: Vocabulary | TokenizerJson,
         learn: tuple[str, ...],
-        fast: bool,
+        fast: bool = False,
     ) -> None:
         self.eot, self._eot_text = vocabulary.eot, vocabulary.eot_text
         self._names = hidden_names(vocabulary)
@@ -178,21 +182,6 @@ class ConversationEncoder:
                 "inside the conversation. Choose another with --eot_token"
             )
         return EncodedConversation(tokens, learned.astype(np.int32))
-
-
-def conversation_encoder(
-    template: ChatTemplate,
-    vocabulary: Vocabulary | TokenizerJson,
-    learn: tuple[str, ...],
-    fast: bool = False,
-) -> ConversationEncoder:
-    """The encoder of a dataset's conversations.
-
-    learn: the roles whose turns are learned. fast: whether gigatoken may encode, where it is exact.
-    Raises UsageError for a template or a tokenizer that
-    cannot be used.
-    """
-    return ConversationEncoder(template, vocabulary, learn, fast)
 
 
 def _or_refused(make: Callable[[_From], _To], given: _From) -> _To | BadConversation:

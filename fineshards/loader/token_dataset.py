@@ -413,10 +413,7 @@ class TokenDataset:
         Raises:
             OutputError: A shard's loss mask is missing or damaged.
         """
-        found: npt.NDArray[np.bool_] = self._counts(np.array([self._begin + start]), stop - start)[
-            0
-        ]
-        return found
+        return self._counts(np.array([self._begin + start]), stop - start).reshape(-1)
 
     def _counts(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
         counts = self._mask.of(starts, length)

@@ -18,7 +18,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration, ShardHead
 from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import Shard, files_of
-from fineshards.shards.masks import mask_content
+from fineshards.shards.masks import count_learned, mask_content
 from fineshards.shards.tables.documents import (
     DocumentTable,
     cut_documents,
@@ -191,7 +191,7 @@ def shard_mask(table: pa.Table, tokens: int) -> tuple[bytes | None, dict[str, An
     return mask, {
         "mask_bytes": len(mask),
         "mask_crc32c": checksum_to_base64(crc32c(mask)),
-        "learned": int((ranges[:, 1] - ranges[:, 0]).sum()),
+        "learned": count_learned(ranges),
     }
 
 

@@ -19,8 +19,7 @@ from fineshards.shards.job.generations import kept_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import ranges_of
-from fineshards.shards.layout import SPLITS, mask_name, table_name
-from fineshards.shards.masks import bits_of
+from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.readable import readable_manifest
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, table_schema
 from fineshards.storage.base import Storage
@@ -93,16 +92,6 @@ class Dataset:
                 f"{shard.tokens} tokens. {_FIX}"
             )
         return np.frombuffer(content, dtype).astype(np.uint32, copy=False)
-
-    def learned(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Whether each of the tokens `[start, stop)` of a shard of conversations is learned."""
-        first, last = start // 8, -(-stop // 8)
-        with self.storage.open(mask_name(shard.name)) as opened:
-            opened.seek(npy.HEADER_BYTES + first)
-            content = opened.read(last - first)
-        if len(content) != last - first:
-            raise OutputError(f"{self.storage.path(mask_name(shard.name))} is too short. {_FIX}")
-        return bits_of(content, start, stop)
 
     def document(self, number: int) -> Document:
         """Document `number` of the dataset, joined across shards.

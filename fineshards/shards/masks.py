@@ -49,21 +49,16 @@ def is_learned(learned: Ranges, start: int, stop: int) -> npt.NDArray[np.bool_]:
     return np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
 
 
+def count_learned(learned: Ranges) -> int:
+    """The number of tokens in ranges."""
+    return int((learned[:, 1] - learned[:, 0]).sum())
+
+
 def begins_as(content: bytes, learned: Ranges, tokens: int) -> bool:
     """Whether the mask of a shard, which may be longer, has these bits of its first tokens."""
-    expected = mask_content(learned, tokens)[npy.HEADER_BYTES :]
-    found = content[npy.HEADER_BYTES :][: len(expected)]
+    expected = mask_content(learned, tokens)
     whole, rest = divmod(tokens, 8)
-    end, expected_end = (bits_of(packed[whole:], 0, rest) for packed in (found, expected))
-    return found[:whole] == expected[:whole] and np.array_equal(end, expected_end)
-
-
-def bits_of(packed: bytes, start: int, stop: int) -> npt.NDArray[np.bool_]:
-    """Whether each of the tokens `[start, stop)` of a shard is learned, shape (stop - start,).
-
-    packed: the bytes `[start // 8, ceil(stop / 8))` of the mask, without its header.
-    """
-    content = np.frombuffer(packed, MASK_DTYPE)
-    skipped = start % 8
-    bits = np.unpackbits(content, count=skipped + stop - start, bitorder="little")
-    return bits[skipped:].astype(np.bool_)
+    body = slice(npy.HEADER_BYTES, npy.HEADER_BYTES + whole)
+    # The bits that follow are those of tokens that a longer shard has.
+    last = [byte & (1 << rest) - 1 for byte in content[body.stop : len(expected)]]
+    return content[body] == expected[body] and last == [*expected[body.stop :]]

@@ -19,7 +19,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import redaction_sha256
 from fineshards.shards.layout import ONE_STREAM, SplitRule, mask_name, table_name
-from fineshards.shards.masks import begins_as
+from fineshards.shards.masks import begins_as, count_learned
 from fineshards.shards.shuffle_order import DocumentOrder
 from fineshards.shards.split_hash import hash_files, hash_keys
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
@@ -174,7 +174,7 @@ def _check_mask(
     if ranges is None or not begins_as(content, ranges, shard.tokens):
         yield f"{name} does not have the bits that follow from {table_name(shard.name)}"
     elif not np.any(table.redacted > dataset.manifest.generation):
-        learned = int((ranges[:, 1] - ranges[:, 0]).sum())
+        learned = count_learned(ranges)
         if learned != shard.learned:
             yield f"{shard.name} has {learned:,} learned tokens; the manifest says {shard.learned}"
 

@@ -16,6 +16,7 @@ from fineshards.shards.damaged_stretch import Damage
 from fineshards.shards.job.records import BadRow, Block, Piece, SourceFile, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shard
+from fineshards.shards.masks import count_learned
 from fineshards.shards.shard_prefix import shards_of_part
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.measures import Tally
@@ -261,8 +262,7 @@ def _encoded(rows: Rows, file: SourceFile, encoder: Encoder) -> tuple[Rows, Toke
 def _encoded_counts(encoded: TokenBatch, compared: int, refused: int) -> Counts:
     learned = 0
     if encoded.learned is not None:
-        ranges = encoded.learned.flatten().to_numpy().reshape(-1, 2)
-        learned = int((ranges[:, 1] - ranges[:, 0]).sum())
+        learned = count_learned(encoded.learned.flatten().to_numpy().reshape(-1, 2))
     return Counts(
         rejected=refused, by_reference=encoded.by_reference, compared=compared, learned=learned
     )

@@ -64,9 +64,9 @@ def _conversations(
     fast: bool,
 ) -> ConversationEncoder:
     # It imports jinja2, which jobs of texts do without.
-    from fineshards.chat.conversation_encoder import conversation_encoder
+    from fineshards.chat.conversation_encoder import ConversationEncoder
 
-    return conversation_encoder(template, vocabulary, learn, fast)
+    return ConversationEncoder(template, vocabulary, learn, fast)
 
 
 class ConversationDocuments(Encoder):

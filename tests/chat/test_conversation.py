@@ -18,7 +18,9 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=20)
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
 )
+OBJECTS = st.dictionaries(TEXTS, VALUES, max_size=3)
 
 
 def test_examples() -> None:
@@ -29,11 +31,12 @@ def test_examples() -> None:
     st.lists(
         st.fixed_dictionaries(
             {"role": st.sampled_from(["user", "assistant", "tool"]), "content": TEXTS},
-            optional={"name": TEXTS, "tool_calls": st.lists(st.dictionaries(TEXTS, VALUES))},
+            optional={"name": TEXTS, "tool_calls": st.lists(OBJECTS, max_size=2)},
         ),
         min_size=1,
+        max_size=4,
     ),
-    st.lists(st.dictionaries(TEXTS, VALUES)),
+    st.lists(OBJECTS, max_size=2),
 )
 def test_the_json_is_compact_and_keeps_all_keys_in_their_order(
     messages: list[Any], tools: list[Any]

@@ -15,7 +15,7 @@ from support.chat_families import DOCUMENT, FAMILIES, Family, made_up, without_t
 
 from fineshards.chat.chat_template import ChatTemplate, find_chat_template
 from fineshards.chat.conversation import BadConversation, canonical
-from fineshards.chat.conversation_encoder import ConversationEncoder, conversation_encoder
+from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.chat.placed_tokens import EncodedConversation
 from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
 from fineshards.encoders.vocabulary import resolve_vocabulary
@@ -35,7 +35,7 @@ def encoder_of(
 ) -> ConversationEncoder:
     text = family.template if template is None else template
     found = ChatTemplate(text, family.special_strings)
-    return conversation_encoder(found, vocabulary_of(family), learn)
+    return ConversationEncoder(found, vocabulary_of(family), learn)
 
 
 def learned_texts(family: Family, found: EncodedConversation) -> list[str]:
@@ -66,7 +66,7 @@ def test_the_fast_encoder_changes_nothing(name: str, tagged: bool) -> None:
     template = ChatTemplate(text, family.special_strings)
     vocabulary = vocabulary_of(family)
     exact, fast = (
-        conversation_encoder(template, vocabulary, ASSISTANT, fast=each) for each in (False, True)
+        ConversationEncoder(template, vocabulary, ASSISTANT, fast=each) for each in (False, True)
     )
     assert not exact.is_fast
     assert fast.is_fast == (name != "llama2")
@@ -135,10 +135,10 @@ def test_tiktoken_encodes_between_special_tokens() -> None:
         "{% for m in messages %}{{ m.role }}<|fim_prefix|>{% generation %}{{ m.content }}"
         "<|endofprompt|>{% endgeneration %}{% endfor %}"
     )
-    encoder = conversation_encoder(ChatTemplate(template), vocabulary, ASSISTANT)
+    encoder = ConversationEncoder(ChatTemplate(template), vocabulary, ASSISTANT)
     rng = random.Random(1)
     family = Family("", "", tuple(encoding.special_tokens_set))
-    fast = conversation_encoder(ChatTemplate(template), vocabulary, ASSISTANT, fast=True)
+    fast = ConversationEncoder(ChatTemplate(template), vocabulary, ASSISTANT, fast=True)
     assert fast.is_fast
     for _ in range(200):
         messages = made_up(family, rng, special=True)["messages"]
@@ -160,7 +160,7 @@ def test_a_token_is_learned_if_one_of_its_characters_is() -> None:
     template = (
         "{% for m in messages %}x{% generation %}{{ m.content }}{% endgeneration %}y{% endfor %}"
     )
-    encoder = conversation_encoder(ChatTemplate(template), vocabulary, ASSISTANT)
+    encoder = ConversationEncoder(ChatTemplate(template), vocabulary, ASSISTANT)
     encoding = vocabulary.encoding()
     for content in ("", "z", "yx", "😀", " a", "日本"):
         found = encoder.encode(canonical({"messages": [{"role": "user", "content": content}] * 3}))

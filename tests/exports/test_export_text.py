@@ -256,13 +256,15 @@ def bytes_read() -> int:
 
 
 def test_a_source_that_cannot_be_entered_is_read_on_for_the_next_file(tmp_path: Path) -> None:
-    rows = made_up_rows(2, 3000)
+    rows = made_up_rows(2, 1000)
     path = write_rows(tmp_path / "rows.jsonl", [row | {"more": "x" * 300} for row in rows])
-    build(tmp_path / "out", path, "--test_shards=0", "--shard_tokens=1000")
+    build(tmp_path / "out", path, "--test_shards=0", "--shard_tokens=5000")
     spent = []
     for columns in (None, "url"):
         before, output = bytes_read(), tmp_path / f"text-{columns}"
-        files = fineshards.export(tmp_path / "out", output, "text", columns=columns).files
+        files = fineshards.export(
+            tmp_path / "out", output, "text", columns=columns, workers=2
+        ).files
         spent.append(bytes_read() - before)
     assert len(files) > 20
     # Once per thread, and once for the types. Each file from the beginning was 10 times as much.

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from fineshards.chat.chat_template import find_chat_template
 from fineshards.chat.conversation import canonical
-from fineshards.chat.conversation_encoder import conversation_encoder
+from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.chat.placed_tokens import EncodedConversation
 from fineshards.encoders.tokenizer_json import read_tokenizer_json
 
@@ -79,7 +79,7 @@ def test_tokens_and_masks_are_those_of_transformers(
     rng = random.Random(f"{name} {special}")
     vocabulary = read_tokenizer_json(str(family.save(tmp_path)), family.eot)
     template = find_chat_template("tokenizer", str(tmp_path))
-    encoder = conversation_encoder(template, vocabulary, ("assistant",))
+    encoder = ConversationEncoder(template, vocabulary, ("assistant",))
     genuine = Genuine(family, tmp_path, renamed=special)
     # The EOT that the dataset puts before each document is the template's own.
     starts_with_eot = family.eot == family.bos

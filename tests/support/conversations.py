@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.chat.chat_template import ChatTemplate
-from fineshards.chat.conversation_encoder import conversation_encoder
+from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.encoders.loading import load_vocabulary
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
@@ -69,7 +69,7 @@ def check(
     settings = Manifest.load_finished(storage).settings
     assert settings.chat is not None
     vocabulary = load_vocabulary(settings.tokenizer, storage)
-    encoder = conversation_encoder(ChatTemplate(TEMPLATE), vocabulary, settings.chat.learn)
+    encoder = ConversationEncoder(ChatTemplate(TEMPLATE), vocabulary, settings.chat.learn)
     found: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
     for shard in sorted(folder.glob("t*/*.npy")):
         tokens = np.load(shard)

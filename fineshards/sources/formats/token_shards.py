@@ -73,10 +73,8 @@ def runs_of_mds(file: SourceFile, opened: BinaryIO, size: int) -> Runs:
     for width in (1, 2, 4):
         counts, rest = np.divmod(sizes - 5 - width, dtype.itemsize)
         fits = (counts >= (1 << 4 * width if width > 1 else 1)) & (counts < 1 << 8 * width)
-        tokens[fits & (rest == 0)], heads[fits & (rest == 0)] = (
-            counts[fits & (rest == 0)],
-            5 + width,
-        )
+        fits &= rest == 0
+        tokens[fits], heads[fits] = counts[fits], 5 + width
     if (tokens < 0).any():
         raise _damaged(file, f"row {int(np.argmax(tokens < 0))} is no array of one axis")
     return Runs(dtype, np.append(0, np.cumsum(tokens)), places[:-1] + heads)
