@@ -212,4 +212,5 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
     kind = format_of(export.to)
     if "train" in export.splits:
         yield f"  read with: {kind.reading.replace('FOLDER', job.storage.root)}"
-    yield from kind.advice(job.settings, job.parts)
+    for line in kind.advice(job.settings, job.parts):
+        yield line.replace("FOLDER", job.storage.root)

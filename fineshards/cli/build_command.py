@@ -128,7 +128,8 @@ def _finished(
 ) -> Answer:
     """The answer of a build: what the dataset holds, where, and what is in each split."""
     totals, splits = manifest.totals(), manifest.splits()
-    pages = manifest.counts().pages_unextracted
+    counts = manifest.counts()
+    pages = counts.pages_unextracted
     record = {
         "result": result,
         "output": root,
@@ -146,6 +147,7 @@ def _finished(
         for number, what, why in (
             (totals["nulls"], "row", "without text"),
             (totals["rejected"], "row", "rejected"),
+            (counts.documents_dropped, "document", "dropped"),
             (pages, "page", "whose text cannot be extracted"),
         )
         if number

@@ -132,7 +132,7 @@ class Export:
     options: dict[str, Any]
     dataset: dict[str, Any]
     splits: dict[str, dict[str, Any]]
-    files: tuple[FileRecord, ...]
+    files: tuple[FileRecord, ...] = field(repr=False)  # one or more per shard
 
     def to_bytes(self, version: int = _VERSION) -> bytes:
         """The content of `export.json`."""

@@ -366,7 +366,7 @@ def describe_step(found: ExplainedStep) -> list[str]:
             document = part.document
             lines += [
                 f"  {document.begin:>6} to {document.end:<6} document {document.number:,} from its "
-                f"token {document.position:,}; id {document.id}",
+                f"token {document.position:,}" + (f"; id {document.id}" if document.id else ""),
                 f"                   {document.file}, row {document.row}",
                 f"                   {part.text}",
             ]

@@ -13,6 +13,7 @@ from support.dataset_contents import same
 from support.foreign_readers import read_megatron
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.exports.format_table import NAMES, format_of
 from fineshards.maintenance.redact import redact
@@ -126,3 +127,11 @@ def test_masks_are_left_out_if_that_is_said(chats: Chats, tmp_path: Path) -> Non
         assert not any("mask" in file.name for file in export.files)
     table = pq.read_table(next((tmp_path / "parquet").glob("train-*")))
     assert table.column_names == ["input_ids"]
+
+
+def test_the_advice_names_the_folder_and_the_export_is_short_in_a_notebook(
+    chats: Chats, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(chats.folder), "--to=olmo", f"--output={tmp_path}/x"]) == 0
+    assert f'label_mask_paths=["{tmp_path}/x/label_mask/train/*.npy"]' in capsys.readouterr().out
+    assert "FileRecord" not in repr(fineshards.export(chats.folder, tmp_path / "x", "olmo"))

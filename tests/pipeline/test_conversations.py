@@ -204,6 +204,21 @@ def test_inspect_shows_what_is_learned(
     assert "learned    1 token" in capsys.readouterr().out
 
 
+def test_special_strings_that_the_tokenizer_lacks_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "a.jsonl", made_up(3, 1))
+    build_here(input=[path], output=tmp_path / "out", chat_template="chatml")
+    assert "writes <|im_end|>, <|im_start|>, which the tokenizer reads as" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_conversations_without_a_template_are_told_of_it(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, made_up(3, 1))
+    with pytest.raises(InputError, match=r"--text_column\. For conversations, add --chat_template"):
+        build_here(input=[path], output=tmp_path / "out")
+
+
 @pytest.mark.curation
 def test_steps_see_the_json_of_a_conversation(build: Build, tmp_path: Path) -> None:
     conversations = made_up(40, 3)

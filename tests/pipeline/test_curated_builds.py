@@ -353,6 +353,15 @@ def test_files_and_blocks_without_documents(tmp_path: Path) -> None:
     assert [len([text for text in texts if text]) for texts in expected.texts][1:5] == [0, 0, 0, 0]
 
 
+def test_the_last_lines_count_what_was_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(tmp_path / "in", [rows_of("one", "two", "one")])
+    given = [f"--input={tmp_path}/in/*", "--dedup=exact", f"--output={tmp_path}/out"]
+    assert main(["build", *given]) == 0
+    assert ": 2 documents, 1 document dropped, 4 tokens in " in capsys.readouterr().out
+
+
 def test_a_recipe_that_drops_everything_fails_with_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

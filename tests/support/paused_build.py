@@ -38,10 +38,10 @@ class PausedBuild:
 
 @contextmanager
 def paused_build(sample: Path, folder: Path) -> Iterator[PausedBuild]:
-    """A build of two copies of the sample, stopped in a block that is not its first."""
+    """A build of six copies of the sample, stopped in a block that is not its first."""
     source, output = folder / "in.parquet", folder / "out"
-    table = pa.concat_tables([pq.read_table(sample, columns=["text"])] * 2)
-    pq.write_table(table, source, row_group_size=300)
+    table = pa.concat_tables([pq.read_table(sample, columns=["text"])] * 6)
+    pq.write_table(table, source, row_group_size=900)
     # One worker and the slow engine, so that there is a middle.
     flags = ["--block_bytes=1", "--workers=1", "--tokenizer_engine=tiktoken"]
     command = [sys.executable, "-m", "fineshards", "build", f"--input={source}", *flags]

@@ -18,6 +18,13 @@ _PAIR = ("prompt", "completion")
 _TOOLS = "tools"
 
 
+def choose_column(columns: Columns, names: Collection[str]) -> str:
+    """What to do about a text column that is missing."""
+    conversations = "messages" in names and columns.text_flag == "--text_column"
+    also = " For conversations, add --chat_template." if conversations else ""
+    return f"Choose one with {columns.text_flag}.{also}"
+
+
 def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
     """The columns that a file's texts consist of. names: of all of its columns."""
     if not columns.conversations:

@@ -22,7 +22,7 @@ from fineshards.sources.compression import (
     open_text,
     read_lines,
 )
-from fineshards.sources.formats.conversations import conversation_text, text_columns
+from fineshards.sources.formats.conversations import choose_column, conversation_text, text_columns
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows, joined_texts
 
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
@@ -48,11 +48,11 @@ def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: 
                     "which has the texts."
                 ) from None
             break
-        for flag, name in _named(columns, record):
+        for advice, name in _named(columns, record):
             if name not in record:
                 raise InputError(
                     f"{file.path}, line {line_number}: has no field {name!r}; its fields are "
-                    f"{', '.join(record)}. Choose one with {flag}."
+                    f"{', '.join(record)}. {advice}"
                 )
         break
     return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
@@ -261,12 +261,13 @@ def _kind(value: object) -> str:
 
 
 def _named(columns: Columns, record: dict[str, Any]) -> list[tuple[str, str]]:
-    """The fields that the first object must have, with the flags that name them."""
-    named = [(columns.text_flag, name) for name in text_columns(columns, record)]
+    """The fields that the first object must have, with what to do if one is missing."""
+    advice = choose_column(columns, record)
+    named = [(advice, name) for name in text_columns(columns, record)]
     if columns.id_required:
-        named.append(("--id_column", columns.id))
+        named.append(("Choose one with --id_column.", columns.id))
     if columns.split is not None:
-        named.append(("--split_key", columns.split))
+        named.append(("Choose one with --split_key.", columns.split))
     return named
 
 

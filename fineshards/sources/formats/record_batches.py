@@ -14,7 +14,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
-from fineshards.sources.formats.conversations import conversation_texts, text_columns
+from fineshards.sources.formats.conversations import choose_column, conversation_texts, text_columns
 from fineshards.sources.formats.token_lists import check_lists, raw_lists
 from fineshards.sources.rows import LABEL_COLUMNS, Rows, joined_texts
 
@@ -38,8 +38,9 @@ def blocks_of(file: SourceFile, parts: Iterable[tuple[int, int]], block_bytes: i
 
 def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
     """Raises InputError unless a schema has all columns that are asked for, with usable types."""
-    flag = columns.text_flag
-    advice = f"Choose one with {flag}." if columns.imported is None else "Give other files."
+    advice = choose_column(columns, schema.names)
+    if columns.imported is not None:
+        advice = "Give other files."
     texts = text_columns(columns, schema.names)
     wanted = [(name, advice) for name in texts]
     if columns.id_required:
@@ -70,12 +71,12 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
         elif columns.template is None and not is_text(kind):
             raise InputError(
                 f"{file.path}: column {name!r} has type {kind}, expected a string type. Choose the "
-                f"text column with {flag}."
+                f"text column with {columns.text_flag}."
             )
         elif not _has_json_form(kind):
             raise InputError(
                 f"{file.path}: column {name!r} has type {kind}, expected strings, integers, "
-                f"floats or booleans. Choose another one with {flag}."
+                f"floats or booleans. Choose another one with {columns.text_flag}."
             )
     if columns.id_required and not has_text_form(schema.field(columns.id).type):
         raise InputError(
