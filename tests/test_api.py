@@ -382,7 +382,7 @@ def test_a_dataset_gives_its_documents_as_they_were_in_the_input(
     assert (first.file, whole[-1].file) == (str(sample), str(more))
     assert len(whole) <= 41
     for number in (-1, 1063):
-        with pytest.raises((IndexError, UsageError), match=str(number)):
+        with pytest.raises((IndexError, UsageError), match=f"{number:,}"):
             train.document(number)
     fineshards.redact(out, documents=[5])
     assert TokenDataset(out, "test", sequence_length=64).document(5).text == ""
