@@ -170,7 +170,7 @@ def made_up(family: Family, rng: random.Random, *, special: bool) -> dict[str, A
     for _ in range(rng.randrange(1, 4)):
         messages.append({"role": "user", "content": text()})
         if tools and rng.random() < 0.7:
-            arguments = {text(3): rng.choice([1, 2.5, None, True, text()]) for _ in range(2)}
+            arguments = {text(3): rng.choice([1, 2.5, False, True, text()]) for _ in range(2)}
             function = {"name": f"f{text(2)}", "arguments": arguments}
             call = {"type": "function", "id": "abcdefghi", "function": function}
             messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
