@@ -12,9 +12,10 @@ import numpy.typing as npt
 from benchmarks.made_up import DOCUMENT_TOKENS
 from fineshards.shards import npy
 from fineshards.shards.counts import Counts, LabelCount
-from fineshards.shards.job.job import JOB_NAME, Chat, Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, SourceFile
+from fineshards.shards.job.settings import Chat, Columns, Settings, Tokenizer
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import Layout, SplitRule, mask_name
 from fineshards.storage.base import Storage

@@ -10,7 +10,7 @@ from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.chat.golden_conversations import golden_sha256
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary
-from fineshards.shards.job.job import Chat
+from fineshards.shards.job.settings import Chat
 
 _SPECIAL = re.compile(r"<\|\w+\|>")
 _log = logging.getLogger("fineshards")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.shards.job.import_record import Imported
-from fineshards.shards.job.job import Columns, Tokenizer
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Columns, Tokenizer
 from fineshards.shards.layout import FILES, HASH_VERSION, SplitRule
 from fineshards.sources.formats.token_finding import find_token_files
 from fineshards.sources.formats.token_streams import with_continuations

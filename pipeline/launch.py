@@ -29,10 +29,11 @@ from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
-from fineshards.shards.job.job import Chat, Columns, FillInMiddle, Job, Settings, Tokenizer
+from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Chat, Columns, FillInMiddle, Settings, Tokenizer
 from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.split_hash import split_column
 from fineshards.shards.tables.measures import OPTIONAL_COLUMNS

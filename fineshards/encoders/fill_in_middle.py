@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from fineshards.encoders.encoder import Encoder, TokenBatch
-from fineshards.shards.job.job import FillInMiddle
+from fineshards.shards.job.settings import FillInMiddle
 from fineshards.shards.split_hash import row_keys
 
 # The bytes of "fs-infil". The choice is independent of others that hash the same keys.

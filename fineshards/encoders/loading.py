@@ -18,7 +18,7 @@ from fineshards.encoders.tokenizer_json import (
 )
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.shards.job.job import HUGGINGFACE, TIKTOKEN, Tokenizer
+from fineshards.shards.job.settings import HUGGINGFACE, TIKTOKEN, Tokenizer
 from fineshards.storage.base import Storage
 
 # The library that defines what is correct, by kind of tokenizer.

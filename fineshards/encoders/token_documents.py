@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.encoders.loading import load_encoder, load_reference
-from fineshards.shards.job.job import Settings
+from fineshards.shards.job.settings import Settings
 from fineshards.storage.base import Storage
 
 

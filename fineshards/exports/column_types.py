@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Settings
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Settings
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import column_types, discover_blocks, read_block
 

@@ -8,7 +8,7 @@ from fineshards.errors import UsageError
 from fineshards.exports.export_options import REDACTED, ExportOptions
 from fineshards.exports.format import ExportSettings, Format
 from fineshards.exports.megatron_indices import read_description
-from fineshards.shards.job.job import Settings
+from fineshards.shards.job.settings import Settings
 from fineshards.suggestions import did_you_mean
 
 _CLASSES = {

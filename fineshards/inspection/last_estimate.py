@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fineshards.inspection.estimate import Estimate
-from fineshards.shards.job.job import Settings
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Settings
 from fineshards.wording import approximately, duration
 
 

@@ -17,8 +17,8 @@ from fineshards.curation.recipe import NamedStep
 from fineshards.curation.step import Judge, Keyed, Outcome
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.inspection.estimate import spread
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.shards.tables import marks
 from fineshards.shards.tables.candidates import candidates
 from fineshards.shards.tables.decisions import NO_DECISIONS, Decisions

@@ -41,10 +41,11 @@ from fineshards.shards.damaged_stretch import Damage, nothing, offset_of, stretc
 from fineshards.shards.dataset_files import Dataset, expected_files
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, decisions_name, is_statistics
 from fineshards.shards.job.generations import kept_name
-from fineshards.shards.job.job import FORMAT_VERSION, Job, Tokenizer, job_name, load_redaction
+from fineshards.shards.job.job import FORMAT_VERSION, Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.job.redaction import Redaction
+from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.job.source_counts import BlockSummary, hash_of_blocks
 from fineshards.shards.layout import MASKS_FOLDER, ShardKey, Shuffle, files_of, table_name
 from fineshards.shards.masks import mask_content

@@ -22,10 +22,10 @@ from fineshards.publishing import facts, sums
 from fineshards.publishing.description import PERSON, Description
 from fineshards.publishing.file_names import CROISSANT_NAME, SUMS_NAME
 from fineshards.publishing.sums import Sums
-from fineshards.shards.job.job import TIKTOKEN
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.records import JSON_ERRORS, as_text
 from fineshards.shards.job.seal import sealed
+from fineshards.shards.job.settings import TIKTOKEN
 from fineshards.shards.layout import SPLITS, mask_name
 from fineshards.shards.tables.documents import table_schema
 

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from fineshards.publishing.folders import Folders
 from fineshards.publishing.sums import Sums
-from fineshards.shards.job.job import settings_to_json
 from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import settings_to_json
 
 BUILD_TYPE = "urn:fineshards:build:v1"
 BUILDER = "urn:fineshards:builder:v1"

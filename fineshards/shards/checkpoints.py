@@ -49,7 +49,7 @@ from fineshards.shards.block_writer import (
     StreamPart,
     documents_writer,
 )
-from fineshards.shards.job.job import Job, Settings, job_name
+from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.records import (
     JSON_ERRORS,
     RARE,
@@ -61,6 +61,7 @@ from fineshards.shards.job.records import (
     as_text,
     from_fields,
 )
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import (
     ONE_STREAM,

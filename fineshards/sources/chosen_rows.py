@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from fineshards.shards.job.job import Settings
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Settings
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.reading import discover_blocks, read_block
 
 _BLOCK_BYTES = 16 << 20

@@ -10,8 +10,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.files import check_unchanged, explain_failures, open_file
 from fineshards.sources.formats import (
     arrow,

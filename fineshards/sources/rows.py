@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, Dropped, LabelCount, Unextracted
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow
+from fineshards.shards.job.settings import Columns
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.split_hash import hash_files, hash_keys, hash_texts, host_names
 from fineshards.shards.tables.documents import source_schema

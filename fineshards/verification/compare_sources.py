@@ -15,8 +15,8 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.job import Settings
 from fineshards.shards.job.records import ShardRecord, SourceFile
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.job.source_counts import FileReport, hash_of_blocks
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.hash_sample import sampled, splitmix64

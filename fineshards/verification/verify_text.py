@@ -12,8 +12,9 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_encoder
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns, Job, Settings
+from fineshards.shards.job.job import Job
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Columns, Settings
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.storage.open import open_storage

@@ -17,7 +17,7 @@ from fineshards.encoders.fill_in_middle import MiddleEncoder
 from fineshards.encoders.loading import load_reference, load_vocabulary
 from fineshards.encoders.token_documents import encoder_of
 from fineshards.errors import FineshardsError
-from fineshards.shards.job.job import CHAT_TEMPLATE_NAME, Settings
+from fineshards.shards.job.settings import CHAT_TEMPLATE_NAME, Settings
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.storage.base import Storage
 

@@ -9,10 +9,10 @@ import numpy as np
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Keyed, KeyedSpans
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns, Settings
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Columns, Settings
 from fineshards.shards.tables.marks import (
     Records,
     external_positions,

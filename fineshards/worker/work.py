@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from fineshards.config import BuildConfig
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
-from fineshards.shards.job.job import Job, Settings
+from fineshards.shards.job.job import Job
 from fineshards.shards.job.records import Block
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.shard_prefix import ShardPrefix
 
 

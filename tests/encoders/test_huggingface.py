@@ -36,8 +36,8 @@ from fineshards.encoders.golden_texts import GOLDEN_TEXTS
 from fineshards.encoders.loading import describe_tokenizer, load_encoder, load_reference
 from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.shards.job.job import TOKENIZER_JSON_NAME
-from fineshards.shards.job.job import Tokenizer as Record
+from fineshards.shards.job.settings import TOKENIZER_JSON_NAME
+from fineshards.shards.job.settings import Tokenizer as Record
 from fineshards.storage.open import open_storage
 from tools import scheme_differences
 from tools.huggingface_schemes import PIPELINES

@@ -18,7 +18,7 @@ from fineshards.encoders.loading import describe_tokenizer, load_encoder
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import CL100K_SHA256, Vocabulary, resolve_vocabulary
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.shards.job.job import VOCABULARY_NAME, Tokenizer
+from fineshards.shards.job.settings import VOCABULARY_NAME, Tokenizer
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 

@@ -20,7 +20,7 @@ from fineshards.config import BuildConfig
 from fineshards.encoders import fill_in_middle
 from fineshards.errors import UsageError
 from fineshards.pipeline.launch import describe_job
-from fineshards.shards.job.job import settings_from_json, settings_to_json
+from fineshards.shards.job.settings import settings_from_json, settings_to_json
 
 PREFIX, MIDDLE, SUFFIX = 100258, 100259, 100260
 TOKENS = "<|fim_prefix|>,<|fim_middle|>,100260"

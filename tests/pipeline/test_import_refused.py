@@ -23,7 +23,7 @@ from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.import_record import Imported
-from fineshards.shards.job.job import Columns
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.formats.token_finding import find_token_files
 from fineshards.sources.formats.token_streams import with_continuations
 from fineshards.sources.reading import discover_blocks, read_block

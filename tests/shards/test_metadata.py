@@ -12,9 +12,10 @@ from support.made_up_job import JOB, RANKS, SETTINGS
 
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Counts
-from fineshards.shards.job.job import JOB_NAME, VOCABULARY_NAME
+from fineshards.shards.job.job import JOB_NAME
 from fineshards.shards.job.metadata import metadata_files
 from fineshards.shards.job.records import MetadataFile
+from fineshards.shards.job.settings import VOCABULARY_NAME
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage

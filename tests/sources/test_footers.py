@@ -14,7 +14,7 @@ from support.source_files import COLUMNS, blocks_of, describe, read_all
 from test_parquet_cost import CountingFile
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.formats import footers, parquet
 
 TABLE = pa.table(
@@ -57,7 +57,7 @@ from pathlib import Path
 sys.path.insert(0, "tests")
 from support.source_files import read_all
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
+from fineshards.shards.job.settings import Columns
 for path in sys.argv[2:]:
     try:
         print(len(read_all(Path(path), columns=Columns("text", "id", sys.argv[1] == "id")).rows))

@@ -14,7 +14,7 @@ from support.token_files import write_litdata, write_mds, write_plain, write_wit
 
 from fineshards.errors import InputError
 from fineshards.shards.job.import_record import Imported
-from fineshards.shards.job.job import Columns
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.formats import token_streams
 from fineshards.sources.formats.token_finding import find_token_files
 from fineshards.sources.formats.token_streams import with_continuations

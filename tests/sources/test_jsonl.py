@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.source_files import COLUMNS, blocks_of, describe, read_all
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
+from fineshards.shards.job.settings import Columns
 from fineshards.sources import compression
 from fineshards.sources.reading import read_block
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS

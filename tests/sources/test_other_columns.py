@@ -17,7 +17,8 @@ from support.source_files import blocks_of, describe, read_all
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError
 from fineshards.pipeline.launch import describe_job
-from fineshards.shards.job.job import Columns, Job
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.reading import read_block
 
 

@@ -20,7 +20,7 @@ from support.source_files import (
 )
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.reading import read_block
 
 

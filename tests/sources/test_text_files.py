@@ -13,7 +13,7 @@ from support.source_files import blocks_of, read_all
 from test_csv import COMPRESSORS
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
+from fineshards.shards.job.settings import Columns
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)

@@ -22,8 +22,8 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.reading import discover_blocks
 from fineshards.storage.open import open_storage
 

@@ -14,9 +14,9 @@ from support.source_files import Read, add, blocks_of, describe, read_all
 
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.formats.extraction import DEPTH_LIMIT, HTML_LIMITS, extract, with_extraction
 from fineshards.sources.formats.page_encoding import decoded, header_charset
 from fineshards.sources.reading import discover_blocks, read_block

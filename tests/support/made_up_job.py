@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from fineshards.shards.job.job import Columns, Job, Settings, Tokenizer
+from fineshards.shards.job.job import Job
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Columns, Settings, Tokenizer
 from fineshards.shards.layout import SplitRule
 
 RANKS = b"IQ== 0\n"

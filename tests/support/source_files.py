@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.files import describe_files
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows

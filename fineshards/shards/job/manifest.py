@@ -21,7 +21,7 @@ from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import manifest_checks, version_1
 from fineshards.shards.job.content import content_fingerprint
 from fineshards.shards.job.generations import Generation, kept_name
-from fineshards.shards.job.job import Job, Settings, settings_to_json
+from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest_fields import manifest_fields
 from fineshards.shards.job.records import (
     JSON_ERRORS,
@@ -32,6 +32,7 @@ from fineshards.shards.job.records import (
     to_fields,
 )
 from fineshards.shards.job.seal import sealed
+from fineshards.shards.job.settings import Settings, settings_to_json
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout, files_of
 from fineshards.storage.base import Storage

@@ -10,8 +10,9 @@ import numpy as np
 from fineshards.errors import OutputError, clipped
 from fineshards.shards import npy
 from fineshards.shards.job.generations import Generation
-from fineshards.shards.job.job import FORMAT_VERSION, Job, Settings
+from fineshards.shards.job.job import FORMAT_VERSION, Job
 from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout
 from fineshards.shards.masks import mask_file_bytes

@@ -15,7 +15,7 @@ from fineshards.shards.job.curated_files import (
     statistics_name,
 )
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, generations_from_json
-from fineshards.shards.job.job import JOB_NAME, STORED_FILES, settings_from_json
+from fineshards.shards.job.job import JOB_NAME
 from fineshards.shards.job.records import (
     RARE,
     Leaks,
@@ -25,6 +25,7 @@ from fineshards.shards.job.records import (
     as_text,
     from_fields,
 )
+from fineshards.shards.job.settings import STORED_FILES, settings_from_json
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER

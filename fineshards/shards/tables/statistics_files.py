@@ -19,8 +19,8 @@ import pyarrow as pa
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import statistics_name
-from fineshards.shards.job.job import Settings
 from fineshards.shards.job.records import Block, MetadataFile
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.tables.statistics import (
     COUNTS,
     finished,

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.formats.record_batches import (
     blocks_of,
     check_columns,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from fineshards.chat.conversation import BadConversation, canonical
-from fineshards.shards.job.job import Columns
+from fineshards.shards.job.settings import Columns
 
 _PAIR = ("prompt", "completion")
 _TOOLS = "tools"

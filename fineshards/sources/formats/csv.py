@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.compression import check_beginning, explained, open_text
 from fineshards.sources.formats.conversations import text_columns
 from fineshards.sources.formats.record_batches import check_columns, columns_to_read, rows_of

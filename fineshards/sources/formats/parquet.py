@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.formats.conversations import text_columns
 from fineshards.sources.formats.footers import (
     cannot_decode,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.formats.conversations import choose_column, conversation_texts, text_columns
 from fineshards.sources.formats.token_lists import check_lists, raw_lists

@@ -9,8 +9,8 @@ from typing import BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.compression import explained, open_text, read_text, wide_encoding
 from fineshards.sources.files import file_name
 from fineshards.sources.formats.record_batches import check_columns, rows_of

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import InputError
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.files import open_file
 from fineshards.sources.formats.token_bytes import ranges, read_array
 from fineshards.sources.formats.token_rows import (

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from fineshards.errors import InputError
 from fineshards.shards.job.import_record import BEGIN, Imported
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.compression import explained, open_text, read_text
 from fineshards.sources.files import explain_failures, open_file
 from fineshards.sources.formats.token_bytes import ranges, read_array

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra
-from fineshards.shards.job.job import Columns
 from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.compression import LONGEST, explained, open_text
 from fineshards.sources.formats.extraction import (
     HTML_LIMITS,
