@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fineshards.chat.chat_template import BESIDE
 from fineshards.config import BuildConfig
-from fineshards.encoders.loading import describe_tokenizer, recorded
+from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
 from fineshards.pipeline.imports import (
     FoundInput,
@@ -340,7 +340,7 @@ def _chat(
     from fineshards.pipeline.chat import describe_chat  # it imports jinja2
 
     chat, content = describe_chat(
-        config.chat_template, config.roles, place, recorded(tokenizer, vocabulary)
+        config.chat_template, config.roles, place, recorded_vocabulary(tokenizer, vocabulary)
     )
     return chat, (content,)
 

@@ -84,7 +84,7 @@ def load_vocabulary(tokenizer: Tokenizer, storage: Storage) -> Vocabulary | Toke
     """
     data = storage.read(tokenizer.file)
     with _described(tokenizer):
-        vocabulary = recorded(tokenizer, data)
+        vocabulary = recorded_vocabulary(tokenizer, data)
     if vocabulary.sha256 != tokenizer.vocabulary_sha256:
         raise FineshardsError(
             f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started with "
@@ -121,7 +121,7 @@ def encoder_of_vocabulary(
     return _encoder(vocabulary, engine or _REFERENCES[vocabulary.kind])
 
 
-def recorded(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
+def recorded_vocabulary(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
     """The vocabulary of a record. data: the content of its file."""
     eot_text = {id_: text for text, id_ in tokenizer.special_tokens}[tokenizer.eot]
     if tokenizer.kind == HUGGINGFACE:

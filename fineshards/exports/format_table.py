@@ -61,6 +61,11 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
     _check_flags(options, kind)
     if wanted not in kind.dtypes:
         raise UsageError(f"--dtype {wanted}: --to {options.to} holds {kind.dtypes[0]} only.")
+    if dataset.fim is not None and kind.fixed_dtype == "no tokens":
+        raise UsageError(
+            f"--to {options.to}: documents were rearranged by --fim, so their tokens are not those "
+            "of a text. Build without --fim, and export that."
+        )
     most = min(kind.most_ids, 1 << 16 if wanted == "uint16" else 1 << 32)
     if tokenizer.size > most:
         other = " Use --dtype uint32." if options.dtype and "uint32" in kind.dtypes else ""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import warnings
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.odd_tokens import LENGTH, MADE, TOKENS, checked_batches, learned
 from support.sentences import refused
 
 from benchmarks.far_server import far_server
@@ -19,14 +18,7 @@ from fineshards import BatchLoader, ContextParallel, Mixture, Packing, TokenData
 from fineshards.errors import OutputError
 from fineshards.storage.open import open_storage
 
-LENGTH, TOKENS = 64, 69 * 64 + 20
 FIELDS = ("inputs", "targets", "loss_mask", "source_ids")
-MADE = uneven(TOKENS, 30)
-
-
-def learned(start: int, stop: int) -> np.ndarray:
-    tokens = MADE(start, stop)
-    return (tokens % 2 == 1) & (tokens != EOT)
 
 
 def make(folder: Path, shard_tokens: int = 1003, **more: Any) -> Path:
@@ -105,15 +97,7 @@ def test_text_in_a_mixture_counts_as_without_one(
     def loader(**more: Any) -> BatchLoader:
         return BatchLoader(mix, 8, 3, fields=FIELDS, packing=packing, **more)
 
-    states, batches = [], []
-    with loader() as running:
-        for batch in islice(running, 12):
-            batches.append(batch)
-            states.append(json.loads(json.dumps(running.state_dict())))
-            odd, target = batch["targets"] % 2 == 1, batch["targets"] != EOT
-            of_chat = batch["source_ids"][:, np.newaxis] == 0
-            assert np.array_equal(batch["loss_mask"], target & (odd | ~of_chat))
-            assert 0 < of_chat.sum() < 8
+    batches, states = checked_batches(loader())
     for step in (3, 8):
         with loader(rank=1, world_size=2, prefetch=0) as resumed:
             resumed.load_state_dict(states[step])

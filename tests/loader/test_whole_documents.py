@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.odd_tokens import LENGTH, MADE, TOKENS, checked_batches, learned
 from support.sentences import refused
 
-from benchmarks.made_up_dataset import EOT, make_dataset, uneven
+from benchmarks.made_up_dataset import EOT, make_dataset
 from fineshards import BatchLoader, Mixture, TokenDataset, WholeDocuments
 from fineshards.loader.whole_documents import pack_whole
 from fineshards.storage.open import open_storage
 
-LENGTH, TOKENS = 64, 69 * 64 + 20
-MADE = uneven(TOKENS, 30)
 FIELDS = ("inputs", "targets", "position_ids", "cu_seqlens", "loss_mask", "sample_ids")
-
-
-def learned(start: int, stop: int) -> np.ndarray:
-    """In conversations here, a token is learned if it is odd and no EOT."""
-    tokens = MADE(start, stop)
-    return (tokens % 2 == 1) & (tokens != EOT)
 
 
 @pytest.fixture(scope="module")
@@ -104,14 +96,7 @@ def test_its_rows_are_samples_like_others(chat: TokenDataset, tmp_path: Path) ->
     def loader(**more: Any) -> BatchLoader:
         return BatchLoader(mix, 8, 3, fields=fields, **more)
 
-    states, batches = [], []
-    with loader() as running:
-        for batch in islice(running, 12):
-            batches.append(batch)
-            states.append(json.loads(json.dumps(running.state_dict())))
-            odd, target = batch["targets"] % 2 == 1, batch["targets"] != EOT
-            of_chat = batch["source_ids"][:, np.newaxis] == 0
-            assert np.array_equal(batch["loss_mask"], target & (odd | ~of_chat))
+    batches, states = checked_batches(loader())
     with loader(rank=1, world_size=2) as resumed:
         resumed.load_state_dict(states[4])
         again = next(resumed)

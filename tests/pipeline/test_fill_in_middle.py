@@ -96,6 +96,13 @@ def test_a_build_has_the_tokens_of_megatrons_rule(
     assert not fineshards.verify(folder, sample="100%").problems
 
 
+def test_no_text_is_made_of_them(inputs: list[Path], tmp_path: Path) -> None:
+    folder = build(inputs, tmp_path / "out")
+    with pytest.raises(UsageError, match="rearranged by --fim"):
+        fineshards.export(folder, to="text", output=tmp_path / "text")
+    assert not (tmp_path / "text").exists()
+
+
 def test_blocks_engines_appends_restarts_and_repairs_change_nothing(
     inputs: list[Path], tmp_path: Path
 ) -> None:

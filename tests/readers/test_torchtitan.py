@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.dataset_contents import Contents
+from support.saved_arrays import saved_arrays
 
 from fineshards import BatchLoader, TokenDataset
 
@@ -58,7 +59,7 @@ def test_the_example_resumes_on_another_number_of_ranks(dataset: Contents, tmp_p
         )
         assert (done.returncode == 0) == (killed_at == 0), done.stderr
         assert ("SIGKILL" in done.stderr) == (killed_at > 0), done.stderr
-        return [arrays(recorded / f"{rank}.npy") for rank in range(ranks)]
+        return [saved_arrays(recorded / f"{rank}.npy") for rank in range(ranks)]
 
     order = BatchLoader(TokenDataset(dataset.folder, sequence_length=LENGTH), BATCH, seed=1)
     inputs = [next(order)[:, :-1] for _ in range(STEPS)]
@@ -68,12 +69,3 @@ def test_the_example_resumes_on_another_number_of_ranks(dataset: Contents, tmp_p
     np.testing.assert_array_equal(before[1], [batch[half:] for batch in inputs[: KILLED - 1]])
     (after,) = train(1)
     np.testing.assert_array_equal(after, inputs[SAVED:])
-
-
-def arrays(path: Path) -> list[np.ndarray]:
-    """The arrays in a file, one after the other."""
-    read = []
-    with path.open("rb") as file:
-        while file.tell() < path.stat().st_size:
-            read.append(np.load(file))
-    return read

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.saved_arrays import saved_arrays
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.batch_loader import BatchLoader
@@ -52,7 +53,9 @@ class Training:
         assert (done.returncode == 0) == (killed_at == 0), done.stderr
         printed = re.findall(r"(step \d+ rank \d+) loss ([\d.]+)", done.stdout)
         losses = {place: float(loss) for place, loss in printed}
-        return [arrays(recorded / f"{rank}.npy") for rank in range(2)], losses or self._logged()
+        return [
+            saved_arrays(recorded / f"{rank}.npy") for rank in range(2)
+        ], losses or self._logged()
 
     def _logged(self) -> dict[str, float]:
         """The losses that the Trainer of Hugging Face logs in its last checkpoint."""
@@ -61,15 +64,6 @@ class Training:
             return {}
         logged = json.loads(path.read_text())["log_history"]
         return {f"step {entry['step']}": entry["loss"] for entry in logged}
-
-
-def arrays(path: Path) -> list[np.ndarray]:
-    """The arrays in a file, one after the other."""
-    read = []
-    with path.open("rb") as file:
-        while file.tell() < path.stat().st_size:
-            read.append(np.load(file))
-    return read
 
 
 @pytest.fixture(scope="session")
@@ -126,7 +120,7 @@ def test_the_small_gpt_goes_on_bit_by_bit_after_a_kill(tmp_path: Path) -> None:
         )
         assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr
         assert (f"resumed after step {SAVED}" in done.stdout) == (name == "resumed")
-        return arrays(recorded / "0.npy")
+        return saved_arrays(recorded / "0.npy")
 
     whole = train("whole")
     expected = torch.load((tmp_path / "gpt/checkpoint.pt").rename(tmp_path / "whole.pt"))
