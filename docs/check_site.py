@@ -1,7 +1,7 @@
 """Checks the pages of a built site: `python docs/check_site.py FOLDER`. Run by `make site`.
 
-Each link within the site leads to a file, and to a place in it; and no page asks another server for
-a script, a style, a font or a picture.
+Each link within the site leads to a file, and to a place in it; no page asks another server for a
+script, a style, a font or a picture; and no line of code is wider than its column.
 """
 
 from __future__ import annotations
@@ -17,26 +17,40 @@ from urllib.parse import unquote, urlsplit
 _LOADED = {"img": "src", "link": "href", "script": "src", "iframe": "src", "source": "src"}
 # `rel` of a `link` that loads nothing.
 _NOT_LOADED = {"canonical", "next", "prev", "alternate"}
+# What site.css has room for on a screen of 1,280 pixels.
+_COLUMNS = 100
 
 
 class Page(HTMLParser):
-    """The links of a page, what it loads, and the names of its places."""
+    """The links of a page, what it loads, the names of its places, and its code."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.links: list[str] = []
         self.loaded: list[str] = []
         self.places: set[str] = {""}
+        self.code = ""
+        self._in_code = False
         self.feed(path.read_text())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collects from one tag."""
         values = {name: value or "" for name, value in attrs}
+        self._in_code |= tag == "pre"
         self.places |= {values[name] for name in ("id", "name") if name in values}
         if tag == "a" and "href" in values:
             self.links.append(values["href"])
         elif _LOADED.get(tag) in values and values.get("rel") not in _NOT_LOADED:
             self.loaded.append(values[_LOADED[tag]])
+
+    def handle_endtag(self, tag: str) -> None:
+        """Ends a block of code."""
+        self._in_code &= tag != "pre"
+
+    def handle_data(self, data: str) -> None:
+        """Collects code."""
+        if self._in_code:
+            self.code += data
 
 
 def problems(site: Path) -> Iterator[str]:
@@ -48,6 +62,9 @@ def problems(site: Path) -> Iterator[str]:
         for url in page.loaded:
             if urlsplit(url).netloc:
                 yield f"{path.name} loads {url}"
+        for line in page.code.splitlines():
+            if len(line) > _COLUMNS:
+                yield f"{path.name} has code of more than {_COLUMNS} columns: {line}"
         for url in page.links + page.loaded:
             parts = urlsplit(url)
             if parts.scheme or parts.netloc:

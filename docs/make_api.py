@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import fineshards
@@ -153,7 +154,8 @@ def _signature(name: str, value: Any) -> str:
             keyword_only = True
             lines.append("*")
         lines.append(str(parameter))
-    return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + f"){end}"
+    text = "\n".join(fill(f"    {line},", 96, subsequent_indent=" " * 8) for line in lines)
+    return f"{name}(\n{text}\n){end}"
 
 
 class _AsWritten:

@@ -20,5 +20,5 @@ fineshards build --recipe "$here/recipe.toml" --input "$input" --output "$output
 # What each step did, and what is in the dataset.
 fineshards stats "$output"
 
-# Some documents that step 4, `minhash`, dropped, each beside an earlier one that is nearly the same.
+# Documents that step 4, `minhash`, dropped, each beside an earlier one that is nearly the same.
 fineshards inspect "$output" --dropped --step 4 --count 2
