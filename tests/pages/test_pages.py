@@ -6,12 +6,10 @@ import json
 import re
 import shlex
 import shutil
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from support.checkout import ROOT, SAMPLE
+from support.checkout import ROOT, SAMPLE, docs_program
 
 from fineshards.cli.cli import main
 from fineshards.cli.command_table import COMMANDS
@@ -21,15 +19,6 @@ FOLDERS = (".", ".github", "docs", "examples", "samples", "tests")
 PAGES = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-
-
-def program(name: str) -> ModuleType:
-    spec = spec_from_file_location(name, ROOT / f"docs/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def anchors(page: Path) -> set[str]:
@@ -91,7 +80,7 @@ def test_the_commands_of_a_page_can_be_called_as_it_calls_them(page: Path) -> No
 
 
 def test_the_tables_of_flags_are_those_of_the_commands() -> None:
-    make_commands = program("make_commands")
+    make_commands = docs_program("make_commands")
     text = make_commands.page()
     for command in COMMANDS:
         section = text.partition(f"\n## {command.name}\n")[2].partition("\n## ")[0]
@@ -100,7 +89,7 @@ def test_the_tables_of_flags_are_those_of_the_commands() -> None:
 
 
 def test_the_page_of_schemas_is_that_of_the_schemas() -> None:
-    make_schemas_page = program("make_schemas_page")
+    make_schemas_page = docs_program("make_schemas_page")
     named = set(re.findall(r"^\| \**`([\w.\[\]]+)`", make_schemas_page.page(), re.MULTILINE))
     finished = ROOT / "tests/fixtures/version-2/finished/metadata/manifest.json"
     manifest = json.loads(finished.read_text())
@@ -136,7 +125,7 @@ def test_the_start_runs_and_prints_what_it_shows(
 
 
 def test_a_page_of_the_site_has_the_links_of_the_site(tmp_path: Path) -> None:
-    gather_pages = program("gather_pages")
+    gather_pages = docs_program("gather_pages")
     rewrite = gather_pages.with_links_of_the_site
     assert rewrite("README.md", "[a](docs/loader.md#resume)") == "[a](loader.md#resume)"
     assert (
@@ -154,7 +143,7 @@ def test_a_page_of_the_site_has_the_links_of_the_site(tmp_path: Path) -> None:
 
 
 def test_the_check_of_the_site_finds_lost_links_and_requests(tmp_path: Path) -> None:
-    problems = program("check_site").problems
+    problems = docs_program("check_site").problems
     for empty in (tmp_path, tmp_path / "missing"):
         assert list(problems(empty)) == [f"{empty} has no pages"]
     (tmp_path / "b.html").write_text("<h1 id=here>b</h1>")
