@@ -99,9 +99,7 @@ def prepare(config: BuildConfig) -> Launch:
 
 
 def execute(
-    launch: Launch,
-    config: BuildConfig,
-    working: Callable[[Storage], AbstractContextManager[None]],
+    launch: Launch, config: BuildConfig, working: Callable[[Storage], AbstractContextManager[None]]
 ) -> str | None:
     """Runs a launched job to its end.
 

@@ -29,10 +29,7 @@ from fineshards.shards.job.settings import TIKTOKEN
 from fineshards.shards.layout import SPLITS, mask_name
 from fineshards.shards.tables.documents import table_schema
 
-_CONFORMS_TO = (
-    "http://mlcommons.org/croissant/1.1",
-    "http://mlcommons.org/croissant/RAI/1.0",
-)
+_CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
 # The context of the specification, appendix 1, with what mlcroissant adds to it, and PROV-O.
 _TERMS = (
     *("annotation", "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty"),

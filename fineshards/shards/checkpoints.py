@@ -63,14 +63,7 @@ from fineshards.shards.job.records import (
 )
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import (
-    ONE_STREAM,
-    Layout,
-    Shuffle,
-    SplitRule,
-    files_of,
-    shard_stem,
-)
+from fineshards.shards.layout import ONE_STREAM, Layout, Shuffle, SplitRule, files_of, shard_stem
 from fineshards.shards.parquet_file import open_parquet
 from fineshards.shards.runs import RunWriter, parse_cells
 from fineshards.shards.shuffle_order import Fragment

@@ -35,14 +35,7 @@ from fineshards.shards.tables.marks import (
     split,
     without_repeats,
 )
-from fineshards.shards.tables.verdicts import (
-    FIRSTS,
-    WANTED,
-    KeyFile,
-    Range,
-    StageFiles,
-    is_of,
-)
+from fineshards.shards.tables.verdicts import FIRSTS, WANTED, KeyFile, Range, StageFiles, is_of
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type

@@ -512,10 +512,7 @@ def _refuse_mixed_up(storage: Storage, name: str, found: _Numbered, generation: 
 def _names(shard: ShardRecord) -> dict[str, str | None]:
     """The other files of a shard; None for one that it does not have."""
     _, table, mask = files_of(shard.name)
-    return {
-        "document_table": table,
-        "loss_mask": None if shard.mask_bytes is None else mask,
-    }
+    return {"document_table": table, "loss_mask": None if shard.mask_bytes is None else mask}
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -96,10 +96,7 @@ def external_positions(index: int, entries: npt.NDArray[np.int64]) -> Positions:
 
 def _numbered(group: str, number: int, item: str, items: npt.NDArray[np.int64]) -> Positions:
     """Positions without the top bit."""
-    for name, highest, most in (
-        (group, number, FILES),
-        (item, int(items.max(initial=0)), ROWS),
-    ):
+    for name, highest, most in ((group, number, FILES), (item, int(items.max(initial=0)), ROWS)):
         if highest >= most:
             raise FineshardsError(
                 f"{name} number {highest:,} is too high for deduplication, which can number "
@@ -126,9 +123,7 @@ def is_external(positions: Positions) -> Mask:
 
 
 def key_records(
-    keys: npt.NDArray[np.uint64],
-    positions: Positions,
-    spans: npt.NDArray[np.uint32] | None = None,
+    keys: npt.NDArray[np.uint64], positions: Positions, spans: npt.NDArray[np.uint32] | None = None
 ) -> Records:
     """Records of keys, sorted by key, position and span.
 

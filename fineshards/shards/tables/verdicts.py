@@ -281,10 +281,7 @@ class StageFiles:
 
 
 def earlier_decisions(
-    checkpoints: Checkpoints,
-    block: Block,
-    stage: int,
-    marked: Callable[[int, int], pa.Table],
+    checkpoints: Checkpoints, block: Block, stage: int, marked: Callable[[int, int], pa.Table]
 ) -> Decisions:
     """The decisions about a block's rows before a stage.
 
