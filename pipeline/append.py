@@ -78,7 +78,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     _refuse_damage(storage, manifest, earlier)
     job, replaces = _claim(storage, manifest, earlier, version, job, config.overwrite)
     checkpoints, touched = Checkpoints.of(storage, job), touched_files(job, found)
-    checkpoints.write_versions(touched)
+    checkpoints.discovered.write_versions(touched)
     warn_of_long_files(found)
     return Launch(job, checkpoints, None, replaces, earlier, touched)
 

@@ -98,7 +98,7 @@ def _write_shard(
         *head.parts,
         *(
             FileRange(
-                checkpoints.tokens_name(piece.block, piece.stream),
+                checkpoints.blocks.tokens_name(piece.block, piece.stream),
                 piece.start * size,
                 piece.stop * size,
             )
@@ -160,7 +160,7 @@ def _write_table(
     """
     parts = (
         cut_documents(
-            checkpoints.read_documents(piece.block, piece.stream, piece.start, piece.stop),
+            checkpoints.blocks.read_documents(piece.block, piece.stream, piece.start, piece.stop),
             piece.start,
             piece.stop,
             piece.at,

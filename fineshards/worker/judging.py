@@ -146,7 +146,7 @@ class Judging:
     def write_decisions(self, file: int) -> list[MetadataFile]:
         """Writes a source file's decisions and scores, if any, and its keys, if they are kept."""
         checkpoints, last = self._work.checkpoints, self.curator.stages - 1
-        blocks = checkpoints.read_blocks(file) or []
+        blocks = checkpoints.discovered.read_blocks(file) or []
         tables, written = [], []
         for number in range(last + 1):
             stage = self._stage(number)

@@ -86,10 +86,10 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         inodes = {name: os.stat(storage.path(name)).st_ino for name in names}
         return manifest.totals()["documents"], inodes
     checkpoints = Checkpoints.of(storage, job)
-    read = checkpoints.read_runs if job.settings.shuffle else checkpoints.read_summary
+    read = checkpoints.blocks.read_runs if job.settings.shuffle else checkpoints.blocks.read_summary
     documents = 0
     for file in job.files:
-        for block in checkpoints.read_blocks(file.index) or []:
+        for block in checkpoints.discovered.read_blocks(file.index) or []:
             summary = read(block.place)
             documents += summary.counts.documents if summary else 0
     shards = {}
