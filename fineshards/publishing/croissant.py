@@ -22,7 +22,8 @@ from fineshards.publishing import facts, sums
 from fineshards.publishing.description import PERSON, Description
 from fineshards.publishing.file_names import CROISSANT_NAME, SUMS_NAME
 from fineshards.publishing.sums import Sums
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import JSON_ERRORS, as_text
 from fineshards.shards.job.seal import sealed
 from fineshards.shards.job.settings import TIKTOKEN

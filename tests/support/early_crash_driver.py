@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fineshards.cli.cli import main
-from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.verification.verify import verify
 from fineshards.worker import own_process
 from support.crash_driver import child, count_encoded_documents, finished_work, split_folders

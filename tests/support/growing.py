@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
-from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.storage.open import open_storage
 from support.oracle import files_in
 

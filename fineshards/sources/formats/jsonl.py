@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fineshards.chat.conversation import BadConversation
 from fineshards.errors import InputError
-from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
