@@ -32,11 +32,6 @@ from fineshards.storage.checksums import write_with_checksum
 _CHUNK_DOCUMENTS = 1024
 
 
-def cell_schema(rule: SplitRule, chat: bool) -> pa.Schema:
-    """The columns of a cell: `source_schema`, and the number of tokens of each document."""
-    return source_schema(rule, chat).append(pa.field("length", pa.int64(), nullable=False))
-
-
 @dataclass(slots=True)
 class Gathered:
     """Documents in memory, to be taken in the order of their keys."""
@@ -201,7 +196,8 @@ def parse_cells(
     content: bytes, rule: SplitRule, chat: bool = False
 ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
     """The documents of neighbouring cells: the number of tokens of each, and their sources."""
-    schema = cell_schema(rule, chat)
+    length = pa.field("length", pa.int64(), nullable=False)  # in tokens
+    schema = source_schema(rule, chat).append(length)
     reader, batches = pa.BufferReader(content), []
     while reader.tell() < len(content):
         batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(reader), schema))
