@@ -135,7 +135,6 @@ class Checkpoints:
         A job that adds the next generation may have begun by now, and its files stay. keep: the
         checkpoints themselves stay too. Raises OutputError if another job has the folder.
         """
-
         try:
             self.storage.delete_folder(TEMPORARY if keep else FOLDER, self._check_last)
         except _FollowedError:
