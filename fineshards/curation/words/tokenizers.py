@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -22,16 +20,24 @@ _TOKENIZERS: dict[str, Tokenizer] = {}
 _PUNCTUATED = ("ja", "zh")
 
 
-def _known(others: Iterable[str], language: object) -> object:
-    """A rule: a language of the table, or one of others."""
-    languages = [*load_table()["languages"], *others]
+def _with_words(language: object) -> object:
+    """A rule: a language whose words can be found."""
+    return _one_of(language, [*load_table()["languages"], *SEGMENTERS])
+
+
+def _with_sentences(language: object) -> object:
+    """A rule: a language whose sentences can be found."""
+    return _one_of(language, [*load_table()["languages"], *_PUNCTUATED])
+
+
+def _one_of(language: object, languages: list[str]) -> object:
     if language in languages:
         return language
     raise ValueError(f"one of {', '.join(sorted(languages))}")
 
 
-WordLanguage = Annotated[str, partial(_known, SEGMENTERS)]
-SentenceLanguage = Annotated[str, partial(_known, _PUNCTUATED)]
+WordLanguage = Annotated[str, _with_words]
+SentenceLanguage = Annotated[str, _with_sentences]
 
 
 def words(batch: Batch, language: str) -> list[Words]:
