@@ -11,10 +11,10 @@ from dataclasses import Field, dataclass, field, fields
 from fractions import Fraction
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
-from urllib.parse import unquote
 
 from fineshards.credentials import refuse_secrets
-from fineshards.errors import UsageError, quoted, with_escaped_bytes
+from fineshards.errors import UsageError, quoted
+from fineshards.flag_values import allowance, local_path, place_of, simplest, utf8
 from fineshards.import_flags import settled_import
 from fineshards.number_parser import byte_count, count
 from fineshards.text_template import template_parts
@@ -27,12 +27,6 @@ _LIMIT = 1 << 63
 _DEFAULT_TEST_FRACTION = "1/100"
 _DEFAULT_SPLIT_KEY = "text"
 _SPLIT_KEYS = ("text", "id", "host", "row")
-# A share of rows. More digits than these would choose no row of any input.
-_SHARE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,12})?%")
-# Of a number that would take minutes to write out.
-_LONG_EXPONENT = re.compile(r"e[-+]?[\d_]{5}", re.IGNORECASE)
-# The hash that decides a document's split has 32 bits.
-_LEAST_FRACTION = Fraction(1, 2**32)
 
 # The resource name of a version of a secret in Google's Secret Manager.
 _SECRET = re.compile(r"projects/[^/\s]+/secrets/[-\w]+/versions/(latest|[0-9]+)", re.ASCII)
@@ -249,17 +243,17 @@ class BuildConfig:
             given = getattr(self, name) or ()
             if isinstance(given, str) or not isinstance(given, Iterable):
                 given = (given,)
-            self._settle(name, tuple(local_path(_place(name, pattern)) for pattern in given))
-        self._settle("output", _place("output", self.output or ""))
-        self._settle("tokenizer", _place("tokenizer", self.tokenizer))
+            self._settle(name, tuple(local_path(place_of(name, pattern)) for pattern in given))
+        self._settle("output", place_of("output", self.output or ""))
+        self._settle("tokenizer", place_of("tokenizer", self.tokenizer))
         for name in ("dataset", "recipe"):
             if getattr(self, name) is not None:
-                self._settle(name, _place(name, getattr(self, name)))
+                self._settle(name, place_of(name, getattr(self, name)))
         if isinstance(self.beam_args, str):
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
         self._check_places()
-        self._settle("max_bad_rows", _allowance(self.max_bad_rows))
+        self._settle("max_bad_rows", allowance(self.max_bad_rows))
         for flag in flags():
             self._check_value(flag)
         if self.hf_token_secret and not _SECRET.fullmatch(self.hf_token_secret):
@@ -275,7 +269,10 @@ class BuildConfig:
         self._check_chat()
         self._check_fim()
         if self.append:
-            self._check_append()
+            # Nothing is said that the dataset has decided.
+            refuse_decided(
+                each.name for each in flags() if getattr(self, each.name) != each.default
+            )
         elif self.fail_on_repeats:
             raise UsageError(
                 "--fail_on_repeats goes with an append: it compares new documents with those of "
@@ -289,7 +286,7 @@ class BuildConfig:
         if self.split_key is not None:
             self._check_split_key(self.split_key)
         if self.test_fraction is not None:
-            self._settle("test_fraction", _simplest("test_fraction", self.test_fraction))
+            self._settle("test_fraction", simplest("test_fraction", self.test_fraction))
 
     @property
     def token_layout(self) -> str | None:
@@ -382,16 +379,12 @@ class BuildConfig:
                 f"--fim must be two shares, of documents and of those with the suffix first, such "
                 f"as 0.5,0.5, got {quoted(self.fim)}."
             )
-        self._settle("fim", ",".join(_simplest("fim", rate) for rate in rates))
+        self._settle("fim", ",".join(simplest("fim", rate) for rate in rates))
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles whose messages are learned, sorted."""
         return tuple(sorted({role.strip() for role in self.learn.split(",")}))
-
-    def _check_append(self) -> None:
-        """Nothing is said that the dataset has decided."""
-        refuse_decided(flag.name for flag in flags() if getattr(self, flag.name) != flag.default)
 
     def _check_import(self) -> None:
         """What says how tokens are read is complete, and nothing needs text."""
@@ -430,7 +423,7 @@ class BuildConfig:
         if set(kinds(flag)) <= {str, NoneType} and not isinstance(value, kinds(flag)):
             raise UsageError(f"--{flag.name} must be text, got {quoted(value)}.")
         if isinstance(value, str):
-            refuse_secrets(_utf8(flag.name, value), f"--{flag.name}")
+            refuse_secrets(utf8(flag.name, value), f"--{flag.name}")
         if int not in kinds(flag) or (value is None and NoneType in kinds(flag)):
             return
         if isinstance(value, str) and str in kinds(flag):
@@ -492,68 +485,3 @@ def kinds(flag: Field[Any]) -> tuple[Any, ...]:
 def choices(flag: Field[Any]) -> tuple[str, ...]:
     """The words that a flag takes, if it takes no others."""
     return tuple(kind for kind in kinds(flag) if isinstance(kind, str))
-
-
-def _place(name: str, value: str | os.PathLike[str]) -> str:
-    """A text or path as text, with `~` for the home folder; raises UsageError for anything else.
-
-    Shells leave the `~` of `--output=~/data` as it is.
-    """
-    text = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
-    if not isinstance(text, str):
-        raise UsageError(f"--{name} must be text or a path, got {quoted(value)}.")
-    return os.path.expanduser(refuse_secrets(_utf8(name, text), f"--{name}"))
-
-
-def local_path(place: str) -> str:
-    """The local path or pattern that a file:// URL means; anything else as it is."""
-    if re.match(r"[a-z][a-z0-9]+:/[^/]", place):
-        raise UsageError(f"{place}: give a URL as text, with two slashes. A Path drops one.")
-    if not place.startswith("file://"):
-        return place
-    path = unquote(place.removeprefix("file://").removeprefix("localhost"))
-    if not path.startswith("/"):
-        raise UsageError(f"{place}: expected file:///path, a path from the root of a disk.")
-    return path
-
-
-def _utf8(name: str, text: str) -> str:
-    """A text; raises UsageError if it is not UTF-8, which JSON and Arrow cannot hold."""
-    if (shown := with_escaped_bytes(text)) != text:
-        raise UsageError(f"--{name} {shown}: is not valid UTF-8. Rename it, or give another.")
-    return text
-
-
-def _allowance(value: int | str) -> int | str:
-    """A share of rows as it is; a number of rows given as text as a number."""
-    if not isinstance(value, str):
-        return value
-    if _SHARE.fullmatch(value) and Fraction(value.removesuffix("%")) <= 100:
-        return value
-    if re.fullmatch(r"[0-9]{1,18}", value):
-        return int(value)
-    raise UsageError(
-        f"--max_bad_rows must be a number of rows, or a share such as 0.1%, got {quoted(value)}."
-    )
-
-
-def _simplest(name: str, value: str | float | Fraction) -> str:
-    """A fraction in lowest terms, so that 0.1, "0.10" and "1/10" are the same job."""
-    try:
-        if isinstance(value, bool) or _LONG_EXPONENT.search(str(value)):
-            raise ValueError(value)
-        # A float means the decimal that it prints as, not the binary number next to it.
-        fraction = Fraction(float.__repr__(value) if isinstance(value, float) else value)
-        written = str(fraction)
-    except (TypeError, ValueError, ArithmeticError):
-        raise UsageError(
-            f"--{name} must be a number such as 0.1, got {quoted(str(value))}."
-        ) from None
-    if not 0 <= fraction <= 1:
-        raise UsageError(f"--{name} must lie between 0 and 1, got {value}.")
-    if 0 < fraction < _LEAST_FRACTION:
-        raise UsageError(
-            f"--{name} must be 0 or at least {_LEAST_FRACTION}, got {value}: a smaller one "
-            "chooses no document."
-        )
-    return written

@@ -23,8 +23,9 @@ from fineshards.shards.earlier_generation import EarlierGeneration, damaged
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_checks import refuse_earlier_version
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import MASKS_FOLDER
 from fineshards.shards.readable import unfinished_redaction
@@ -78,7 +79,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     _refuse_damage(storage, manifest, earlier)
     job, replaces = _claim(storage, manifest, earlier, version, job, config.overwrite)
     checkpoints, touched = Checkpoints.of(storage, job), touched_files(job, found)
-    checkpoints.write_versions(touched)
+    checkpoints.discovered.write_versions(touched)
     warn_of_long_files(found)
     return Launch(job, checkpoints, None, replaces, earlier, touched)
 

@@ -15,7 +15,7 @@ from fineshards.exports.export_options import ExportOptions, Side
 from fineshards.exports.format_table import format_of
 from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
-from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.wording import counted
 
 if TYPE_CHECKING:

@@ -102,7 +102,7 @@ def prepare(config: BuildConfig) -> Launch:
     touched = touched_files(job, found)
     if manifest is None:
         warn_of_long_files(job.files)
-        checkpoints.write_versions(touched)
+        checkpoints.discovered.write_versions(touched)
     return Launch(job, checkpoints, manifest, replaces, touched=touched)
 
 

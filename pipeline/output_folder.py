@@ -16,7 +16,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import FORMAT_VERSION, JOB_NAME, Job
-from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.settings import STORED_FILES
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER

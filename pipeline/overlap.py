@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fineshards.errors import UsageError
 from fineshards.shards.job.job import JOB_NAME
-from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import matches
 from fineshards.sources.places.schemes import is_url, without_scheme

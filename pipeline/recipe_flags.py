@@ -57,7 +57,7 @@ def recipe_shown(place: str, everything: bool = False) -> str:
 
     Raises UsageError for a recipe that cannot be used, or a dataset without one.
     """
-    if place.endswith(".toml") or not _is_folder(place):
+    if place.endswith(".toml") or not ("://" in place or os.path.isdir(place)):
         content = read_recipe(place)
         if place not in shipped_recipes():
             from fineshards.curation.recipe import parse_recipe
@@ -76,10 +76,6 @@ def recipe_shown(place: str, everything: bool = False) -> str:
     if job.settings.recipe is None:
         raise UsageError(f"{storage.root} was built without steps: there is no recipe to show.")
     return recipe_text(job.settings.recipe, f"the steps of {storage.root}", everything)
-
-
-def _is_folder(place: str) -> bool:
-    return "://" in place or os.path.isdir(place)
 
 
 def load_recipe(place: str) -> Recipe:

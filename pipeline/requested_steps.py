@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from fineshards.config import BuildConfig, local_path
+from fineshards.config import BuildConfig
 from fineshards.curation.curator import describe, rewrites
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.recipe import NamedStep, before, make_step
 from fineshards.curation.step import Scorer
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
+from fineshards.flag_values import local_path
 from fineshards.pipeline.recipe_flags import load_recipe
 from fineshards.shards.job.curated_files import keys_name
 from fineshards.shards.job.manifest import Manifest

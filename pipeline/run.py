@@ -23,7 +23,8 @@ from fineshards.pipeline.runners.choice import (
 )
 from fineshards.pipeline.share import Share, describe_left, part_of, share_of
 from fineshards.shards.job.local_run import forget, held_lock
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.remote_run import RemoteRun
 from fineshards.storage.base import Storage
 from fineshards.worker import own_process
@@ -99,9 +100,7 @@ def prepare(config: BuildConfig) -> Launch:
 
 
 def execute(
-    launch: Launch,
-    config: BuildConfig,
-    working: Callable[[Storage], AbstractContextManager[None]],
+    launch: Launch, config: BuildConfig, working: Callable[[Storage], AbstractContextManager[None]]
 ) -> str | None:
     """Runs a launched job to its end.
 

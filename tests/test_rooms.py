@@ -25,7 +25,7 @@ ROOMS = [
     *("job_status", "reports", "maintenance", "verification", "inspection", "worker"),
     *("exports", "loader", "curation", "chat", "encoders", "sources", "publishing", "wording"),
     *("shards", "storage", "config"),
-    *("parser", "number_parser", "import_flags", "text_template", "extras", "cores"),
+    *("flag_values", "parser", "number_parser", "import_flags", "text_template", "extras", "cores"),
     *("parent", "credentials"),
     *("errors", "printable", "suggestions"),
 ]
@@ -43,7 +43,11 @@ ALLOWED = {
     "sources": {"chat", "shards", "storage", "text_template", "extras", "credentials", "errors"},
     "shards": {"storage", "text_template", "errors"},
     "storage": {"credentials", "errors", "extras"},
-    "config": {"credentials", "errors", "import_flags", "number_parser", "text_template"},
+    "config": {
+        *("credentials", "errors", "flag_values", "import_flags", "number_parser"),
+        "text_template",
+    },
+    "flag_values": {"credentials", "errors"},
     "credentials": {"errors"},
     "import_flags": {"errors"},
     "extras": {"errors"},
@@ -53,7 +57,7 @@ WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
 # They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
 MOST_FILES = 25
-MOST_LINES = 61_990
+MOST_LINES = 61_902
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 

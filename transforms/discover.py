@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.checkpoints import FILES_TOGETHER, Checkpoints
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.discovered_files import FILES_TOGETHER
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import JobStep, RunTasks
@@ -59,7 +60,8 @@ def _store_together(
     grouped: tuple[int, Iterable[tuple[SourceFile, list[Block]]]], checkpoints: Checkpoints
 ) -> list[tuple[SourceFile, list[Block]]]:
     part, found = grouped[0], list(grouped[1])
-    checkpoints.write_blocks_together(part, {file.index: blocks for file, blocks in found})
+    blocks = {file.index: blocks for file, blocks in found}
+    checkpoints.discovered.write_blocks_together(part, blocks, checkpoints.stop_if_replaced)
     return found
 
 

@@ -5,7 +5,7 @@ import apache_beam as beam
 from fineshards.exports.export_job import ExportJob, finish, write_part
 from fineshards.exports.parts import Part
 from fineshards.exports.record import PartRecord
-from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
 

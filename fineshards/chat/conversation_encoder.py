@@ -21,12 +21,7 @@ import orjson
 
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation import BEGIN, CONTENT, END, BadConversation
-from fineshards.chat.placed_tokens import (
-    EncodedConversation,
-    Rendered,
-    hidden_names,
-    text_encoder,
-)
+from fineshards.chat.placed_tokens import EncodedConversation, Rendered, hidden_names, text_encoder
 from fineshards.chat.rendering import Renderer
 from fineshards.chat.special_strings import SpecialStrings
 from fineshards.encoders.tokenizer_json import TokenizerJson

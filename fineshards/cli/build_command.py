@@ -117,8 +117,8 @@ def left_by_an_earlier_run(launch: Launch) -> str:
         return f"all blocks and {shards:,} of {layout.windows:,} shards are finished"
     if checkpoints.storage.composes:
         return "some blocks are finished"  # a million of them take long to list
-    blocks = len(checkpoints.finished_blocks())
-    known = [checkpoints.read_blocks(file.index) for file in launch.job.files]
+    blocks = len(checkpoints.blocks.finished_blocks())
+    known = [checkpoints.discovered.read_blocks(file.index) for file in launch.job.files]
     total = "" if None in known else f" of {sum(len(found or ()) for found in known):,}"
     return f"{blocks:,}{total} blocks are finished"
 

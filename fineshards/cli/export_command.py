@@ -88,12 +88,7 @@ def _add_flags(parser: Parser) -> None:
 def _export(args: Namespace) -> Answer:
     from fineshards.exports.export_job import prepare
     from fineshards.exports.export_options import ExportOptions
-    from fineshards.pipeline.export_run import (
-        describe_export,
-        new_pipeline_for,
-        run_here,
-        run_on,
-    )
+    from fineshards.pipeline.export_run import describe_export, new_pipeline_for, run_here, run_on
 
     options = ExportOptions(**{name: getattr(args, name) for name in ExportOptions.__slots__})
     place, beam_args = (args.folder, args.output), args.beam_args

@@ -41,10 +41,7 @@ REDACT = Command(
     "FOLDER (--ids FILE | --documents N...) [--json]",
     "Overwrites the tokens of documents with the end-of-text token. Nothing moves: shards\n"
     "keep their length, and the state of a training stays valid. It cannot be undone.",
-    (
-        "fineshards redact out --ids ids.txt",
-        "fineshards redact out --documents 17 2305",
-    ),
+    ("fineshards redact out --ids ids.txt", "fineshards redact out --documents 17 2305"),
     _add_flags,
     _redact,
 )

@@ -74,7 +74,7 @@ def _obstacles_of_added_tokens(tokenizer: TokenizerJson) -> list[str]:
         found.append("some of its added tokens match only as words, or include adjacent spaces")
     late = [str(token["content"]) for token in added if token.get("normalized")]
     early = [str(token["content"]) for token in added if not token.get("normalized")]
-    if late and _has_normalizer(tokenizer):
+    if late and json.loads(tokenizer.pattern)["normalizer"] is not None:
         found.append("some of its added tokens match only after normalization")
     if _overlap(late, early):
         # tokenizers matches the early ones first, anywhere in the text.
@@ -159,7 +159,3 @@ def _merges(model: dict[str, Any]) -> list[tuple[str, str]]:
 def _ordinary_added_tokens(tokenizer: TokenizerJson) -> list[dict[str, Any]]:
     tokens = tokenizer.content.get("added_tokens") or []
     return [token for token in tokens if not token.get("special")]
-
-
-def _has_normalizer(tokenizer: TokenizerJson) -> bool:
-    return json.loads(tokenizer.pattern)["normalizer"] is not None

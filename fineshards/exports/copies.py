@@ -77,9 +77,7 @@ def _places(
 
 
 def _counted(
-    dropped: npt.NDArray[np.int64],
-    witnesses: npt.NDArray[np.int64],
-    near: npt.NDArray[np.bool_],
+    dropped: npt.NDArray[np.int64], witnesses: npt.NDArray[np.int64], near: npt.NDArray[np.bool_]
 ) -> _Counts:
     """Counts duplicates. dropped: ascending."""
     kept = witnesses

@@ -27,7 +27,7 @@ from fineshards.exports.redacted import NONE, redacted_ranges
 from fineshards.exports.source_columns import ColumnReader
 from fineshards.exports.stream import Stream, splits_of
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import to_fields
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Storage

@@ -13,7 +13,7 @@ from typing import Any
 
 from fineshards.errors import OutputError, clipped
 from fineshards.exports.stream import Read
-from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import JSON_ERRORS, as_text, from_fields, to_fields
 from fineshards.shards.job.seal import sealed
 from fineshards.storage.base import Storage

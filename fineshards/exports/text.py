@@ -25,11 +25,7 @@ from fineshards.exports.copies import copies_of
 from fineshards.exports.format import ExportSettings, Format, Target, Written
 from fineshards.exports.input_ids import batches
 from fineshards.exports.parts import PartReader
-from fineshards.exports.source_columns import (
-    SourceColumns,
-    scores_of,
-    written_as_text,
-)
+from fineshards.exports.source_columns import SourceColumns, scores_of, written_as_text
 from fineshards.shards.dataset_files import Dataset
 
 # id: null without an id column. file: the path of the source, below the folder that all are in.

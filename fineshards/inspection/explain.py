@@ -214,11 +214,7 @@ def _dataset_of(folder: str, split: str, length: int, fingerprint: str) -> Token
     def opened(generation: int | None, after: int | None) -> TokenDataset | None:
         try:
             return TokenDataset(
-                folder,
-                split,
-                sequence_length=length,
-                generation=generation,
-                after_generation=after,
+                folder, split, sequence_length=length, generation=generation, after_generation=after
             )
         except UsageError:
             return None  # the split is empty, or shorter than a sample

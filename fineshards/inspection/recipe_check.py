@@ -21,6 +21,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.tables import marks
 from fineshards.shards.tables.candidates import candidates
+from fineshards.shards.tables.components import components, edges
 from fineshards.shards.tables.decisions import NO_DECISIONS, Decisions
 from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.reading import Head, discover_blocks
@@ -221,11 +222,11 @@ def _marked(
     if step.compared:
         found = _compared(step, candidates(joined, step.compared), batches)
     elif joins(step):
-        found = marks.edges(joined)
+        found = edges(joined)
     else:
         found = marks.mark(joined, only_external=isinstance(step, SeenIn))
     if joins(step):
-        found = marks.components(found)
+        found = components(found)
     return {
         file: Decisions(decisions_of(part, number, step.reason))
         for file, part in marks.by_file(found)

@@ -92,10 +92,7 @@ class _Progress:
     """What was seen last, as a table that a terminal draws again and again, or as log lines."""
 
     def __init__(
-        self,
-        console: Console,
-        surely_runs: bool = False,
-        log: Callable[[str], None] = _log.info,
+        self, console: Console, surely_runs: bool = False, log: Callable[[str], None] = _log.info
     ) -> None:
         self._console = console
         # Rich draws in a notebook with this library only.

@@ -189,7 +189,7 @@ class StatusReader:
             )
         self._check_record()
         if len(self._blocks) < len(self._job.new_files):
-            self._blocks |= self._checkpoints.read_new_blocks(self._blocks)
+            self._blocks |= self._checkpoints.discovered.read_new_blocks(self._blocks)
         self._layout = self._layout or self._checkpoints.read_layout()
         run = RemoteRun.load(self._storage, self._checkpoints.folder)
         judged = self._judged() if len(self._blocks) == len(self._job.new_files) else None
@@ -224,7 +224,7 @@ class StatusReader:
             # A million names take a minute to list. The plan says that all blocks are finished.
             done = dict.fromkeys(every, (0, self._checkpoints.planned_at()))
         else:
-            done = self._checkpoints.finished_blocks(files=len(self._job.files))
+            done = self._checkpoints.blocks.finished_blocks(files=len(self._job.files))
         if self._layout is not None and len(done) >= len(every):
             self._done = done
         return done
@@ -268,7 +268,7 @@ class StatusReader:
             return self._ended.get("judging", self._ended["discovering"])
         if stage == "writing" and self._job.settings.shuffle is not None:
             if "shuffling" not in self._ended:
-                buckets = self._checkpoints.finished_blocks("buckets").values()
+                buckets = self._checkpoints.blocks.finished_blocks("buckets").values()
                 self._ended["shuffling"] = max((time_ for _, time_ in buckets), default=None)
             return self._ended["shuffling"]
         return max(done, default=None)
@@ -308,7 +308,9 @@ class StatusReader:
         all_tokenized = all_known and 0 < len(done) == len(sizes)
         stage = self._stage(all_known, judged is not None, all_tokenized)
         shuffles = self._job.settings.shuffle is not None
-        buckets = self._checkpoints.finished_blocks("buckets") if stage == "shuffling" else {}
+        buckets = (
+            self._checkpoints.blocks.finished_blocks("buckets") if stage == "shuffling" else {}
+        )
         # Buckets of another size may be left from an earlier run.
         shuffled = min(tokens, sum(count for count, _ in buckets.values()))
         began = self._began(stage, [time_ for _, time_ in done.values()])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fineshards.job_status.recent_rate import LONG_IDLE
-from fineshards.shards.checkpoints import block_of
+from fineshards.shards.checkpoint_file import block_of
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.storage.base import Entry
 

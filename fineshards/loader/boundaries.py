@@ -31,9 +31,7 @@ def document_starts(tokens: Tokens, eot: int) -> npt.NDArray[np.int64]:
 
 
 def whole_documents(
-    found: npt.NDArray[np.int64],
-    begin: int,
-    redacted: Callable[[npt.NDArray[np.int64]], Bools],
+    found: npt.NDArray[np.int64], begin: int, redacted: Callable[[npt.NDArray[np.int64]], Bools]
 ) -> npt.NDArray[np.int64]:
     """Document starts without those within redacted documents, whose tokens are all EOT.
 

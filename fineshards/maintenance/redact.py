@@ -334,11 +334,7 @@ class _Overwrite:
 
 
 def redact_again(
-    storage: Storage,
-    shard: ShardRecord,
-    redaction: Redaction,
-    generation: int,
-    manifest: Manifest,
+    storage: Storage, shard: ShardRecord, redaction: Redaction, generation: int, manifest: Manifest
 ) -> None:
     """Redacts a shard that was made again, its table and its mask."""
     settings, (_, name, mask_file) = manifest.settings, files_of(shard.name)

@@ -14,8 +14,9 @@ from fineshards.errors import OutputError
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.earlier_generation import EarlierGeneration, has_mask, has_tokens, table_head
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_checks import refuse_earlier_version
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.layout import files_of
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Storage

@@ -22,17 +22,15 @@ from fineshards.publishing import facts, sums
 from fineshards.publishing.description import PERSON, Description
 from fineshards.publishing.file_names import CROISSANT_NAME, SUMS_NAME
 from fineshards.publishing.sums import Sums
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import JSON_ERRORS, as_text
 from fineshards.shards.job.seal import sealed
 from fineshards.shards.job.settings import TIKTOKEN
 from fineshards.shards.layout import SPLITS, mask_name
 from fineshards.shards.tables.documents import table_schema
 
-_CONFORMS_TO = (
-    "http://mlcommons.org/croissant/1.1",
-    "http://mlcommons.org/croissant/RAI/1.0",
-)
+_CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
 # The context of the specification, appendix 1, with what mlcroissant adds to it, and PROV-O.
 _TERMS = (
     *("annotation", "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty"),

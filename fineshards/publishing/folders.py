@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fineshards.shards.job.job import JOB_NAME
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 
 # Steps whose parameters may have slashes, and name no file.
 _NO_FILES = ("where", "pattern")

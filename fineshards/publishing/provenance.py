@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 from fineshards.publishing.folders import Folders
 from fineshards.publishing.sums import Sums
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import settings_to_json
 

@@ -15,7 +15,8 @@ from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.publishing.file_names import SUMS_NAME
 from fineshards.shards.dataset_files import expected_files
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.storage.base import READ_AHEAD, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fineshards.inspection.dropped import Decision, SourceText, show_dropped, similarities
+from fineshards.inspection.chosen_decisions import similarities
+from fineshards.inspection.dropped import Decision, SourceText, show_dropped
 from fineshards.inspection.inspect import Summary, summarize
 from fineshards.inspection.score_summary import ScoreSummary
 from fineshards.inspection.stats import Stats, stats

@@ -69,12 +69,9 @@ def write_shard(
 def finished_shard(name: str, checkpoints: Checkpoints) -> ShardRecord | None:
     """The record of a shard that an earlier run has finished, if it still is what that says."""
     found = checkpoints.read_shard_record(name)
-    return found if found is not None and _is_whole(found, checkpoints.storage) else None
-
-
-def _is_whole(record: ShardRecord, storage: Storage) -> bool:
-    """Whether what an earlier run left as a finished shard still is one."""
-    return all(storage.matches(*file) for file in record.files())
+    if found is not None and all(checkpoints.storage.matches(*file) for file in found.files()):
+        return found
+    return None
 
 
 def _versions(name: str, storage: Storage) -> list[str | None]:
@@ -98,7 +95,7 @@ def _write_shard(
         *head.parts,
         *(
             FileRange(
-                checkpoints.tokens_name(piece.block, piece.stream),
+                checkpoints.blocks.tokens_name(piece.block, piece.stream),
                 piece.start * size,
                 piece.stop * size,
             )
@@ -160,7 +157,7 @@ def _write_table(
     """
     parts = (
         cut_documents(
-            checkpoints.read_documents(piece.block, piece.stream, piece.start, piece.stop),
+            checkpoints.blocks.read_documents(piece.block, piece.stream, piece.start, piece.stop),
             piece.start,
             piece.stop,
             piece.at,

@@ -198,7 +198,7 @@ def check_counts(block: TokenBlock, counts: Counts, documents: int, tokens: int)
 def documents_writer(opened: BinaryIO, rule: SplitRule, chat: bool = False) -> pq.ParquetWriter:
     """A document file to write. chat: whether the documents are conversations."""
     # The file is written once and soon read once or twice, so speed matters more than size.
-    # Checkpoints.read_documents skips row groups by these statistics.
+    # TokenBlocks.read_documents skips row groups by these statistics.
     return pq.ParquetWriter(
         opened,
         documents_schema(rule, chat),

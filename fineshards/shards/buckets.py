@@ -27,11 +27,11 @@ def merge_runs(
 ) -> BlockSummary:
     """Makes one sorted token block of a group, unless it is there."""
     name = group.place
-    finished = checkpoints.read_runs(name)
+    finished = checkpoints.blocks.read_runs(name)
     if finished is not None:
         return finished
     gathered = _gather(fragments, group.range_bits, group.prefix, shuffle, checkpoints)
-    with checkpoints.create_runs(name, shuffle, gathered.bytes + 1, group.bits) as writer:
+    with checkpoints.blocks.create_runs(name, shuffle, gathered.bytes + 1, group.bits) as writer:
         for documents in gathered.batches:
             writer.append(documents)
         return writer.finish(name.index, 1, gathered.counts())
@@ -50,7 +50,7 @@ def write_bucket(
     files are.
     """
     name = TokenBlock("buckets", bucket.number, index)
-    finished = checkpoints.read_summary(name)
+    finished = checkpoints.blocks.read_summary(name)
     if finished is not None:
         return finished
     gathered = _gather(fragments, bucket.bits, bucket.prefix, shuffle, checkpoints)
@@ -58,7 +58,7 @@ def write_bucket(
     order = key_order(_keys(table, shuffle))
     lengths = table["length"].to_numpy()
     documents = table.drop_columns(["length"])
-    with checkpoints.create_block(name) as writer:
+    with checkpoints.blocks.create_block(name) as writer:
         for chosen, tokens in gathered.take(order):
             offsets = np.concatenate([[0], np.cumsum(lengths[chosen])])
             (sources,) = documents.take(pa.array(chosen)).combine_chunks().to_batches()
@@ -84,7 +84,7 @@ def _gather(
     ordered = sorted(fragments, key=lambda one: (one.block, one.start))
 
     def read(fragment: Fragment) -> Documents:
-        documents = checkpoints.read_fragment(fragment)
+        documents = checkpoints.blocks.read_fragment(fragment)
         return _with_prefix(documents, bits, prefix, shuffle) if bits else documents
 
     if checkpoints.storage.supports_mmap:

@@ -24,22 +24,12 @@ from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import ReadRows, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, SortedRun
 from fineshards.shards.layout import Shuffle, SplitRule
-from fineshards.shards.shuffle_order import (
-    FRAGMENT_BYTES,
-    cell_borders,
-    key_order,
-    shuffle_keys,
-)
+from fineshards.shards.shuffle_order import FRAGMENT_BYTES, cell_borders, key_order, shuffle_keys
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.checksums import write_with_checksum
 
 # Documents that are gathered at a time.
 _CHUNK_DOCUMENTS = 1024
-
-
-def cell_schema(rule: SplitRule, chat: bool) -> pa.Schema:
-    """The columns of a cell: `source_schema`, and the number of tokens of each document."""
-    return source_schema(rule, chat).append(pa.field("length", pa.int64(), nullable=False))
 
 
 @dataclass(slots=True)
@@ -147,10 +137,7 @@ class RunWriter:
     def mark(self) -> dict[str, Any]:
         """What marks the block as finished: its summary, and the sizes and checksums of files."""
         assert self._summary is not None, "finish comes first"
-        sizes = {
-            "tokens": self._token_end * self._dtype.itemsize,
-            "documents": self._document_end,
-        }
+        sizes = {"tokens": self._token_end * self._dtype.itemsize, "documents": self._document_end}
         checksums = {"tokens": self._checksum, "documents": self._documents_checksum}
         return self._summary.to_record() | {"bytes": sizes, "crc32c": checksums}
 
@@ -209,7 +196,8 @@ def parse_cells(
     content: bytes, rule: SplitRule, chat: bool = False
 ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
     """The documents of neighbouring cells: the number of tokens of each, and their sources."""
-    schema = cell_schema(rule, chat)
+    length = pa.field("length", pa.int64(), nullable=False)  # in tokens
+    schema = source_schema(rule, chat).append(length)
     reader, batches = pa.BufferReader(content), []
     while reader.tell() < len(content):
         batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(reader), schema))

@@ -12,14 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fineshards.shards.counts import Sums
 from fineshards.shards.job.records import Block, Piece, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import (
-    Layout,
-    Shard,
-    ShardKey,
-    SplitRule,
-    shard_name,
-    shard_stem,
-)
+from fineshards.shards.layout import Layout, Shard, ShardKey, SplitRule, shard_name, shard_stem
 from fineshards.shards.piece_plan import pieces_of
 
 

@@ -23,12 +23,7 @@ from fineshards.sources.files import (
     has_known_format,
 )
 from fineshards.sources.patterns import FoundFile
-from fineshards.sources.places.schemes import (
-    is_url,
-    never_changes,
-    place_of,
-    without_scheme,
-)
+from fineshards.sources.places.schemes import is_url, never_changes, place_of, without_scheme
 
 # Beside data files: descriptions for people, and those that the Hugging Face hub writes.
 _DESCRIPTION = re.compile(

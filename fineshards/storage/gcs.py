@@ -72,33 +72,29 @@ class GcsStorage(ObjectStorage["Blob"]):
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """See Storage. Takes one request."""
-
-        def attempt() -> bytes:
-            blob = bucket_of(self.root).blob(self.key(name))
-            content: bytes = blob.download_as_bytes(
-                start=start, end=stop - 1, raw_download=True, retry=None
-            )
-            return content
-
         with explained("read", self.path(name)):
-            return self._whole_range(name, transfer(attempt) if start < stop else b"", start, stop)
+            content = self._download(name, start=start, end=stop - 1) if start < stop else b""
+            return self._whole_range(name, content, start, stop)
 
     def read_if_there(self, name: str) -> bytes | None:
         """See Storage. Takes one request."""
         from google.api_core.exceptions import NotFound
 
-        def attempt() -> bytes:
-            blob = bucket_of(self.root).blob(self.key(name))
-            content: bytes = blob.download_as_bytes(raw_download=True, retry=None)
-            return content
-
         with explained("read", self.path(name)):
             try:
-                return transfer(attempt)
+                return self._download(name)
             except NotFound as error:
                 if bucket_is_missing(error):
                     raise
                 return None
+
+    def _download(self, name: str, **ends: int) -> bytes:
+        def attempt() -> bytes:
+            blob = bucket_of(self.root).blob(self.key(name))
+            content: bytes = blob.download_as_bytes(**ends, raw_download=True, retry=None)
+            return content
+
+        return transfer(attempt)
 
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
         super().delete_folder(name, check)

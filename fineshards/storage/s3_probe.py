@@ -84,10 +84,7 @@ def _probe(storage: ObjectStorage[S3Object], kind: str) -> Iterator[dict[str, An
     if known in _passed:
         yield None
         return
-    place = {
-        "Bucket": storage.bucket,
-        "Key": storage.key(f"{TEMPORARY}/probe.{uuid.uuid4().hex}"),
-    }
+    place = {"Bucket": storage.bucket, "Key": storage.key(f"{TEMPORARY}/probe.{uuid.uuid4().hex}")}
     with explained("written", storage.root):
         try:
             yield place

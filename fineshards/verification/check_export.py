@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.exports.record import Export, FileRecord
-from fineshards.shards.job.manifest import EXPORT_NAME, MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import READ_AHEAD, Storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum

@@ -9,7 +9,8 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME, Job
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS, table_name
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from fineshards.cores import usable_cores
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import Leaks
 from fineshards.shards.job.source_counts import sums_by_stream
 from fineshards.shards.layout import SPLITS, SplitRule

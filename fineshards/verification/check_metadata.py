@@ -9,7 +9,8 @@ from fineshards.errors import OutputError
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, is_statistics, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.metadata import contradictions
 from fineshards.shards.tables import statistics
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER

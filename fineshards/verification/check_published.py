@@ -9,7 +9,8 @@ from fineshards.errors import OutputError
 from fineshards.publishing import card_parts, croissant, dataset_card, sums
 from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PUBLISHED, SUMS_NAME
 from fineshards.publishing.publish import expected
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.storage.base import Storage
 
 _AGAIN = "Run fineshards publish again."

@@ -92,11 +92,7 @@ def check_shard(
 
 
 def _read_table(
-    dataset: Dataset,
-    shard: ShardRecord,
-    contents: ShardFindings,
-    now: ShardRecord,
-    grows: bool,
+    dataset: Dataset, shard: ShardRecord, contents: ShardFindings, now: ShardRecord, grows: bool
 ) -> DocumentTable | None:
     """A shard's table; None if it has another size or checksum than the manifest says."""
     name = table_name(shard.name)

@@ -19,7 +19,8 @@ from fineshards.publishing import sums
 from fineshards.publishing.file_names import SUMS_NAME
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job, job_name
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest, no_generation, unfinished
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME, no_generation, unfinished
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage

@@ -35,11 +35,11 @@ _ADDENDS = 64
 
 def discover_file(file: SourceFile, work: Work) -> list[Block]:
     """Returns the blocks of a file, as an earlier run found them or from its metadata."""
-    found = work.checkpoints.read_found(file.index)
+    found = work.checkpoints.discovered.read_found(file.index)
     if found is not None:
         return same_blocks(file, *found, work)
     blocks = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
-    work.checkpoints.write_blocks(file.index, blocks, file.version)
+    work.checkpoints.discovered.write_blocks(file.index, blocks, file.version)
     return blocks
 
 
@@ -60,7 +60,11 @@ def finish_block(
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
     more than allowed raises InputError, as does a finished block whose file has other rows by now.
     """
-    read = work.checkpoints.read_runs if work.settings.shuffle else work.checkpoints.read_summary
+    read = (
+        work.checkpoints.blocks.read_runs
+        if work.settings.shuffle
+        else work.checkpoints.blocks.read_summary
+    )
     finished = read(block.place)
     if (
         finished is not None
@@ -97,21 +101,21 @@ def drop_written(shard: Shard, pieces: Iterable[Piece], work: Work) -> None:
     if shard.tokens < settings.shard_tokens:
         return  # the last of its split: all checkpoints are deleted soon
     for piece in pieces:
-        tokens = checkpoints.part_tokens(piece.block, piece.stream)
+        tokens = checkpoints.blocks.part_tokens(piece.block, piece.stream)
         if tokens is None:
             continue
         names = shards_of_part(shard, piece, tokens, settings.shard_tokens, settings.split)
         # Two workers that finish neighbours at once both see both records, or one of them does.
         if all(map(checkpoints.read_shard_record, names)):
-            checkpoints.drop_part(piece.block, piece.stream)
+            checkpoints.blocks.drop_part(piece.block, piece.stream)
 
 
 def is_dropped(place: TokenBlock, stream: str, work: Work) -> bool:
     """Whether a part of a block was deleted because its tokens were in finished shards."""
     checkpoints = work.checkpoints
-    if place.folder != "blocks" or checkpoints.dropped_summary(place) is None:
+    if place.folder != "blocks" or checkpoints.blocks.dropped_summary(place) is None:
         return False
-    return checkpoints.part_tokens(place, stream) is None
+    return checkpoints.blocks.part_tokens(place, stream) is None
 
 
 def make_again(
@@ -125,14 +129,14 @@ def make_again(
     file = next(each for each in work.checkpoints.files_to_read() if each.index == place.file)
     work.checkpoints.stop_if_replaced(file.index)
     # Not found anew: where another launch has deleted them, nothing may be written again.
-    blocks = work.checkpoints.read_blocks(file.index) or []
+    blocks = work.checkpoints.discovered.read_blocks(file.index) or []
     for block in blocks[place.index : place.index + 1]:
         _make_block(file, block, encoder, work, judging, statistics)
 
 
 def _refuse_other_rows(file: SourceFile, block: Block, hashed: RowHash, work: Work) -> None:
     """Raises InputError for a block, parts of which are in shards, that has other rows by now."""
-    before = work.checkpoints.dropped_summary(block.place)
+    before = work.checkpoints.blocks.dropped_summary(block.place)
     if before and before.read and before.read.hash != hashed.read(file).hash:
         raise InputError(
             f"{file.path}, block {block.index + 1} of {block.blocks}: has other content than when "
@@ -148,9 +152,9 @@ def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSum
     machine may have lost power after it had finished the block.
     """
     checked = () if stream is None else (stream,)
-    summary = work.checkpoints.read_summary(place, checked)
+    summary = work.checkpoints.blocks.read_summary(place, checked)
     if summary is None:
-        path = work.checkpoints.storage.path(work.checkpoints.tokens_name(place, *checked))
+        path = work.checkpoints.storage.path(work.checkpoints.blocks.tokens_name(place, *checked))
         raise OutputError(
             f"{path} is not whole, or is gone since the shares have begun. Run the command without "
             "--share, which makes it again and does what is left."
@@ -289,9 +293,9 @@ def _encode_rows(
     rejected = Rejected(file, work.max_bad_rows)
     tally = None if statistics is None else Tally()
     with (
-        checkpoints.create_runs(block.place, settings.shuffle, settings.block_bytes)
+        checkpoints.blocks.create_runs(block.place, settings.shuffle, settings.block_bytes)
         if settings.shuffle
-        else checkpoints.create_block(block.place)
+        else checkpoints.blocks.create_block(block.place)
     ) as writer:
         for rows in read:
             documents, encoded, compared = _encoded(rows.with_text(), file, encoder)

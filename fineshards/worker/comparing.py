@@ -19,16 +19,9 @@ from fineshards.curation.step import Keyed
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.candidates import join_pairs, more_candidates
+from fineshards.shards.tables.components import EDGE
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions
-from fineshards.shards.tables.marks import (
-    EDGE,
-    Records,
-    differs,
-    file_of,
-    mark_dtype,
-    positions,
-    row_of,
-)
+from fineshards.shards.tables.marks import Records, differs, file_of, mark_dtype, positions, row_of
 from fineshards.shards.tables.verdicts import (
     COMPARED,
     FIRSTS,
@@ -140,7 +133,7 @@ class Comparing(Marking):
 
         Returns (file, where the marks are, or the marks); with the rule `components`, (0, links).
         """
-        blocks = self._work.checkpoints.read_blocks(file)
+        blocks = self._work.checkpoints.discovered.read_blocks(file)
         if blocks is None:
             return []  # a file of an earlier generation
         found = self._stage.read_marks(file, 0, alike_type(self._keyed), COMPARED)
@@ -210,7 +203,7 @@ class Comparing(Marking):
     def _decisions(self, source: SourceFile) -> Decisions:
         """The decisions about a file, at least those before the step."""
         checkpoints, number = self._work.checkpoints, self._stage.number
-        blocks = checkpoints.read_blocks(source.index)
+        blocks = checkpoints.discovered.read_blocks(source.index)
         if blocks is None:
             return read_decisions(checkpoints.storage, source.index)
         of_blocks = (earlier_decisions(checkpoints, each, number, self._marked) for each in blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ class Judging:
         # By stage: what they read of the job's record is kept.
         self.marking = lru_cache(self._marking)
         self.comparing = lru_cache(self._comparing)
-        self._decisions = lru_cache(_FILES_KEPT)(self._read_decisions)
+        self._decisions = lru_cache(_FILES_KEPT)(partial(read_decisions, work.checkpoints.storage))
 
     @cached_property
     def curator(self) -> Curator:
@@ -146,7 +146,7 @@ class Judging:
     def write_decisions(self, file: int) -> list[MetadataFile]:
         """Writes a source file's decisions and scores, if any, and its keys, if they are kept."""
         checkpoints, last = self._work.checkpoints, self.curator.stages - 1
-        blocks = checkpoints.read_blocks(file) or []
+        blocks = checkpoints.discovered.read_blocks(file) or []
         tables, written = [], []
         for number in range(last + 1):
             stage = self._stage(number)
@@ -192,9 +192,6 @@ class Judging:
 
     def _stage(self, number: int) -> StageFiles:
         return StageFiles(self._work.checkpoints, number)
-
-    def _read_decisions(self, file: int) -> Decisions:
-        return read_decisions(self._work.checkpoints.storage, file)
 
     def _read_marked(self, number: int, file: int) -> pa.Table:
         return self._stage(number).marked(file)

@@ -14,15 +14,12 @@ from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.job.records import Block
 from fineshards.shards.tables.candidates import candidates, wanted_by
+from fineshards.shards.tables.components import EDGE, EDGE_MEMORY, components, edges
 from fineshards.shards.tables.decisions import SCHEMA
 from fineshards.shards.tables.marks import (
-    EDGE,
-    EDGE_MEMORY,
     Mask,
     Records,
     by_file,
-    components,
-    edges,
     file_of,
     first_dtype,
     firsts,
@@ -35,14 +32,7 @@ from fineshards.shards.tables.marks import (
     split,
     without_repeats,
 )
-from fineshards.shards.tables.verdicts import (
-    FIRSTS,
-    WANTED,
-    KeyFile,
-    Range,
-    StageFiles,
-    is_of,
-)
+from fineshards.shards.tables.verdicts import FIRSTS, WANTED, KeyFile, Range, StageFiles, is_of
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type

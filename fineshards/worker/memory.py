@@ -7,10 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 # The limits of a container's control group, of version 2 and of version 1.
-_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def machine_memory() -> int:

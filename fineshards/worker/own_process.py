@@ -17,10 +17,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
-_SENTENCES = {
-    signal.SIGINT: "interrupted.",
-    signal.SIGTERM: "terminated.",
-}
+_SENTENCES = {signal.SIGINT: "interrupted.", signal.SIGTERM: "terminated."}
 _resume = ""
 _alone = False
 

@@ -30,7 +30,7 @@ def check_rows(file: SourceFile, block: Block, read: ReadRows | None, work: Work
     if read.version == file.version:
         return
     now = replace(read, version=file.version)
-    if checkpoints.read_same(block) == now:
+    if checkpoints.discovered.read_same(block) == now:
         return
     found = RowHash()
     for _ in found.through(read_block(file, work.settings.columns, block)):
@@ -42,7 +42,7 @@ def check_rows(file: SourceFile, block: Block, read: ReadRows | None, work: Work
             f"finished. The file had {_described(file, read.version)}, now {file.described()}. "
             f"{_ADVICE}"
         )
-    checkpoints.write_same(block, now)
+    checkpoints.discovered.write_same(block, now)
 
 
 def same_blocks(
@@ -60,13 +60,13 @@ def same_blocks(
                 f"{file.path} changed since the job was launched: its blocks of rows are other "
                 f"ones. It had {_described(file, version)}, now {file.described()}. {_ADVICE}"
             )
-        work.checkpoints.write_blocks(file.index, blocks, file.version, again=True)
+        work.checkpoints.discovered.write_blocks(file.index, blocks, file.version, again=True)
     return blocks
 
 
 def _check_known(file: SourceFile, place: str, work: Work) -> None:
     """Raises InputError for a file of another time, of which no hash says what was read."""
-    if file.index in work.checkpoints.read_versions():
+    if file.index in work.checkpoints.discovered.read_versions():
         raise InputError(
             f"{place}: the file has the size but not the time or version that it had, and an "
             "earlier version of fineshards, which recorded no hash of the rows, began the job. Put "

@@ -19,7 +19,7 @@ from fineshards.errors import FineshardsError, OutputError
 from fineshards.exports.export_job import prepare, write_part
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.record import Export
-from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.seal import sealed
 from fineshards.storage.open import open_storage
 

@@ -89,8 +89,8 @@ class Files:
             # A bucket has a number where a block has that of its file.
             file, index = (number, 0) if folder == "buckets" else (0, number)
             block = TokenBlock(folder, file, index)
-            self.write(checkpoints.tokens_name(block, stream), ago, TOKENS * ITEM_BYTES)
-            self.write(checkpoints.documents_name(block, stream), ago)
+            self.write(checkpoints.blocks.tokens_name(block, stream), ago, TOKENS * ITEM_BYTES)
+            self.write(checkpoints.blocks.documents_name(block, stream), ago)
 
     def plan(self) -> None:
         self.launch.checkpoints.write_layout(Layout(TOKENS, 0, BLOCKS * TOKENS))

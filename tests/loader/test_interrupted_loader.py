@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from support.numbered_samples import Numbers, numbers, scalar_order
 from benchmarks.far_server import far_server
 from benchmarks.made_up_dataset import make_dataset, uneven
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
+from fineshards.cores import usable_cores
+from fineshards.printable import printable
 from fineshards.storage.open import open_storage
 
 LENGTH = 16
@@ -121,6 +125,24 @@ def test_an_exception_at_any_line_of_next_moves_the_loader_by_one_batch_or_none(
 def test_an_exception_at_any_instruction_of_next(folder: Path, ahead: int) -> None:
     make = makes(opened(folder), {"prefetch": ahead})
     assert interrupt_everywhere(make, 2, opcodes=True, locks=True) > 100
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_in_the_collector_leaves_the_tracer_alive() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    def collect_at_a_call() -> None:
+        gc.disable()
+        weakref.finalize(Cycle(), usable_cores)
+        held = [[number] for number in range(2000)]  # more than the collector waits for
+        gc.enable()
+        printable(str(len(held)))
+
+    interruption = Interruption(0)
+    interruption.call(collect_at_a_call)
+    assert interruption.raised
 
 
 @pytest.mark.cloud

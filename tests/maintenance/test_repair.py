@@ -24,7 +24,7 @@ from support.tokenizer_files import train
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 
 pytestmark = pytest.mark.growing
 

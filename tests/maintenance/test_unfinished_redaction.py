@@ -28,7 +28,7 @@ from fineshards.exports.export_options import ExportOptions
 from fineshards.job_status.status import StatusReader
 from fineshards.maintenance.rebuild import repair
 from fineshards.maintenance.redact import redact
-from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing

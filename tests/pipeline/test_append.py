@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from support.growing import (
+    KEYS,
     Row,
     append,
     build,
@@ -32,13 +31,6 @@ from fineshards.storage.open import open_storage
 pytestmark = pytest.mark.growing
 
 ROWS = made_up_rows(1, 120)
-KEYS: dict[str, Callable[[Row], str | None]] = {
-    "text": lambda row: row["text"],
-    "id": lambda row: row["id"],
-    "host": lambda row: row["url"] and urlsplit(row["url"]).hostname,
-    "row": lambda row: None,
-    "column:group": lambda row: row["group"] and str(row["group"]),
-}
 
 
 def expected_shards(parts: list[list[Row]], flags: dict[str, str]) -> dict[str, bytes]:

@@ -364,7 +364,7 @@ def test_one_of_two_appends_wins_while_the_other_writes_or_withdraws(
     """The second one looks at the first, which has finished nothing, and takes its place."""
     first, second = finished / "in/1.parquet", finished / "in/2.parquet"
     other = prepare_append(BuildConfig(output=dataset, input=first, append=True))
-    other.checkpoints.write_blocks(1, [])
+    other.checkpoints.discovered.write_blocks(1, [])
     looked = Checkpoints.has_finished_blocks
 
     def look(checkpoints: Checkpoints) -> bool:
@@ -405,14 +405,14 @@ def test_an_append_that_withdraws_late_leaves_the_next_one_alone(
         check()
         monkeypatch.undo()
         launches.append(prepare_append(second))
-        launches[0].checkpoints.write_blocks(1, [])
+        launches[0].checkpoints.discovered.write_blocks(1, [])
         deleted(storage, name)
 
     monkeypatch.setattr(LocalStorage, "delete_folder", delete_late)
     with pytest.raises(UsageError, match="was launched at the same time, and was faster"):
         withdraw(other)
     assert launches[0].checkpoints.job() == launches[0].job
-    assert launches[0].checkpoints.read_blocks(1) == []
+    assert launches[0].checkpoints.discovered.read_blocks(1) == []
 
 
 def test_the_end_of_a_job_keeps_the_checkpoints_of_the_append_after_it(
@@ -423,11 +423,11 @@ def test_the_end_of_a_job_keeps_the_checkpoints_of_the_append_after_it(
     storage = open_storage(str(dataset))
     job = Job.load(storage, 2)
     assert job is not None
-    kept = Checkpoints.of(storage, job).finished_blocks()
+    kept = Checkpoints.of(storage, job).blocks.finished_blocks()
     assert kept
     # The first command again: it is finished.
     build(dataset, finished / "in/0.parquet", *FLAGS)
-    assert Checkpoints.of(storage, job).finished_blocks() == kept
+    assert Checkpoints.of(storage, job).blocks.finished_blocks() == kept
 
 
 def test_kept_checkpoints_of_every_generation_belong_to_the_dataset(

@@ -104,13 +104,20 @@ def test_a_job_resumes_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample
     job = Job.load(open_storage(str(output)))
     assert job is not None
     checkpoints = Checkpoints.of(open_storage(str(output)), job)
-    blocks = [block for file in job.files for block in checkpoints.read_blocks(file.index) or []]
+    blocks = [
+        block
+        for file in job.files
+        for block in checkpoints.discovered.read_blocks(file.index) or []
+    ]
     assert len(blocks) > 1
     for block in blocks:
-        summary = checkpoints.read_summary(block.place)
+        summary = checkpoints.blocks.read_summary(block.place)
         assert summary is not None
-        assert checkpoints.finished_blocks()[block.file, block.index][0] == summary.counts.tokens
-        path = output / checkpoints.tokens_name(block.place)
+        assert (
+            checkpoints.blocks.finished_blocks()[block.file, block.index][0]
+            == summary.counts.tokens
+        )
+        path = output / checkpoints.blocks.tokens_name(block.place)
         assert path.stat().st_size == 2 * summary.counts.tokens
     expected = shards_in(dataset)
     (output / "metadata/manifest.json").unlink()
@@ -186,14 +193,14 @@ def test_an_id_that_does_not_fit_is_never_truncated(tmp_path: Path) -> None:
     sources = pa.table({"file": [0], "row": [0], "id": ["a"], "text_hash": [0]}).cast(schema)
 
     def write(*tokens: int) -> None:
-        with checkpoints.create_block(block) as writer:
+        with checkpoints.blocks.create_block(block) as writer:
             offsets = np.array([0, len(tokens)])
             flat = np.array(tokens, np.uint32)
             writer.append(Documents(flat, offsets, *sources.to_batches()))
 
     with pytest.raises(OutputError, match="the id 65536, which uint16 cannot hold"):
         write(1, 65_536)
-    name = tmp_path / checkpoints.tokens_name(block)
+    name = tmp_path / checkpoints.blocks.tokens_name(block)
     assert not name.exists()
     write(1, 65_535)
     assert np.fromfile(name, "<u2").tolist() == [1, 65_535]

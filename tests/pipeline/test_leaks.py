@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import apache_beam as beam
 import numpy as np
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 from support.build_here import build_here
 from support.damage import edit_manifest, edit_table
 from support.faulty_proxy import Proxy
+from support.growing import KEYS
 from support.oracle import ENCODING, side_of
 
 import fineshards
@@ -130,13 +130,6 @@ def made_up_rows(seed: int, count: int) -> list[Row]:
 
 
 FILES = [made_up_rows(1, 90), made_up_rows(2, 40)]
-KEYS: dict[str, Callable[[Row], str | None]] = {
-    "text": lambda row: row["text"],
-    "id": lambda row: row["id"],
-    "host": lambda row: row["url"] and urlsplit(row["url"]).hostname,
-    "row": lambda row: None,
-    "column:group": lambda row: row["group"] and str(row["group"]),
-}
 
 
 def write_files(folder: Path, files: list[list[Row]]) -> Path:

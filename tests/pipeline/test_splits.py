@@ -9,7 +9,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.build_here import build_here
 from support.damage import edit_table
+from support.growing import KEYS
 from support.oracle import ENCODING, oracle_by_document, shards_in, side_of
 
 import fineshards
@@ -139,14 +139,6 @@ def write_jsonl(path: Path, rows: list[Row]) -> None:
 
 FILES = [made_up_rows(1, 90), made_up_rows(2, 40), made_up_rows(3, 1)]
 FORMATS = {".parquet": write_parquet, ".jsonl.gz": write_jsonl}
-
-KEYS: dict[str, Callable[[Row], str | None]] = {
-    "text": lambda row: row["text"],
-    "id": lambda row: row["id"],
-    "host": lambda row: row["url"] and urlsplit(row["url"]).hostname,
-    "row": lambda row: None,
-    "column:group": lambda row: row["group"] and str(row["group"]),
-}
 
 
 @pytest.mark.long

@@ -55,7 +55,7 @@ def write_block(
 ) -> BlockSummary:
     """A block whose documents have the given lengths; every token is its index in the block."""
     rows = 0
-    with checkpoints.create_block(place) as writer:
+    with checkpoints.blocks.create_block(place) as writer:
         for lengths in batches:
             offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
             tokens = np.arange(writer.tokens, writer.tokens + offsets[-1], dtype=np.uint32)
@@ -79,7 +79,7 @@ def write_block(
 
 
 def test_a_block_that_was_never_written_is_not_finished(checkpoints: Checkpoints) -> None:
-    assert checkpoints.read_summary(PLACE) is None
+    assert checkpoints.blocks.read_summary(PLACE) is None
 
 
 @pytest.mark.parametrize("batches", [[], [[]], [[5]], [[1, 2], [3], [], [4, 1, 1]]])
@@ -88,25 +88,25 @@ def test_a_finished_block_is_found_with_its_summary(
 ) -> None:
     summary = write_block(checkpoints, batches)
     assert (summary.file, summary.index, summary.blocks) == (3, 12, 13)
-    assert checkpoints.read_summary(PLACE) == summary
-    assert checkpoints.read_summary(replace(PLACE, index=11)) is None
-    assert checkpoints.read_summary(replace(PLACE, file=4)) is None
+    assert checkpoints.blocks.read_summary(PLACE) == summary
+    assert checkpoints.blocks.read_summary(replace(PLACE, index=11)) is None
+    assert checkpoints.blocks.read_summary(replace(PLACE, file=4)) is None
     other_job = Checkpoints(checkpoints.storage, "another")
-    assert other_job.read_summary(PLACE) is None
-    content = checkpoints.storage.read_if_there(checkpoints.tokens_name(PLACE)) or b""
+    assert other_job.blocks.read_summary(PLACE) is None
+    content = checkpoints.storage.read_if_there(checkpoints.blocks.tokens_name(PLACE)) or b""
     assert content == np.arange(sum(map(sum, batches)), dtype="<u4").tobytes()
 
 
 def test_a_block_without_its_documents_is_not_finished(checkpoints: Checkpoints) -> None:
     write_block(checkpoints, [[5, 6]])
-    checkpoints.storage.delete(checkpoints.documents_name(PLACE))
-    assert checkpoints.read_summary(PLACE) is None
+    checkpoints.storage.delete(checkpoints.blocks.documents_name(PLACE))
+    assert checkpoints.blocks.read_summary(PLACE) is None
 
 
 def test_a_block_without_its_tokens_is_not_finished(checkpoints: Checkpoints) -> None:
     write_block(checkpoints, [[5, 6]])
-    checkpoints.storage.delete(checkpoints.tokens_name(PLACE))
-    assert checkpoints.read_summary(PLACE) is None
+    checkpoints.storage.delete(checkpoints.blocks.tokens_name(PLACE))
+    assert checkpoints.blocks.read_summary(PLACE) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 43, 45, 48])
@@ -114,12 +114,12 @@ def test_a_block_whose_tokens_have_another_size_is_not_finished(
     checkpoints: Checkpoints, size: int
 ) -> None:
     summary = write_block(checkpoints, [[5, 6]])
-    name = checkpoints.tokens_name(PLACE)
+    name = checkpoints.blocks.tokens_name(PLACE)
     content = checkpoints.storage.read(name)
     checkpoints.storage.write(name, (content + content)[:size])
-    assert checkpoints.read_summary(PLACE) is None
+    assert checkpoints.blocks.read_summary(PLACE) is None
     checkpoints.storage.write(name, content)
-    assert checkpoints.read_summary(PLACE) == summary
+    assert checkpoints.blocks.read_summary(PLACE) == summary
 
 
 @pytest.mark.parametrize("place", range(0, 44, 5))
@@ -127,31 +127,31 @@ def test_a_block_with_another_byte_among_its_tokens_is_not_finished(
     checkpoints: Checkpoints, place: int
 ) -> None:
     write_block(checkpoints, [[5, 6]])
-    name = checkpoints.tokens_name(PLACE)
+    name = checkpoints.blocks.tokens_name(PLACE)
     content = bytearray(checkpoints.storage.read(name))
     content[place] ^= 0x40
     checkpoints.storage.write(name, bytes(content))
-    assert checkpoints.read_summary(PLACE) is None
+    assert checkpoints.blocks.read_summary(PLACE) is None
 
 
 def test_a_block_whose_documents_were_cut_short_is_not_finished(checkpoints: Checkpoints) -> None:
     """A power cut leaves files that were not flushed shorter, or filled with zeros."""
     summary = write_block(checkpoints, [[5, 6]])
-    name = checkpoints.documents_name(PLACE)
+    name = checkpoints.blocks.documents_name(PLACE)
     content = checkpoints.storage.read(name)
     for size in (0, 3, 4, 8, len(content) // 2, len(content) - 1):
         for filler in (b"", b"\x00" * (len(content) - size)):
             checkpoints.storage.write(name, content[:size] + filler)
-            assert checkpoints.read_summary(PLACE) is None
+            assert checkpoints.blocks.read_summary(PLACE) is None
     checkpoints.storage.write(name, content)
-    assert checkpoints.read_summary(PLACE) == summary
+    assert checkpoints.blocks.read_summary(PLACE) == summary
 
 
 def test_a_block_with_another_byte_among_its_documents_is_not_finished(
     checkpoints: Checkpoints,
 ) -> None:
     write_block(checkpoints, [list(range(1, 200))])
-    name = checkpoints.documents_name(PLACE)
+    name = checkpoints.blocks.documents_name(PLACE)
     content = checkpoints.storage.read(name)
     metadata = pq.read_metadata(checkpoints.storage.path(name)).row_group(0)
     for number in range(metadata.num_columns):
@@ -161,7 +161,7 @@ def test_a_block_with_another_byte_among_its_documents_is_not_finished(
         changed = bytearray(content)
         changed[place] ^= 0x40
         checkpoints.storage.write(name, bytes(changed))
-        assert checkpoints.read_summary(PLACE) is None, column.path_in_schema
+        assert checkpoints.blocks.read_summary(PLACE) is None, column.path_in_schema
 
 
 @pytest.mark.parametrize(("documents", "tokens"), [(1, 3), (0, 3), (2, 4), (2, 2)])
@@ -169,7 +169,7 @@ def test_a_block_with_other_counts_than_its_content_is_an_error_and_not_finished
     checkpoints: Checkpoints, documents: int, tokens: int
 ) -> None:
     def write() -> None:
-        with checkpoints.create_block(PLACE) as writer:
+        with checkpoints.blocks.create_block(PLACE) as writer:
             flat, offsets = np.arange(3, dtype=np.uint32), np.array([0, 1, 3])
             writer.append(Documents(flat, offsets, sources_of([0, 1], ["a", "b"])))
             writer.finish(12, 13, Counts(rows=2, documents=documents, tokens=tokens))
@@ -179,14 +179,14 @@ def test_a_block_with_other_counts_than_its_content_is_an_error_and_not_finished
         match=rf"holds 2 documents and 3 tokens, expected {documents} and {tokens}\.",
     ):
         write()
-    assert checkpoints.read_summary(PLACE) is None
+    assert checkpoints.blocks.read_summary(PLACE) is None
     assert list(checkpoints.storage.entries("")) == []
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_an_exception_while_a_block_is_written_leaves_no_block(checkpoints: Checkpoints) -> None:
     def fail_halfway() -> None:
-        with checkpoints.create_block(PLACE) as writer:
+        with checkpoints.blocks.create_block(PLACE) as writer:
             tokens = np.arange(3, dtype=np.uint32)
             writer.append(Documents(tokens, np.array([0, 3]), sources_of([0], ["a"])))
             raise RuntimeError
@@ -194,7 +194,7 @@ def test_an_exception_while_a_block_is_written_leaves_no_block(checkpoints: Chec
     with pytest.raises(RuntimeError):
         fail_halfway()
     assert list(checkpoints.storage.entries("")) == []
-    assert checkpoints.read_summary(PLACE) is None
+    assert checkpoints.blocks.read_summary(PLACE) is None
 
 
 def test_a_full_disk_while_a_block_is_written_leaves_no_block(checkpoints: Checkpoints) -> None:
@@ -218,7 +218,7 @@ sources = pa.record_batch(columns, schema=source_schema(SplitRule(None, 0)))
 for limit, length in ((4_000_000, 1000), (40_000, 1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, 4_000_000))
     try:
-        with checkpoints.create_block(block) as writer:
+        with checkpoints.blocks.create_block(block) as writer:
             for _ in range(3):
                 tokens = np.zeros(2000 * length, np.uint32)
                 writer.append(Documents(tokens, np.arange(2001) * length, sources))
@@ -245,11 +245,11 @@ def test_finished_blocks_are_those_with_both_files(checkpoints: Checkpoints) -> 
     write_block(checkpoints, [[2]], replace(PLACE, index=13))
     write_block(checkpoints, [[]], replace(PLACE, file=100_000, index=123_456))
     write_block(checkpoints, [[9]], replace(PLACE, index=14))
-    checkpoints.storage.delete(checkpoints.documents_name(replace(PLACE, index=14)))
-    finished = checkpoints.finished_blocks()
+    checkpoints.storage.delete(checkpoints.blocks.documents_name(replace(PLACE, index=14)))
+    finished = checkpoints.blocks.finished_blocks()
     tokens = {key: tokens for key, (tokens, _) in finished.items()}
     assert tokens == {(3, 12): 11, (3, 13): 2, (100_000, 123_456): 0}
-    documents = os.stat(checkpoints.storage.path(checkpoints.documents_name(PLACE)))
+    documents = os.stat(checkpoints.storage.path(checkpoints.blocks.documents_name(PLACE)))
     assert finished[3, 12][1] == documents.st_mtime
 
 
@@ -273,27 +273,27 @@ def test_read_documents_gives_exactly_the_overlapping_rows(
             source = {"file": 3, "row": document * 10, "id": id_, "text_hash": document * 20}
             expected.append(row | source)
         offset += tokens
-    table = checkpoints.read_documents(PLACE, "all", start, stop)
+    table = checkpoints.blocks.read_documents(PLACE, "all", start, stop)
     assert table.schema.equals(documents_schema(NO_TEST))
     assert table.to_pylist() == expected
 
 
 def test_the_blocks_of_a_file_are_stored(checkpoints: Checkpoints) -> None:
-    assert checkpoints.read_blocks(3) is None
+    assert checkpoints.discovered.read_blocks(3) is None
     blocks = [replace(BLOCK, index=index) for index in range(13)]
-    checkpoints.write_blocks(3, blocks)
-    checkpoints.write_blocks(4, [])
-    assert checkpoints.read_blocks(3) == blocks
-    assert checkpoints.read_blocks(4) == []
-    assert checkpoints.read_blocks(5) is None
+    checkpoints.discovered.write_blocks(3, blocks)
+    checkpoints.discovered.write_blocks(4, [])
+    assert checkpoints.discovered.read_blocks(3) == blocks
+    assert checkpoints.discovered.read_blocks(4) == []
+    assert checkpoints.discovered.read_blocks(5) is None
 
 
 @pytest.mark.parametrize("stored", [b"{}", b'{"a": 1}', b"[1]", b"1", b"[[]]", b'[{"file": 3}]'])
 def test_what_is_json_but_no_record_is_not_stored(checkpoints: Checkpoints, stored: bytes) -> None:
     for name in ("files/00003.json", "blocks/00003-00012.json", "plan.json", "shards/a.json"):
         checkpoints.storage.write(f"{checkpoints.folder}/{name}", stored)
-    assert checkpoints.read_blocks(3) is None
-    assert checkpoints.read_runs(PLACE) is None
+    assert checkpoints.discovered.read_blocks(3) is None
+    assert checkpoints.blocks.read_runs(PLACE) is None
     assert checkpoints.read_layout() is None
     assert checkpoints.read_shard_record("train/a.npy") is None
 
@@ -301,8 +301,8 @@ def test_what_is_json_but_no_record_is_not_stored(checkpoints: Checkpoints, stor
 def test_a_part_of_a_files_blocks_is_not_stored(checkpoints: Checkpoints) -> None:
     blocks = [replace(BLOCK, index=index) for index in range(13)]
     for damaged in (blocks[:12], blocks[::-1], [replace(block, file=4) for block in blocks]):
-        checkpoints.write_blocks(3, damaged)
-        assert checkpoints.read_blocks(3) is None
+        checkpoints.discovered.write_blocks(3, damaged)
+        assert checkpoints.discovered.read_blocks(3) is None
 
 
 def test_the_first_finished_block_is_enough_to_know_that_there_is_one(
@@ -325,9 +325,9 @@ def test_files_without_the_name_of_a_block_are_skipped(checkpoints: Checkpoints)
     for name in ("x-y", "3", "00003", "00003-00012-1", "-"):
         for ending in ("tokens", "parquet"):
             checkpoints.storage.write(f"{checkpoints.folder}/blocks/{name}.{ending}", b"")
-    assert checkpoints.finished_blocks() == {}
+    assert checkpoints.blocks.finished_blocks() == {}
     write_block(checkpoints, [[2]])
-    assert [*checkpoints.finished_blocks()] == [(3, 12)]
+    assert [*checkpoints.blocks.finished_blocks()] == [(3, 12)]
 
 
 def test_the_layout_is_stored(checkpoints: Checkpoints) -> None:
@@ -359,4 +359,4 @@ def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(
 
 def test_missing_documents_are_an_output_error(checkpoints: Checkpoints) -> None:
     with pytest.raises(OutputError, match=r"00003-00012\.parquet cannot be read"):
-        checkpoints.read_documents(PLACE, "all", 0, 1)
+        checkpoints.blocks.read_documents(PLACE, "all", 0, 1)

@@ -105,7 +105,7 @@ def write_blocks(
     for number, blocks in enumerate(files):
         row, of_file = 0, []
         for index, lengths in enumerate(blocks):
-            with checkpoints.create_block(TokenBlock("blocks", number, index)) as writer:
+            with checkpoints.blocks.create_block(TokenBlock("blocks", number, index)) as writer:
                 offsets = np.array([0, *accumulate(lengths)], dtype=np.int64)
                 tokens = np.arange(position, position + sum(lengths), dtype=np.uint32)
                 rows = list(range(row, row + len(lengths)))
@@ -146,7 +146,7 @@ def test_document_tables_locate_every_token_and_every_document(
     for blocks in summaries:
         for summary in blocks:
             place = TokenBlock("blocks", summary.file, summary.index)
-            assert checkpoints.read_summary(place) == summary
+            assert checkpoints.blocks.read_summary(place) == summary
     plan = plan_stream([report_file(blocks) for blocks in summaries], shard_tokens, rule)
     pieces: dict[ShardKey, list[Piece]] = {}
     for blocks in summaries:
@@ -274,7 +274,7 @@ def test_a_token_block_cut_short_is_an_error_and_no_shard_is_written(
 ) -> None:
     checkpoints, pieces, layout = one_shard(tmp_path_factory)
     (key,) = layout.shard_keys()
-    name = checkpoints.tokens_name(TokenBlock("blocks", 0, 1))
+    name = checkpoints.blocks.tokens_name(TokenBlock("blocks", 0, 1))
     checkpoints.storage.write(name, checkpoints.storage.read(name)[:-4])
     with pytest.raises(FineshardsError, match=r"00000-00001\.tokens ended 4 bytes early"):
         write_shard(layout.shard(key), pieces, checkpoints, ["/in/0"])

@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError
-from fineshards.shards.tables import marks
+from fineshards.shards.tables.components import EDGE, MOST_EDGES, components, edges
 from fineshards.shards.tables.marks import (
     by_file,
-    components,
-    edges,
     external_positions,
     file_of,
     firsts,
@@ -302,12 +300,12 @@ def test_components_are_those_of_all_keys_however_they_are_partitioned(data: st.
     for entry in found:
         ranges.setdefault(entry[0][0] >> 61, []).append(entry)
     parts = data.draw(st.permutations([edges(packed(e, 64, False)) for e in ranges.values()]))
-    gathered = np.concatenate([np.empty(0, marks.EDGE), *parts, *parts[:1]])
+    gathered = np.concatenate([np.empty(0, EDGE), *parts, *parts[:1]])
     assert listed(components(gathered)) == expected_components(links)
 
 
 def edge_array(smallest: np.ndarray, member: np.ndarray) -> np.ndarray:
-    linked = np.empty(len(member), marks.EDGE)
+    linked = np.empty(len(member), EDGE)
     linked["smallest"], linked["member"] = smallest, member
     return linked
 
@@ -351,7 +349,7 @@ def test_too_many_edges_are_an_error_that_says_what_to_do() -> None:
     with pytest.raises(FineshardsError, match=r'^3 links .* at most 2\. Use rule = "earlier"'):
         components(linked, most=2)
     # Numbers of nodes are signed, of 32 bits.
-    assert 2 * marks.MOST_EDGES < 2**31
+    assert 2 * MOST_EDGES < 2**31
 
 
 def peak(run: Callable[[], object]) -> int:

@@ -51,7 +51,7 @@ def write_block(
     counts = Counts(rows=len(rows), documents=len(rows), tokens=sum(lengths))
     place = TokenBlock("blocks", file, index)
     # A run has 300 bytes at least, which are some documents.
-    with checkpoints.create_runs(place, SHUFFLE, 300, cells) as writer:
+    with checkpoints.blocks.create_runs(place, SHUFFLE, 300, cells) as writer:
         for at in range(0, len(rows), 4):
             some = {name: column[at : at + 4] for name, column in columns.items()}
             sources = pa.RecordBatch.from_pydict(some, schema=source_schema(RULE))
@@ -95,10 +95,10 @@ def sort(
             continue
         stream, place = RULE.streams[bucket.stream], TokenBlock("buckets", number, 0)
         tokens = np.frombuffer(
-            checkpoints.storage.read(checkpoints.tokens_name(place, stream)), np.uint32
+            checkpoints.storage.read(checkpoints.blocks.tokens_name(place, stream)), np.uint32
         ).tolist()
         table = pq.read_table(
-            checkpoints.storage.path(checkpoints.documents_name(place, stream))
+            checkpoints.storage.path(checkpoints.blocks.documents_name(place, stream))
         ).to_pylist()
         assert list(dict.fromkeys(tokens)) == [1000 * row["file"] + row["row"] for row in table]
         assert {row["id"] for row in table if row["row"] % 3 == 0} <= {None}
@@ -191,7 +191,7 @@ for index in range(blocks):
     sources = pa.record_batch(arrays, schema=schema)
     tokens = np.repeat(rows.astype(np.uint32), length)
     counts = Counts(rows=documents, documents=documents, tokens=len(tokens))
-    with checkpoints.create_runs(place, SHUFFLE, 1 << 40, cells) as writer:
+    with checkpoints.blocks.create_runs(place, SHUFFLE, 1 << 40, cells) as writer:
         writer.append(Documents(tokens, np.arange(documents + 1) * length, sources))
         summaries.append(writer.finish(index, blocks, counts))
 del tokens, sources, arrays, columns, rows, writer

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import feather, ipc
-from support.source_files import COLUMNS, blocks_of, describe, read_all
+from support.source_files import COLUMNS, STRINGS, blocks_of, describe, read_all
 
 from fineshards.errors import InputError
 from fineshards.shards.job.settings import Columns
@@ -101,17 +101,7 @@ def test_a_stream_is_one_block(tmp_path: Path, name: str) -> None:
     assert (block.blocks, block.bytes) == (1, path.stat().st_size)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pa.string(),
-        pa.large_string(),
-        pa.string_view(),
-        pa.dictionary(pa.int32(), pa.string()),
-        pa.dictionary(pa.int8(), pa.large_string()),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("kind", STRINGS, ids=str)
 def test_all_string_types_are_read(tmp_path: Path, kind: pa.DataType) -> None:
     column = pa.array(TEXTS, pa.string()).cast(kind)
     whole = pa.table({"x": [1] * len(TEXTS), "text": column, "id": column, "dump": column})

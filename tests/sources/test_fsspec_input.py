@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from support.fresh_interpreter import run_program
 from support.oracle import shards_in
 from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
-from support.source_files import COLUMNS, Read, add
+from support.source_files import COLUMNS, read_file
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
@@ -38,10 +38,7 @@ def find(*patterns: str) -> list[str]:
 
 
 def texts_of(file: SourceFile) -> list[str | None]:
-    found = Read([], [], {})
-    for block in discover_blocks(file, COLUMNS, 1):
-        add(found, read_block(file, COLUMNS, block))
-    return [text for _, text, _ in found.rows]
+    return [text for _, text, _ in read_file(file).rows]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from support.faulty_proxy import CUT_DOWNLOAD
 from support.fresh_interpreter import run_program
 from support.gcs_input import Stored
 from support.oracle import oracle, read_texts, shards_in
-from support.source_files import COLUMNS, Read, add
+from support.source_files import COLUMNS, Read, add, read_file
 
 from fineshards.cli.cli import main
 from fineshards.errors import InputError
@@ -38,15 +38,8 @@ LINES = b"".join(
 )
 
 
-def read(file: SourceFile, block_bytes: int = 1) -> Read:
-    found = Read([], [], {})
-    for block in discover_blocks(file, COLUMNS, block_bytes):
-        add(found, read_block(file, COLUMNS, block))
-    return found
-
-
 def texts_of(file: SourceFile) -> list[str | None]:
-    return [text for _, text, _ in read(file).rows]
+    return [text for _, text, _ in read_file(file).rows]
 
 
 # ---- reading

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.source_files import (
     COLUMNS,
+    STRINGS,
     blocks_of,
     describe,
     read_all,
@@ -127,17 +128,7 @@ def test_a_giant_row_group_next_to_small_ones(tmp_path: Path) -> None:
     assert read_all(path, 1_000).rows == rows_of(groups)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pa.string(),
-        pa.large_string(),
-        pa.string_view(),
-        pa.dictionary(pa.int32(), pa.string()),
-        pa.dictionary(pa.int8(), pa.large_string()),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("kind", STRINGS, ids=str)
 @pytest.mark.parametrize("block_bytes", [1, 10**9])
 def test_all_string_types_are_read(tmp_path: Path, kind: pa.DataType, block_bytes: int) -> None:
     texts = ["b", None, "", "a", "b", "naïve 中文 👩‍👩‍👧‍👦", None, "a\x00b", "\ufeff"]

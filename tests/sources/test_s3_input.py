@@ -17,14 +17,13 @@ from support.oracle import shards_in
 from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
 from support.s3_proxy import S3Proxy, faulty_s3
 from support.s3_server import client_variables
-from support.source_files import COLUMNS, Read, add
+from support.source_files import read_file
 
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files
-from fineshards.sources.reading import discover_blocks, read_block
 
 pytestmark = pytest.mark.cloud
 
@@ -45,10 +44,7 @@ def find(*patterns: str) -> list[str]:
 
 
 def texts_of(file: SourceFile) -> list[str | None]:
-    found = Read([], [], {})
-    for block in discover_blocks(file, COLUMNS, 1):
-        add(found, read_block(file, COLUMNS, block))
-    return [text for _, text, _ in found.rows]
+    return [text for _, text, _ in read_file(file).rows]
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from support.fresh_interpreter import run_program
 from support.oracle import shards_in
-from support.source_files import COLUMNS, Read, add
+from support.source_files import COLUMNS, Read, add, read_file
 from support.web_server import Web
 
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
@@ -49,16 +48,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fineshards.sources.places.http_files._FIND_SECONDS", 0.1)
 
 
-def read(file: SourceFile) -> Read:
-    found = Read([], [], {})
-    for block in discover_blocks(file, COLUMNS, 1):
-        add(found, read_block(file, COLUMNS, block))
-    return found
-
-
 def texts_of(url: str) -> list[str | None]:
     (file,) = find_files([url])
-    return [text for _, text, _ in read(file).rows]
+    return [text for _, text, _ in read_file(file).rows]
 
 
 def parquet_with_an_unused_column(path: Path) -> bytes:
@@ -116,7 +108,7 @@ def test_a_file_is_pinned_by_the_best_that_the_server_says(
     web.says = says
     (file,) = find_files([web.put("a.jsonl", LINES)])
     assert file.identity.startswith(kind)
-    assert [text for _, text, _ in read(file).rows] == TEXTS
+    assert [text for _, text, _ in read_file(file).rows] == TEXTS
 
 
 def test_the_format_is_that_of_the_path_and_not_of_the_query(web: Web) -> None:
@@ -129,7 +121,7 @@ def test_the_format_is_that_of_the_path_and_not_of_the_query(web: Web) -> None:
 
 def test_the_id_of_a_text_holds_no_query(web: Web) -> None:
     (file,) = find_files([web.put("note.txt", b"a text") + "?signature=secret"])
-    assert read(file).rows == [(0, "a text", "note.txt")]
+    assert read_file(file).rows == [(0, "a text", "note.txt")]
 
 
 def test_signs_in_a_query_are_no_wildcards(web: Web) -> None:
@@ -194,7 +186,7 @@ def test_a_server_without_ranges_is_refused(web: Web) -> None:
 def test_an_empty_file_is_empty(web: Web) -> None:
     for web.ranges in (True, False):
         (file,) = find_files([web.put("a.jsonl", b"")])
-        assert (file.size, read(file).rows) == (0, [])
+        assert (file.size, read_file(file).rows) == (0, [])
 
 
 def test_a_redirect_is_followed(web: Web) -> None:
@@ -243,7 +235,7 @@ def test_what_does_not_pass_is_an_error(web: Web) -> None:
     with pytest.raises(
         InputError, match=r"a\.jsonl cannot be read: the server answered 503\. Run the same"
     ):
-        read(file)
+        read_file(file)
     web.faults = [1000] * 1000
     with open_file(file) as opened, pytest.raises(InputError, match=r"cannot be read: .*1000"):
         opened.read()

@@ -23,7 +23,8 @@ from support.faulty_proxy import (
 )
 
 from fineshards.errors import OutputError
-from fineshards.shards.checkpoints import Checkpoints, beginnings
+from fineshards.shards.checkpoint_file import beginnings
+from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import Storage
@@ -249,7 +250,7 @@ def test_checkpoints_of_many_files_are_listed_and_read_side_by_side(
     checkpoints = Checkpoints(storage, "f" * 64)
     files = (0, 99, 100, 101, 999, 1000, 9999, 12_999)
     for file in files:
-        checkpoints.write_blocks(file, [Block(file, 0, 1, 0, 0, 0, bytes=9)])
+        checkpoints.discovered.write_blocks(file, [Block(file, 0, 1, 0, 0, 0, bytes=9)])
     folder = f"{checkpoints.folder}/files"
     found = list(storage.entries_by_beginning(folder, beginnings(13_000)))
     assert len(beginnings(13_000)) == 130
@@ -257,30 +258,32 @@ def test_checkpoints_of_many_files_are_listed_and_read_side_by_side(
     assert {entry.name: (entry.size, entry.modified) for entry in found} == by_name
     assert len(found) == len(files)
 
-    read = checkpoints.read_new_blocks([0, 1])
+    read = checkpoints.discovered.read_new_blocks([0, 1])
     assert {file: blocks[0].file for file, blocks in read.items()} == {n: n for n in files[1:]}
     before = len(cloud.requests)
-    assert checkpoints.read_new_blocks(files) == {}
+    assert checkpoints.discovered.read_new_blocks(files) == {}
     assert len(cloud.requests) == before + 1
     if cloud.scheme == "gs":
         assert cloud.count("fields=items") > 130
 
     for part in (0, 0, 9, 12):  # one of them again
         own = {n: blocks for n, blocks in read.items() if n // 1000 == part}
-        checkpoints.write_blocks_together(part, own)
+        checkpoints.discovered.write_blocks_together(part, own, lambda file: None)
     before = len(cloud.requests)
-    assert checkpoints.read_new_blocks([0, 1]) == read
+    assert checkpoints.discovered.read_new_blocks([0, 1]) == read
     asked = [request.line for request in cloud.requests[before:]]
     assert len(asked) == 1 + 3 + 1  # the names, the parts, and 1000, which is in none
     storage.delete(f"{folder}/00000-00999.json")
     storage.write(f"{folder}/00000-00999.json", b'{"99": [[99, 1, 1, 0, 0, 0, 9]]}')
-    assert checkpoints.read_new_blocks([0, 1]) == read, "a part that holds other blocks"
+    assert checkpoints.discovered.read_new_blocks([0, 1]) == read, "a part that holds other blocks"
 
 
 def test_a_replaced_job_stores_no_blocks_together(storage: Storage) -> None:
     checkpoints = Checkpoints(storage, "f" * 64)
     with pytest.raises(OutputError, match="no job record any more"):
-        checkpoints.write_blocks_together(0, {3: [Block(3, 0, 1, 0, 0, 0, bytes=9)]})
+        checkpoints.discovered.write_blocks_together(
+            0, {3: [Block(3, 0, 1, 0, 0, 0, bytes=9)]}, checkpoints.stop_if_replaced
+        )
     assert list(storage.entries("checkpoints")) == []
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from fineshards.cli.cli import main
@@ -18,7 +18,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 from fineshards.verification.verify import verify
 from support import crash_driver
-from support.crash_driver import child, kill_before_operation
+from support.crash_driver import child, is_killed
 from support.encoding import build_inherited_encoder
 from support.growing import content_of, tokens_in
 
@@ -61,15 +61,8 @@ def run(scratch: Path, first: int, step: int, flags: list[str]) -> None:
         dataset = scratch / f"crash-{number}"
         shutil.copytree(finished, dataset)
         command = ["append", str(dataset), *flags]
-
-        def crash(number: int = number, command: list[str] = command) -> int:
-            kill_before_operation(number)
-            return main(command)
-
-        status = child(crash)
-        if status == 0:
+        if not is_killed(number, partial(main, command)):
             break
-        assert status == -signal.SIGKILL, f"the append ended with {status}"
         report = scratch / "report.json"
         report.write_text('["the reader died"]')
 

@@ -64,6 +64,20 @@ def kill_before_operation(number: int) -> None:
         setattr(os, name, wrap(getattr(os, name)))
 
 
+def is_killed(
+    number: int, action: Callable[[], int], kill: Callable[[int], None] = kill_before_operation
+) -> bool:
+    """Whether an action in a forked process is killed before operation `number`, or had fewer."""
+
+    def crash() -> int:
+        kill(number)
+        return action()
+
+    status = child(crash)
+    assert status in (0, -signal.SIGKILL), f"the command ended with {status}"
+    return status != 0
+
+
 def count_encoded_documents(log: Path) -> None:
     """Makes the encoder log the number of documents of each call, without the golden texts."""
 
@@ -86,10 +100,10 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         inodes = {name: os.stat(storage.path(name)).st_ino for name in names}
         return manifest.totals()["documents"], inodes
     checkpoints = Checkpoints.of(storage, job)
-    read = checkpoints.read_runs if job.settings.shuffle else checkpoints.read_summary
+    read = checkpoints.blocks.read_runs if job.settings.shuffle else checkpoints.blocks.read_summary
     documents = 0
     for file in job.files:
-        for block in checkpoints.read_blocks(file.index) or []:
+        for block in checkpoints.discovered.read_blocks(file.index) or []:
             summary = read(block.place)
             documents += summary.counts.documents if summary else 0
     shards = {}
@@ -123,14 +137,8 @@ def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, A
     """Kills a build before operation `number` and resumes it. None if the build had fewer."""
     command = ["build", "--output", str(output), *flags]
 
-    def crash() -> int:
-        kill_before_operation(number)
-        return main(command)
-
-    status = child(crash)
-    if status == 0:
+    if not is_killed(number, lambda: main(command)):
         return None
-    assert status == -signal.SIGKILL, f"the build ended with {status}"
     documents, shards = finished_work(output)
     buckets = finished_buckets(output)
     visible = split_folders(output)

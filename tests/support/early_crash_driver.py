@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from fineshards.cli.cli import main
-from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.verification.verify import verify
 from fineshards.worker import own_process
-from support.crash_driver import child, count_encoded_documents, finished_work, split_folders
+from support.crash_driver import (
+    child,
+    count_encoded_documents,
+    finished_work,
+    is_killed,
+    split_folders,
+)
 from support.encoding import build_inherited_encoder
 from support.growing import content_of
 
@@ -53,15 +59,8 @@ def _run(command: list[str]) -> int:
 
 def crash_and_resume(folder: Path, command: list[str], number: int) -> dict[str, Any] | None:
     """Kills a command before operation `number` and resumes it. None if it had fewer."""
-
-    def crash() -> int:
-        kill_all_before_operation(number)
-        return _run(command)
-
-    status = child(crash)
-    if status == 0:
+    if not is_killed(number, lambda: _run(command), kill_all_before_operation):
         return None
-    assert status == -signal.SIGKILL, f"the command ended with {status}"
     documents, shards = finished_work(folder)
     records = [path.stem for path in folder.glob("checkpoints/*/shards/*.json")]
     dropped = [path.name for path in folder.glob("checkpoints/*/blocks/*.written.json")]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,19 @@ import pyarrow.parquet as pq
 
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
-from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.storage.open import open_storage
 from support.oracle import files_in
 
 Row = dict[str, Any]
+# What splits documents, by --split_key.
+KEYS: dict[str, Callable[[Row], str | None]] = {
+    "text": lambda row: row["text"],
+    "id": lambda row: row["id"],
+    "host": lambda row: row["url"] and urlsplit(row["url"]).hostname,
+    "row": lambda row: None,
+    "column:group": lambda row: row["group"] and str(row["group"]),
+}
 SCHEMA = pa.schema(
     [("text", pa.string()), ("id", pa.string()), ("url", pa.string()), ("group", pa.int64())]
 )

@@ -49,8 +49,10 @@ class Interruption:
 
     def call(self, action: Callable[[], Any]) -> Any:
         """What an action returns; None if it was interrupted."""
-        before = sys.gettrace()
-        sys.settrace(self._trace)
+        # Held until the end. CPython 3.11 makes a frame for the tracer with a borrowed reference to
+        # it. If the collector runs meanwhile, and we interrupt what that calls, the tracer is gone.
+        before, tracer = sys.gettrace(), self._trace
+        sys.settrace(tracer)
         try:
             return action()
         except Interrupted:

@@ -16,6 +16,10 @@ from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 
 COLUMNS = Columns("text", "id", id_required=False)
+STRINGS = (
+    *(pa.string(), pa.large_string(), pa.string_view()),
+    *(pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_string())),
+)
 
 
 @dataclass
@@ -47,7 +51,11 @@ def blocks_of(path: Path, block_bytes: int = 1, columns: Columns = COLUMNS) -> l
 
 def read_all(path: Path, block_bytes: int = 1, columns: Columns = COLUMNS) -> Read:
     """Reads all blocks of a file in order."""
-    file = describe(path)
+    return read_file(describe(path), block_bytes, columns)
+
+
+def read_file(file: SourceFile, block_bytes: int = 1, columns: Columns = COLUMNS) -> Read:
+    """As `read_all`, of a file that was found."""
     read = Read([], [], {})
     for block in discover_blocks(file, columns, block_bytes):
         add(read, read_block(file, columns, block))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from support.crash_driver import (
     child,
     count_encoded_documents,
     finished_work,
-    kill_before_operation,
+    is_killed,
 )
 from support.encoding import build_inherited_encoder
 from support.oracle import files_in
@@ -48,15 +47,8 @@ def run(scratch: Path, step: int, command: list[str]) -> None:
         if (scratch / "before").exists():
             shutil.copytree(scratch / "before", output)
         set_times(scratch / "in", 1)
-
-        def crash(number: int = number) -> int:
-            kill_before_operation(number)
-            return main(command)
-
-        status = child(crash)
-        if status == 0:
+        if not is_killed(number, lambda: main(command)):
             break
-        assert status == -signal.SIGKILL, f"the command ended with {status}"
         documents, _ = finished_work(output)
         log.unlink(missing_ok=True)
 

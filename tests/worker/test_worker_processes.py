@@ -64,7 +64,7 @@ def test_workers_begin_before_anyone_asks_for_their_results(sample: Path, tmp_pa
     launch = prepare(config)
     work = Work.of(launch.checkpoints, launch.job, config)
     with Pool(work, 1, launch.job.files):
-        wait_until(lambda: len(launch.checkpoints.finished_blocks()) == 5)
+        wait_until(lambda: len(launch.checkpoints.blocks.finished_blocks()) == 5)
 
 
 @pytest.mark.long

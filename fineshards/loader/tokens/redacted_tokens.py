@@ -12,7 +12,7 @@ from fineshards.loader.boundaries import Bools
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.job import Job, job_name, load_redaction
-from fineshards.shards.job.manifest import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.manifest_part import ManifestPart
 
 

@@ -10,7 +10,8 @@ from fineshards.errors import OutputError
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.shards.job.job import job_name
-from fineshards.shards.job.manifest import MANIFEST_NAME, Manifest
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.storage.base import READ_AHEAD
 
 

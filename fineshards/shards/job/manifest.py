@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from fineshards.errors import FineshardsError, OutputError, clipped
 from fineshards.shards import npy
@@ -23,6 +23,7 @@ from fineshards.shards.job.content import content_fingerprint
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest_fields import manifest_fields
+from fineshards.shards.job.manifest_file import MANIFEST_NAME, load_generation, unfinished
 from fineshards.shards.job.records import (
     JSON_ERRORS,
     Leaks,
@@ -37,9 +38,6 @@ from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout, files_of
 from fineshards.storage.base import Storage
 
-MANIFEST_NAME = "metadata/manifest.json"
-# What the folder of a finished export has instead.
-EXPORT_NAME = "export.json"
 MANIFEST_VERSION = 3
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
@@ -152,21 +150,10 @@ class Manifest:
         metadata: Iterable[MetadataFile],
         leaks: Leaks | None = None,
     ) -> Manifest:
-        """The manifest of a job from all its records.
+        """The manifest of a job, from its records and those of its files, in any order.
 
-        Args:
-            job: The job.
-            layout: How the splits are cut into shards.
-            records: The records of all shards, in any order.
-            reports: The reports of the source files that have blocks, in any order.
-            metadata: The files in `metadata/`, without document tables, in any order.
-            leaks: Documents whose text is in both splits; None where there can be none.
-
-        Returns:
-            The manifest.
-
-        Raises:
-            FineshardsError: If the records contradict each other.
+        reports: of the source files that have blocks. metadata: without document tables. leaks:
+        None where there can be none. Raises FineshardsError if they contradict each other.
         """
         by_file = {report.file: report for report in reports}
         nothing = Sums(0, 0) if job.settings.split.by_document else None
@@ -278,11 +265,7 @@ class Manifest:
         return {"blocks": blocks} | Counts.sum_numbers(report.counts for report in self.reports)
 
     def counts(self) -> Counts:
-        """The counts of all source files together, including labels.
-
-        Returns:
-            The sum of the files' counts.
-        """
+        """The counts of all source files together, including labels."""
         return Counts.total(report.counts for report in self.reports)
 
     def to_json(self) -> dict[str, Any]:
@@ -330,7 +313,7 @@ class Manifest:
                 _file_json(file, report)
                 for file, report in zip(self.files, self.reports, strict=True)
             ),
-            "shards": (_without_none(to_fields(shard) | _names(shard)) for shard in self.shards),
+            "shards": map(_shard_json, self.shards),
             "metadata": map(to_fields, self.metadata),
         }
         if self.version < 3:
@@ -338,28 +321,20 @@ class Manifest:
         return version_1.manifest_json(content) if self.version == 1 else content
 
     def to_bytes(self) -> bytes:
-        """The content of the file: the JSON, closed by the checksum of all that is before it.
+        """The content of the file, as `save` writes it: the JSON, closed by a checksum.
 
-        Returns:
-            What `save` writes. The last line but one is `"crc32c"`: the CRC-32C of the bytes
-            before that line, as Cloud Storage writes it. Version 1 has none.
+        The last line but one is `"crc32c"`: the CRC-32C of the bytes before that line, as Cloud
+        Storage writes it. Version 1 has none.
         """
         if self.version == 1:
             return json.dumps(self.to_json(), indent=1).encode()
         return sealed(self._content())
 
     def save(self, storage: Storage, before: Manifest | None = None) -> str:
-        """Writes the manifest to an output folder.
+        """Writes the manifest to an output folder; returns the name of the file.
 
-        Args:
-            storage: The output folder.
-            before: The manifest of the generation before; None for the first one.
-
-        Returns:
-            The name of the file, `metadata/manifest.json`.
-
-        Raises:
-            OutputError: If the file cannot be written.
+        before: the manifest of the generation before; None for the first one. Raises OutputError if
+        the file cannot be written.
         """
         content, over = self.to_bytes(), None
         if before is not None:
@@ -377,14 +352,7 @@ class Manifest:
         return MANIFEST_NAME
 
     def keep(self, storage: Storage) -> None:
-        """Keeps a copy of the manifest under its generation's name, before there is a later one.
-
-        Args:
-            storage: The output folder.
-
-        Raises:
-            OutputError: If the file cannot be written.
-        """
+        """Keeps a copy under the name of its generation, before there is a later one."""
         storage.write(kept_name(self.generation), self.to_bytes())
 
     @classmethod
@@ -406,18 +374,9 @@ class Manifest:
 
     @classmethod
     def load_finished(cls, storage: Storage, generation: int | None = None) -> Manifest:
-        """Reads the manifest of a finished dataset, and checks its numbers against each other.
+        """As `load`, but checks the numbers against each other, and that there is a manifest.
 
-        Args:
-            storage: The output folder.
-            generation: Which one, from 1. Default: the latest.
-
-        Returns:
-            The manifest.
-
-        Raises:
-            OutputError: If the dataset is not finished, or its manifest is damaged, or if there is
-                no such generation.
+        Raises OutputError if the dataset is not finished, or its manifest is damaged.
         """
         manifest = cls.load(storage, generation)
         if manifest is None:
@@ -434,17 +393,9 @@ class Manifest:
 
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Manifest:
-        """Reads the content of `metadata/manifest.json`; whether it adds up is not checked.
+        """The manifest in a file's content, read at `path`; whether it adds up is not checked.
 
-        Args:
-            stored: The content.
-            path: Where it was read, for the message.
-
-        Returns:
-            The manifest.
-
-        Raises:
-            OutputError: If the content is not a manifest of a known version.
+        Raises OutputError if the content is not a manifest of a known version.
         """
         try:
             content = json.loads(stored)
@@ -460,79 +411,10 @@ class Manifest:
             ) from error
 
 
-class _Numbered(Protocol):
-    @property
-    def generation(self) -> int: ...
-
-
-_Parsed = TypeVar("_Parsed", bound=_Numbered)
-
-
-def load_generation(
-    storage: Storage, generation: int | None, parse: Callable[[bytes, str], _Parsed]
-) -> _Parsed | None:
-    """As `Manifest.load`. parse: reads a manifest from its content and its path."""
-    stored = storage.read_if_there(MANIFEST_NAME)
-    if stored is None:
-        return None
-    latest = parse(stored, storage.path(MANIFEST_NAME))
-    name, kept = kept_name(latest.generation), None
-    # A copy that is damaged is for verify to name, and one may not be allowed to look for it.
-    with suppress(OutputError):
-        if storage.size(name) not in (None, len(stored)):
-            kept = parse(storage.read(name), storage.path(name))
-    if kept is not None:
-        _refuse_mixed_up(storage, name, kept, latest.generation)
-    if generation is None or generation == latest.generation:
-        return latest
-    if not 1 <= generation <= latest.generation:
-        raise OutputError(no_generation(storage, generation, latest.generation))
-    name = kept_name(generation)
-    found = parse(storage.read(name), storage.path(name))
-    _refuse_mixed_up(storage, name, found, generation)
-    return found
-
-
-def no_generation(storage: Storage, generation: int, latest: int) -> str:
-    """The message for a generation that the dataset, whose last is `latest`, does not have."""
-    there = "one" if latest == 1 else f"1 to {latest}"
-    return f"{storage.root} has no generation {generation}: it has {there}."
-
-
-def _refuse_mixed_up(storage: Storage, name: str, found: _Numbered, generation: int) -> None:
-    """Raises OutputError for a kept manifest of another generation than its name says."""
-    if found.generation != generation:
-        raise OutputError(
-            f"{storage.path(name)} is the manifest of generation {found.generation}, expected that "
-            f"of generation {generation}, so no one can tell which {MANIFEST_NAME} is. Copy the "
-            "manifests of the dataset again."
-        )
-
-
-def _names(shard: ShardRecord) -> dict[str, str | None]:
-    """The other files of a shard; None for one that it does not have."""
+def _shard_json(shard: ShardRecord) -> dict[str, Any]:
     _, table, mask = files_of(shard.name)
-    return {
-        "document_table": table,
-        "loss_mask": None if shard.mask_bytes is None else mask,
-    }
-
-
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def unfinished(storage: Storage) -> str:
-    """The message for an output folder without a manifest."""
-    if storage.size(EXPORT_NAME) is not None:
-        return (
-            f"{storage.root} is an export, not a dataset: {EXPORT_NAME} says of what. Give the "
-            "folder of the dataset that it was made of. fineshards verify checks an export."
-        )
-    return (
-        f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. Check the path. If "
-        "a build was interrupted, run it again to finish it; fineshards status shows its progress."
-    )
+    names = {"document_table": table, "loss_mask": None if shard.mask_bytes is None else mask}
+    return {name: value for name, value in (to_fields(shard) | names).items() if value is not None}
 
 
 def _installed(packages: Iterable[str]) -> dict[str, str]:

@@ -15,12 +15,8 @@ from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.job.content import content_fingerprint, fingerprint_of_lines
 from fineshards.shards.job.generations import Generation
-from fineshards.shards.job.manifest import (
-    MANIFEST_VERSION,
-    Manifest,
-    load_generation,
-    unfinished,
-)
+from fineshards.shards.job.manifest import MANIFEST_VERSION, Manifest
+from fineshards.shards.job.manifest_file import load_generation, unfinished
 from fineshards.shards.job.records import JSON_ERRORS, from_fields
 from fineshards.shards.job.seal import seal_holds
 from fineshards.shards.job.settings import Settings, settings_from_json

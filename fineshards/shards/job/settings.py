@@ -240,11 +240,7 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         Settings,
         fields,
         columns=_columns_from_json(fields["columns"]),
-        tokenizer=from_fields(
-            Tokenizer,
-            fields["tokenizer"],
-            special_tokens=specials,
-        ),
+        tokenizer=from_fields(Tokenizer, fields["tokenizer"], special_tokens=specials),
         split=_rule_from_json(fields["split"]),
         shuffle=_shuffle_from_json(fields.get("shuffle")),
         recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,

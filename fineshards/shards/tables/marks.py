@@ -11,9 +11,6 @@ A key that very many documents have, such as that of an empty text, is not compa
 `without_repeats` leaves a few per block, `firsts` finds the first of all, and `repeats` marks the
 others where the block is.
 
-Documents that are linked in several steps form a component: `edges` instead of `mark` for a range,
-then `components` over the edges of all ranges.
-
 A position is the order of the stream in 64 bits. A document of the job has the top bit, then its
 file in 23 bits and its row in 40. An entry of an index, for example of another dataset, has the
 number of the index in these 23 bits, and its own number in the 40. It has no top bit: it comes
@@ -34,9 +31,6 @@ ROWS = 1 << 40
 _ROW_BITS = np.uint64(40)
 _OF_THE_JOB = np.uint64(1 << 63)
 
-# Edges that `components` takes: 43 GB with what they are made into. Each takes so many bytes.
-MOST_EDGES = 400_000_000
-EDGE_MEMORY = 107
 
 # Records of one key that a block sends to be compared.
 MOST_ALIKE = 4
@@ -45,9 +39,6 @@ Positions = npt.NDArray[np.uint64]
 # A structured array: of `key_dtype`, `mark_dtype` or `EDGE`.
 Records = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
-
-# A link between two documents that share a key, of which `smallest` is the first that has it.
-EDGE = np.dtype([("smallest", "<u8"), ("member", "<u8")])
 
 
 def key_dtype(bits: int, spans: bool = False) -> np.dtype[np.void]:
@@ -96,10 +87,7 @@ def external_positions(index: int, entries: npt.NDArray[np.int64]) -> Positions:
 
 def _numbered(group: str, number: int, item: str, items: npt.NDArray[np.int64]) -> Positions:
     """Positions without the top bit."""
-    for name, highest, most in (
-        (group, number, FILES),
-        (item, int(items.max(initial=0)), ROWS),
-    ):
+    for name, highest, most in ((group, number, FILES), (item, int(items.max(initial=0)), ROWS)):
         if highest >= most:
             raise FineshardsError(
                 f"{name} number {highest:,} is too high for deduplication, which can number "
@@ -126,9 +114,7 @@ def is_external(positions: Positions) -> Mask:
 
 
 def key_records(
-    keys: npt.NDArray[np.uint64],
-    positions: Positions,
-    spans: npt.NDArray[np.uint32] | None = None,
+    keys: npt.NDArray[np.uint64], positions: Positions, spans: npt.NDArray[np.uint32] | None = None
 ) -> Records:
     """Records of keys, sorted by key, position and span.
 
@@ -185,7 +171,7 @@ def mark(records: Records, only_external: bool = False) -> Records:
     """
     spans = "span" in (records.dtype.names or ())
     at, starts = repeated(records)
-    position, witness = _with_first(records, at, starts)
+    position, witness = with_first(records, at, starts)
     marked = position != witness
     if spans:
         # Of the records at the first position, the one with the smallest span is the first.
@@ -318,71 +304,6 @@ def by_file(marks: Records) -> Iterator[tuple[int, Records]]:
         yield int(files[start]), marks[start:end]
 
 
-def edges(records: Records) -> Records:
-    """Links each document to the first one that has one of its keys; edges sorted by member.
-
-    records: as of `mark`, without spans. Entries of an index are members too: they may link
-    documents. Memory is that of `mark`.
-    """
-    if "span" in (records.dtype.names or ()):
-        raise ValueError("records of spans: components are those of documents")
-    at, starts = repeated(records)
-    member, smallest = _with_first(records, at, starts)
-    linked = member != smallest
-    found = np.empty(np.count_nonzero(linked), EDGE)
-    found["smallest"], found["member"] = smallest[linked], member[linked]
-    found = found[np.lexsort((found["smallest"], found["member"]))]
-    return found[differs(found["member"]) | differs(found["smallest"])]
-
-
-def components(edges: Records, most: int = MOST_EDGES) -> Records:
-    """Marks all documents of each connected component but the one with the smallest position.
-
-    edges: of all ranges of keys, in any order; the same one may come twice. Marks are sorted by
-    position; the witness is the smallest position of the component. Entries of an index are never
-    marked. At the peak, 91 bytes per edge beside the edges.
-
-    Raises FineshardsError, and never stops early, if there are more edges than `most`.
-    """
-    if len(edges) > most:
-        raise FineshardsError(
-            f"{len(edges):,} links between documents, and components are found among at most "
-            f'{most:,}. Use rule = "earlier", which has no such limit, or deduplicate parts of the '
-            "input in jobs of their own."
-        )
-    # A component is the same with its documents numbered without gaps, in the order of positions.
-    nodes = np.concatenate([edges["smallest"], edges["member"]])
-    nodes.sort()
-    nodes = nodes[differs(nodes)]
-    labels = _labels(len(nodes), *(_numbers(nodes, edges[name]) for name in ("smallest", "member")))
-    # Of several values for one label, the one that is assigned last stays: that of the first node.
-    smallest = np.empty(len(nodes), np.uint64)
-    smallest[labels[::-1]] = nodes[::-1]
-    witness = smallest[labels]
-    marked = (nodes != witness) & ~is_external(nodes)
-    marks = np.empty(np.count_nonzero(marked), mark_dtype())
-    marks["position"], marks["witness"] = nodes[marked], witness[marked]
-    return marks
-
-
-def _numbers(nodes: Positions, positions: Positions) -> npt.NDArray[np.int32]:
-    """The number of each position among all nodes."""
-    return np.searchsorted(nodes, positions).astype(np.int32)
-
-
-def _labels(
-    nodes: int, left: npt.NDArray[np.int32], right: npt.NDArray[np.int32]
-) -> npt.NDArray[np.int32]:
-    """A number per node that is the same within a component; below the number of nodes."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    # scipy would convert another type to this one.
-    linked = coo_array((np.ones(len(left)), (left, right)), shape=(nodes, nodes))
-    labels: npt.NDArray[np.int32] = connected_components(linked.tocsr(), directed=False)[1]
-    return labels
-
-
 def repeated(records: Records) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Indices of the records that share their key with others, grouped by key, and group starts."""
     halves = _halves(records["key"])
@@ -403,7 +324,7 @@ def repeated(records: Records) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
     return order[~alone], np.flatnonzero(new[~alone])
 
 
-def _with_first(
+def with_first(
     records: Records, at: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
 ) -> tuple[Positions, Positions]:
     """The positions of grouped records, and the smallest position of each one's group."""

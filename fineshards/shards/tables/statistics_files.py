@@ -67,7 +67,7 @@ class StatisticsFiles:
         recipe = self._settings.recipe
         stages = 0 if recipe is None else len(recipe.keyed) + 1
         tables = []
-        for block in self._checkpoints.read_blocks(file) or []:
+        for block in self._checkpoints.discovered.read_blocks(file) or []:
             name = self._block_name(block)
             tables.append(from_bytes(self._storage.read(name), self._storage.path(name), COUNTS))
             for number in range(stages):

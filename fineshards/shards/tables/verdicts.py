@@ -36,7 +36,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.errors import OutputError
-from fineshards.shards.checkpoints import Checkpoints, beginnings, block_of
+from fineshards.shards.checkpoint_file import beginnings, block_of, is_whole
+from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import JSON_ERRORS, Block, ReadRows, SourceFile
 from fineshards.shards.tables import scores as score_tables
 from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
@@ -134,7 +135,7 @@ class StageFiles:
         if key_type is None:
             return count
         size, checksum = count * key_type.itemsize, int(metadata[b"crc32c"])
-        return count if self._checkpoints.is_whole(self.keys_file(block), size, checksum) else None
+        return count if is_whole(self._storage, self.keys_file(block), size, checksum) else None
 
     def read_rows(self, block: Block) -> ReadRows | None:
         """The rows that were judged; None in jobs of earlier versions."""
@@ -187,7 +188,7 @@ class StageFiles:
         try:
             record = json.loads(self._storage.read_if_there(f"{name}.json") or b"{}")
             count, checksum = record["count"], record["crc32c"]
-            whole = self._checkpoints.is_whole(f"{name}.keys", count * key_type.itemsize, checksum)
+            whole = is_whole(self._storage, f"{name}.keys", count * key_type.itemsize, checksum)
         except JSON_ERRORS:
             return None
         return KeyFile(f"{name}.keys", count) if whole else None
@@ -281,10 +282,7 @@ class StageFiles:
 
 
 def earlier_decisions(
-    checkpoints: Checkpoints,
-    block: Block,
-    stage: int,
-    marked: Callable[[int, int], pa.Table],
+    checkpoints: Checkpoints, block: Block, stage: int, marked: Callable[[int, int], pa.Table]
 ) -> Decisions:
     """The decisions about a block's rows before a stage.
 

@@ -12,16 +12,11 @@ import pyarrow as pa
 
 from fineshards.chat.conversation import BadConversation
 from fineshards.errors import InputError
-from fineshards.shards.job.manifest import EXPORT_NAME
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
-from fineshards.sources.compression import (
-    check_beginning,
-    explained,
-    open_text,
-    read_lines,
-)
+from fineshards.sources.compression import check_beginning, explained, open_text, read_lines
 from fineshards.sources.formats.conversations import choose_column, conversation_text, text_columns
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows, joined_texts
 

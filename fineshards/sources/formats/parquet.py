@@ -90,9 +90,7 @@ def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> 
     parquet = open_source(file, opened, _READ_BUFFER)
     check_columns(file, parquet.schema_arrow, columns)
     names = columns_to_read(
-        parquet.schema_arrow,
-        columns,
-        lambda name: not is_encrypted(file, parquet.metadata, name),
+        parquet.schema_arrow, columns, lambda name: not is_encrypted(file, parquet.metadata, name)
     )
     if isinstance(opened, RangeReader):
         opened.plan(_ranges(file, parquet.metadata, block, names))

@@ -230,23 +230,12 @@ def rows_of(
         for name in columns.optional
         if _has(batch.schema, name, _KINDS[name])
     }
-    rows = Rows(
-        numbers,
-        texts,
-        ids,
-        split,
-        labels,
-        others=others,
-        optional=optional,
-    )
+    rows = Rows(numbers, texts, ids, split, labels, others=others, optional=optional)
     return _without_bad(rows, reasons, named, place)
 
 
 def _without_bad(
-    rows: Rows,
-    reasons: dict[int, str],
-    invalid: dict[str, list[int]],
-    place: Callable[[int], str],
+    rows: Rows, reasons: dict[int, str], invalid: dict[str, list[int]], place: Callable[[int], str]
 ) -> Rows:
     for name, indices in invalid.items():
         for index in indices:

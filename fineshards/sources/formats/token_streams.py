@@ -38,12 +38,7 @@ from fineshards.sources.formats.token_rows import (
     cut_blocks,
     rows_of_tokens,
 )
-from fineshards.sources.formats.token_shards import (
-    Runs,
-    one_run,
-    run_of_litdata,
-    runs_of_mds,
-)
+from fineshards.sources.formats.token_shards import Runs, one_run, run_of_litdata, runs_of_mds
 from fineshards.sources.rows import Rows
 
 STREAMS = ("raw", "olmo", "llmc", "nanogpt", "mds", "litdata")

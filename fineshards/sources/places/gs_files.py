@@ -20,13 +20,7 @@ from fineshards.sources.patterns import (
     find_matches,
     split_root,
 )
-from fineshards.storage.gcs_objects import (
-    bucket_of,
-    download_range,
-    explained,
-    retry,
-    with_size,
-)
+from fineshards.storage.gcs_objects import bucket_of, download_range, explained, retry, with_size
 from fineshards.storage.names import split_url
 from fineshards.storage.ranges.range_reader import RangeReader
 

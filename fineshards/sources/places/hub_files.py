@@ -21,12 +21,7 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, find_matches
 from fineshards.sources.places.http_files import RefusedError, asked_wait, fetch, web_session
-from fineshards.sources.places.hub_errors import (
-    brief,
-    http_error,
-    hub_failures,
-    quiet_hub,
-)
+from fineshards.sources.places.hub_errors import brief, http_error, hub_failures, quiet_hub
 from fineshards.storage.ranges.range_reader import RangeReader
 from fineshards.storage.retries import TRANSIENT_STATUS, retried
 

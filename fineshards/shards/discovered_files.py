@@ -1,0 +1,150 @@
+"""The source files of a job, in its checkpoints: their blocks, and what they are by now."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, astuple
+
+from fineshards.shards.checkpoint_file import read_json
+from fineshards.shards.job.records import (
+    JSON_ERRORS,
+    Block,
+    ReadRows,
+    SourceFile,
+    as_text,
+    from_fields,
+)
+from fineshards.storage.base import Storage
+
+# Source files whose blocks are also stored together.
+FILES_TOGETHER = 1000
+# Small files of a store that are read at the same time.
+_READ_THREADS = 32
+_FILES_NAME = re.compile(r"(\d{5,})(?:-(\d{5,}))?\.json", re.ASCII)
+
+
+class DiscoveredFiles:
+    """The blocks and the identities of a job's source files. folder: of its checkpoints."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._folder = folder
+
+    def write_blocks(
+        self, file: int, blocks: list[Block], version: str | None = None, again: bool = False
+    ) -> None:
+        """Stores the blocks of a file. version: of the file, as they were found.
+
+        again: whether they were stored before, of another version.
+        """
+        content = json.dumps({"version": version, "blocks": [asdict(block) for block in blocks]})
+        name = self.blocks_name(file)
+        over = self._storage.version(name) if again else None
+        self._storage.write(name, content.encode(), durable=False, over=over)
+
+    def read_blocks(self, file: int) -> list[Block] | None:
+        """The blocks of a file, or None if they are not stored yet, or damaged."""
+        found = self.read_found(file)
+        return found and found[0]
+
+    def write_blocks_together(
+        self, part: int, blocks: dict[int, list[Block]], check: Callable[[int], None]
+    ) -> None:
+        """Stores the blocks of many files once more, so that `status` reads few objects.
+
+        part: of the files `[part * FILES_TOGETHER, (part + 1) * FILES_TOGETHER)`. check: called
+        before, with a file; raises OutputError if another job has the folder.
+        """
+        first = part * FILES_TOGETHER
+        name = f"{self._folder}/files/{first:05d}-{first + FILES_TOGETHER - 1:05d}.json"
+        if blocks and self._storage.size(name) is None:
+            check(min(blocks))
+            content = {file: [astuple(block) for block in blocks[file]] for file in sorted(blocks)}
+            self._storage.write(name, json.dumps(content).encode(), durable=False)
+
+    def read_new_blocks(self, known: Collection[int]) -> dict[int, list[Block]]:
+        """The blocks of all files whose blocks are stored, but of those that are known."""
+        together, files = list[str](), set[int]()
+        for name in self._storage.names(f"{self._folder}/files/"):
+            match = _FILES_NAME.fullmatch(name.rpartition("/")[2])
+            if match and match[2]:
+                together.append(name)
+            elif match:
+                files.add(int(match[1]))
+        files.difference_update(known)
+        if len(files) < len(together):
+            together.clear()
+        with ThreadPoolExecutor(_READ_THREADS if self._storage.composes else 1) as pool:
+            parts = pool.map(self._read_blocks_together, together)
+            stored = {file: blocks for part in parts for file, blocks in part if file in files}
+            files.difference_update(stored)
+            found = zip(files, pool.map(self.read_blocks, files), strict=True)
+            return stored | {file: blocks for file, blocks in found if blocks is not None}
+
+    def _read_blocks_together(self, name: str) -> list[tuple[int, list[Block]]]:
+        try:
+            stored = [
+                (int(file), blocks) for file, blocks in read_json(self._storage, name).items()
+            ]
+            found = [(file, [Block(*fields) for fields in blocks]) for file, blocks in stored]
+        except JSON_ERRORS:
+            return []
+        return [(file, blocks) for file, blocks in found if _are_all(blocks, file)]
+
+    def read_found(self, file: int) -> tuple[list[Block], str | None] | None:
+        """The blocks of a file, and its version then; that is None in jobs of earlier versions."""
+        stored = read_json(self._storage, self.blocks_name(file))
+        try:
+            # Earlier versions stored the list alone.
+            version = None if isinstance(stored, list) else stored["version"]
+            listed = stored if isinstance(stored, list) else stored["blocks"]
+            blocks = [from_fields(Block, fields) for fields in listed]
+            if version is not None:
+                as_text(version)
+        except JSON_ERRORS:
+            return None
+        return (blocks, version) if _are_all(blocks, file) else None
+
+    def write_versions(self, files: Iterable[SourceFile]) -> None:
+        """Stores the identities of those source files whose identity is another one by now."""
+        content = {str(file.index): file.to_json() for file in files}
+        name = f"{self._folder}/versions.json"
+        over = self._storage.version(name)
+        if content or over is not None:
+            self._storage.write(name, json.dumps(content).encode(), over=over)
+
+    def read_versions(self) -> dict[int, SourceFile]:
+        """Those source files whose identity is another one than the job record has, by index."""
+        stored = read_json(self._storage, f"{self._folder}/versions.json") or {}
+        try:
+            return {int(index): SourceFile.from_json(fields) for index, fields in stored.items()}
+        except JSON_ERRORS:
+            return {}  # The files are refused then, as others than those of the record.
+
+    def write_same(self, block: Block, rows: ReadRows) -> None:
+        """Records that a block has the rows that it had, in another version of the file."""
+        content, name = json.dumps(asdict(rows)).encode(), self._same_name(block)
+        self._storage.write(name, content, durable=False, over=self._storage.version(name))
+
+    def read_same(self, block: Block) -> ReadRows | None:
+        """The rows that a block has in the version of its file that was read again last."""
+        try:
+            return ReadRows.from_json(read_json(self._storage, self._same_name(block)))
+        except JSON_ERRORS:
+            return None
+
+    def blocks_name(self, file: int) -> str:
+        """The file of the blocks of a source file."""
+        return f"{self._folder}/files/{file:05d}.json"
+
+    def _same_name(self, block: Block) -> str:
+        return f"{self._folder}/same/{block.file:05d}-{block.index:05d}.json"
+
+
+def _are_all(blocks: list[Block], file: int) -> bool:
+    """Whether blocks are those of a file, in order."""
+    places = [(block.file, block.index, block.blocks) for block in blocks]
+    return places == [(file, index, len(blocks)) for index in range(len(blocks))]

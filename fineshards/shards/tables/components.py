@@ -1,0 +1,92 @@
+"""Components: documents that are linked in several steps, of which only the first is kept.
+
+`edges` links the documents of a range of keys, and `components` joins the edges of all ranges.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fineshards.errors import FineshardsError
+from fineshards.shards.tables.marks import (
+    Positions,
+    Records,
+    differs,
+    is_external,
+    mark_dtype,
+    repeated,
+    with_first,
+)
+
+# Edges that `components` takes: 43 GB with what they are made into. Each takes so many bytes.
+MOST_EDGES = 400_000_000
+EDGE_MEMORY = 107
+
+# A link between two documents that share a key, of which `smallest` is the first that has it.
+EDGE = np.dtype([("smallest", "<u8"), ("member", "<u8")])
+
+
+def edges(records: Records) -> Records:
+    """Links each document to the first one that has one of its keys; edges sorted by member.
+
+    records: as of `mark`, without spans. Entries of an index are members too: they may link
+    documents. Memory is that of `mark`.
+    """
+    if "span" in (records.dtype.names or ()):
+        raise ValueError("records of spans: components are those of documents")
+    at, starts = repeated(records)
+    member, smallest = with_first(records, at, starts)
+    linked = member != smallest
+    found = np.empty(np.count_nonzero(linked), EDGE)
+    found["smallest"], found["member"] = smallest[linked], member[linked]
+    found = found[np.lexsort((found["smallest"], found["member"]))]
+    return found[differs(found["member"]) | differs(found["smallest"])]
+
+
+def components(edges: Records, most: int = MOST_EDGES) -> Records:
+    """Marks all documents of each connected component but the one with the smallest position.
+
+    edges: of all ranges of keys, in any order; the same one may come twice. Marks are sorted by
+    position; the witness is the smallest position of the component. Entries of an index are never
+    marked. At the peak, 91 bytes per edge beside the edges.
+
+    Raises FineshardsError, and never stops early, if there are more edges than `most`.
+    """
+    if len(edges) > most:
+        raise FineshardsError(
+            f"{len(edges):,} links between documents, and components are found among at most "
+            f'{most:,}. Use rule = "earlier", which has no such limit, or deduplicate parts of the '
+            "input in jobs of their own."
+        )
+    # A component is the same with its documents numbered without gaps, in the order of positions.
+    nodes = np.concatenate([edges["smallest"], edges["member"]])
+    nodes.sort()
+    nodes = nodes[differs(nodes)]
+    labels = _labels(len(nodes), *(_numbers(nodes, edges[name]) for name in ("smallest", "member")))
+    # Of several values for one label, the one that is assigned last stays: that of the first node.
+    smallest = np.empty(len(nodes), np.uint64)
+    smallest[labels[::-1]] = nodes[::-1]
+    witness = smallest[labels]
+    marked = (nodes != witness) & ~is_external(nodes)
+    marks = np.empty(np.count_nonzero(marked), mark_dtype())
+    marks["position"], marks["witness"] = nodes[marked], witness[marked]
+    return marks
+
+
+def _numbers(nodes: Positions, positions: Positions) -> npt.NDArray[np.int32]:
+    """The number of each position among all nodes."""
+    return np.searchsorted(nodes, positions).astype(np.int32)
+
+
+def _labels(
+    nodes: int, left: npt.NDArray[np.int32], right: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """A number per node that is the same within a component; below the number of nodes."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    # scipy would convert another type to this one.
+    linked = coo_array((np.ones(len(left)), (left, right)), shape=(nodes, nodes))
+    labels: npt.NDArray[np.int32] = connected_components(linked.tocsr(), directed=False)[1]
+    return labels
