@@ -56,7 +56,7 @@ quick: .venv/installed ## run a part of the tests (1 min)
 	$(BIN)/pytest $(QUICK)
 
 clean: ## delete all that the targets have made
-	rm -rf .venv .types .airflow-venv .bench-venv .browser-venv .curation-venv .readers-venv .site-venv .torch-venv .py*-venv .site site demo demo-report.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
+	rm -rf .venv .types .airflow-venv .bench-venv .browser-venv .curation-venv .levanter-venv .readers-venv .site-venv .torch-venv .py*-venv .site site demo demo-report.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .ranks
 
 ##@ Tests
 
@@ -77,7 +77,7 @@ test-slice: .venv/installed ## run test, and a fifth of test-long and test-kills
 	FINESHARDS_SLICE=$${FINESHARDS_SLICE-commit} $(BIN)/pytest -m "not (engines or heavy or package or slurm)" -rs
 
 EVERYTHING := lint types site demo test test-long test-kills test-package test-pythons test-airflow \
-    test-engines test-slurm test-readers test-browser test-curation test-torch encoders
+    test-engines test-slurm test-readers test-levanter test-browser test-curation test-torch encoders
 test-all: $(EVERYTHING) ## run all tests and checks (hours)
 
 # Another SEED tries other moments and other bytes.
@@ -171,6 +171,17 @@ READERS := tests/readers
 
 test-readers: .readers-venv/installed ## read exports with the libraries of trainers (PyPI, 5 GB; 5 min)
 	.readers-venv/bin/pytest -c $(READERS)/pytest.ini $(READERS)
+
+# Levanter's dependencies exclude versions that the readers have. It brings jax.
+WITH_LEVANTER := tests/with_levanter
+.levanter-venv/installed: $(WITH_LEVANTER)/requirements.txt pyproject.toml | .venv/installed
+	@echo "preparing .levanter-venv: 2 GB, downloaded once; a minute"
+	@$(PYTHON) -m venv .levanter-venv
+	@$(INSTALL) --python .levanter-venv/bin/python -e '.[build]' -r $(WITH_LEVANTER)/requirements.txt
+	@touch $@
+
+test-levanter: .levanter-venv/installed ## test the loader in Levanter (PyPI, 2 GB; 1 min)
+	.levanter-venv/bin/pytest -c $(WITH_LEVANTER)/pytest.ini $(WITH_LEVANTER)
 
 # Debian's chromium is not on PyPI; the driver is.
 BROWSER := tests/browser

@@ -7,7 +7,7 @@ import shlex
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +108,44 @@ def test_trainers_read_rows_of_the_stream(ran: dict[str, Any]) -> None:
         assert len(rows) in (8, 32)
 
 
-def test_nanochats_batches_go_on_with_the_one_that_was_fetched(ran: dict[str, Any]) -> None:
+def test_nanochat_trains_from_our_loader_and_resumes_on_another_number_of_ranks(
+    ran: dict[str, Any],
+) -> None:
+    """What nanochat's base_train.py asks of its loader, in the order in which it does."""
     shards = ran["nanochat"]["shards"]
-    fetched = list(islice(shards(None, 4, 256, "train", device="cpu"), 3))
-    resumed = shards(None, 4, 256, "train", device="cpu", resume_state_dict=fetched[1][2])
-    for (inputs, targets, _), again in zip(fetched[1:], resumed, strict=False):
-        assert torch.equal(inputs, again[0])
-        assert torch.equal(targets, again[1])
-    assert next(shards(None, 4, 256, "val", device="cpu"))[0].shape == (4, 256)
+    length, steps, saved = 256, 6, 2
+
+    def train(ranks: int, resumed: Any = None) -> tuple[list[torch.Tensor], Any]:
+        """The batches trained on, (2, rows, tokens) of all ranks, and the state of a checkpoint."""
+        trained, states = [], []
+        for rank in range(ranks):
+            shards.__globals__.update(rank=rank, world_size=ranks)
+            loader = shards(
+                *(None, 8 // ranks, length, "train"), device="cpu", resume_state_dict=resumed
+            )
+            inputs, targets, state = next(loader)
+            trained.append([])
+            for step in range(steps):
+                if step == saved:  # of a batch that is fetched, but not trained on
+                    states.append(state)
+                assert inputs.shape == targets.shape == (8 // ranks, length)
+                assert inputs.dtype == targets.dtype == torch.int64
+                assert inputs.is_contiguous()
+                assert targets.is_contiguous()
+                assert {"epoch", "pq_idx", "rg_idx"} < state.keys()
+                trained[-1].append(torch.stack([inputs, targets]))
+                inputs, targets, state = next(loader)
+        assert all(state == states[0] for state in states)
+        return [torch.cat(parts, dim=1) for parts in zip(*trained, strict=True)], states[0]
+
+    whole, _ = train(ranks=1)
+    before, state = train(ranks=4)
+    after, _ = train(ranks=2, resumed=state)
+    assert all(map(torch.equal, before, whole))
+    assert all(map(torch.equal, after, whole[saved:]))
+    assert len({str(row) for batch in whole for row in batch[0].tolist()}) == 8 * steps
+
+    followers = set(pairwise(ran["dataset"].tokens["train"].tolist()))
+    pairs = torch.cat(whole, dim=1).flatten(1).T.tolist()
+    assert {tuple(pair) for pair in pairs} <= followers
+    assert next(shards(None, 4, length, "val", device="cpu"))[0].shape == (4, length)
