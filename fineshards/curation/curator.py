@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.golden_documents import golden_sha256

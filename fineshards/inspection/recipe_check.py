@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from os.path import commonprefix
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
 from fineshards.curation.step import Judge, Keyed, Outcome, Step
 from fineshards.curation.steps.other_datasets import SeenIn
-from fineshards.errors import clipped
+from fineshards.errors import clipped, common_length
 from fineshards.inspection.estimate import spread
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
@@ -289,7 +288,7 @@ def _examples(
 
 def _change(batch: Batch, index: int, after: str, files: Sequence[SourceFile]) -> Example:
     """A document that stays with another text; both from shortly before they differ."""
-    same = len(commonprefix([batch.strings[index], after]))
+    same = common_length(batch.strings[index], after)
     start = max(same - _SHOWN // 4, 0)
     before = _excerpt(batch, index, files, start)
     return Example(before, "changed", after=clipped(after, _SHOWN, start))
