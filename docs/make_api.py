@@ -25,6 +25,7 @@ from fineshards.inspection.stats import Count, Stats
 from fineshards.job_status.status import Status
 from fineshards.job_status.workers import Writing
 from fineshards.loader.batches import DrawnSample
+from fineshards.loader.notebook_table import Completed
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.maintenance.redact import Redacted
 from fineshards.maintenance.repair import Repaired
@@ -113,7 +114,10 @@ def _described(value: Any) -> Iterator[str]:
     yield _markdown(inspect.getdoc(value) or "")
     if not inspect.isclass(value):
         return
+    helpers = value.HELPERS if issubclass(value, Completed) else ()
     for name, member in vars(value).items():
+        if name in helpers:
+            continue
         member = getattr(member, "__func__", member)
         member = getattr(member, "fget", member)
         if name.startswith("_") or not inspect.isfunction(member) or not member.__doc__:

@@ -105,10 +105,14 @@ def contrasted_texts(
     """As `contrasted`, of texts as they are."""
     start = 0
     if max(len(was), len(now)) > most:
-        pairs = enumerate(zip(was, now, strict=False))
-        same = next((at for at, (old, new) in pairs if old != new), min(len(was), len(now)))
-        start = max(same - most // 4, 0)
+        start = max(common_length(was, now) - most // 4, 0)
     return words.format(clipped(was, most, start), clipped(now, most, start))
+
+
+def common_length(one: str, other: str) -> int:
+    """The characters that two texts have in common at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def with_escaped_bytes(text: str) -> str:

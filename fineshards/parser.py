@@ -26,6 +26,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=_HelpPage, **kwargs)
         self._hyphens = hyphens
         self._given: list[str] = []
+        self._for_beam = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See argparse."""
@@ -42,6 +43,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_for_beam(self, args: Any = None) -> Any:
         """As parse_args, but what nothing takes are options of Beam, in `beam_args`."""
+        self._for_beam = True
         found, found.beam_args = self.parse_known_args(args)
         if found.beam_args and not found.beam_args[0].startswith("-"):
             takes_input = "--input" in self._option_string_actions
@@ -70,8 +72,9 @@ class Parser(argparse.ArgumentParser):
             message = f"give {missing.replace(', ', ' and ')}"
             for flag in self._unknown_flags():
                 # It may be one of Beam's, so it is named beside what is surely wrong.
-                if hint := did_you_mean(flag, self._option_string_actions):
-                    message += f". Nor does fineshards know {flag}.{hint}"
+                hint = did_you_mean(flag, self._option_string_actions)
+                if hint or not self._for_beam:
+                    message += f". Nor does fineshards know {flag}{hint and '.'}{hint}"
         sentence = message.removeprefix("argument ")
         end = "" if sentence.endswith("?") else "."
         raise UsageError(f"{sentence}{end} See {self.prog} --help.")

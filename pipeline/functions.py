@@ -163,7 +163,7 @@ def recipe_check(
 
     Args:
         probe_bytes: Bytes of text to read.
-        examples: Documents to return that each step drops or changes.
+        examples: Documents to return that each step drops, and that it changes.
         **options: Options of `build`: `input` or `dataset`, and `recipe`, `where`, `dedup` or
             `decontaminate`.
 

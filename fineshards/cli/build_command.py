@@ -138,7 +138,7 @@ def _finished(
         "generation": manifest.generation,
         "seconds": round(seconds, 3),
         "splits": splits,
-        "totals": totals | {"unextracted": pages},
+        "totals": totals | {"dropped": counts.documents_dropped, "unextracted": pages},
         "leaks": manifest.leaks and to_fields(manifest.leaks),
         "repeats": manifest.repeats,
     }

@@ -50,7 +50,7 @@ def _add_flags(parser: Parser) -> None:
     add_flag(
         check,
         "--examples N",
-        "Documents to show that each step drops. Default: 2.",
+        "Documents to show that each step drops, and that it changes. Default: 2.",
         default=argparse.SUPPRESS,
     )
     add_input_and_step_flags(parser)

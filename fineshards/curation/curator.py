@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.golden_documents import golden_sha256
@@ -64,8 +63,11 @@ class StepStatistics:
 
     def reach(self, step: int, batch: Batch) -> None:
         """Counts documents that a step finds."""
-        text_bytes = int(pc.binary_length(batch.texts).to_numpy().astype(np.int64).sum())
-        self._tally.add_total("in", step, len(batch), text_bytes)
+        self._tally.add_total("in", step, batch.texts)
+
+    def change(self, step: int, texts: Sequence[str]) -> None:
+        """Counts documents that a step keeps, with the other texts that it makes."""
+        self._tally.add_total("changed", step, pa.array(texts, pa.large_string()))
 
     def drop(self, step: int, batch: Batch, reasons: Sequence[str]) -> None:
         """Counts documents that a step drops, with their texts as the step found them."""
@@ -164,6 +166,10 @@ class Curator:
             if isinstance(step, Scorer):
                 found.append(scored(batch.rows, step.name, outcome.scores))
             batch = self.left(number, batch, outcome)
+            if statistics is not None and number >= first and outcome.texts is not None:
+                changed = outcome.changed(before.strings)
+                if changed:
+                    statistics.change(number, [outcome.texts[index] for index in changed])
             if len(batch) == len(before):
                 continue
             gone = np.array([reason is not None for reason in outcome.reasons or ()])

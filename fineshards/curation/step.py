@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check_parameters
+from fineshards.curation.reason import Reason
 from fineshards.suggestions import did_you_mean
 
 
@@ -32,6 +33,12 @@ class Outcome(NamedTuple):
     reasons: Sequence[str | None] | None = None
     texts: Sequence[str] | None = None
     scores: pa.Array | None = None
+
+    def changed(self, before: Sequence[str]) -> list[int]:
+        """The numbers of the documents that are kept with another text. before: their texts."""
+        reasons = self.reasons or [None] * len(before)
+        judged = enumerate(zip(self.texts or before, before, reasons, strict=True))
+        return [n for n, (new, old, reason) in judged if reason is None and new != old]
 
 
 class Step:
@@ -114,6 +121,11 @@ class Judge(Step):
         Steps with a fast path override this and take the slow one.
         """
         return self.apply(document)
+
+    def measured(self, document: Batch, reason: str) -> str | None:
+        """What it measures of a document that it drops for a reason, where it says so."""
+        (again,) = self.apply_again(document).reasons or [None]
+        return again.measured if isinstance(again, Reason) and again == reason else None
 
 
 class Scorer(Judge):

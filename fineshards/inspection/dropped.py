@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from fineshards.curation.curator import Curator
-from fineshards.curation.reason import Reason
 from fineshards.curation.step import Judge
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.inspection.chosen_decisions import (
@@ -27,7 +26,7 @@ from fineshards.shards.tables.scores import read_scores, values_at
 from fineshards.sources.chosen_rows import read_rows
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
-from fineshards.wording import counted, shortened
+from fineshards.wording import counted, labelled, shortened
 from fineshards.worker.indexes import index_of, texts_of
 from fineshards.worker.kept_rows import batch_of
 
@@ -263,9 +262,8 @@ def _details(
             scores = read_scores(dataset.storage, each.file)
             if scores is not None:
                 found = found.with_scores(values_at(scores, found.rows))
-            (reason,) = step.apply_again(found).reasons or [None]
-            if isinstance(reason, Reason) and reason == each.reason:
-                measured[each] = reason.measured
+            if (what := step.measured(found, each.reason)) is not None:
+                measured[each] = what
     return cuts, measured
 
 
@@ -323,5 +321,4 @@ def _text_lines(name: str, source: SourceText) -> Iterator[str]:
     if source.problem is not None:
         yield f"  {name:<8} not shown: {source.problem}"
     elif source.text is not None:
-        for number, line in enumerate(shortened(source.text, _SHOWN).split("\n")):
-            yield f"  {name if number == 0 else '':<8} {line}"
+        yield from labelled(name, shortened(source.text, _SHOWN))

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.recipe import NamedStep
-from fineshards.curation.step import Judge, Keyed, Outcome
+from fineshards.curation.step import Judge, Keyed, Outcome, Step
 from fineshards.curation.steps.other_datasets import SeenIn
+from fineshards.errors import clipped, common_length
 from fineshards.inspection.estimate import spread
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
@@ -25,7 +26,7 @@ from fineshards.shards.tables.components import components, edges
 from fineshards.shards.tables.decisions import NO_DECISIONS, Decisions
 from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.sources.reading import Head, discover_blocks
-from fineshards.wording import counted, share
+from fineshards.wording import counted, labelled, share
 from fineshards.worker.comparing import alike
 from fineshards.worker.indexes import index_records, key_type
 from fineshards.worker.kept_rows import batch_of
@@ -40,7 +41,7 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A document of the probe: its source, and the beginning of its text as the step found it."""
+    """A document of the probe: its source, and a part of its text as the step found it."""
 
     file: str
     row: int
@@ -48,12 +49,19 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
-class DroppedExample:
-    """A document that a step drops, or cuts. witness: the earlier one with the same key."""
+class Example:
+    """A document that a step drops, cuts or rewrites.
+
+    reason: why; `changed` of a document that stays, with another text. measured: what a filter
+    measured, the bound and its parameter, where it says so. witness: the earlier one with the same
+    key. after: the text that the step gives it. It and the text before begin where they differ.
+    """
 
     document: Excerpt
     reason: str
+    measured: str | None = None
     witness: Excerpt | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ class StepResult:
 
     name: its number, from 1, and what the recipe calls it. documents, text_bytes: that reach it.
     kept, bytes_kept: what is left after it. changed: kept documents with another text. dropped: by
-    reason. seconds: of one core. examples: of what it drops or cuts.
+    reason. seconds: of one core. examples: of what it drops, then of what it changes.
     """
 
     name: str
@@ -74,7 +82,7 @@ class StepResult:
     changed: int
     dropped: dict[str, int]
     seconds: float
-    examples: list[DroppedExample]
+    examples: list[Example]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +122,8 @@ def check_recipe(
 ) -> Check:
     """Runs steps over about `size` bytes of text from all over the input.
 
-    columns: with those that the steps read. examples: how many are given for each step. indexes:
-    see RecipeRecord; they are read whole.
+    columns: with those that the steps read. examples: how many each step gives of what it drops,
+    and of what it changes. indexes: see RecipeRecord; they are read whole.
 
     Raises FineshardsError for what a job would refuse too: a missing column, a document that a step
     cannot judge.
@@ -201,10 +209,10 @@ def _run(
         text_bytes=_text_bytes(batches),
         kept=sum(map(len, kept)),
         bytes_kept=_text_bytes(kept),
-        changed=sum(len(_changed(batch, outcome)) for batch, outcome in pairs),
+        changed=sum(len(outcome.changed(batch.strings)) for batch, outcome in pairs),
         dropped=dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0]))),
         seconds=seconds,
-        examples=_examples(pairs, marked, files, examples),
+        examples=_examples(step, pairs, marked, files, examples),
     )
     return result, [batch for batch in kept if len(batch)]
 
@@ -244,52 +252,57 @@ def _compared(step: Keyed, pairs: marks.Records, batches: Sequence[Batch]) -> ma
     return alike(step, pairs, contents)
 
 
-def _changed(batch: Batch, outcome: Outcome) -> list[int]:
-    """The numbers of the documents that are kept with another text."""
-    texts = zip(outcome.texts or (), batch.strings, strict=False)
-    return [n for n, (new, old) in enumerate(texts) if new != old and not _reason(outcome, n)]
-
-
-def _reason(outcome: Outcome, index: int) -> str | None:
-    return None if outcome.reasons is None else outcome.reasons[index]
-
-
 def _examples(
+    step: Step,
     pairs: Sequence[tuple[Batch, Outcome]],
     marked: Mapping[int, Decisions],
     files: Sequence[SourceFile],
     count: int,
-) -> list[DroppedExample]:
-    """Documents that a step drops or, if it drops none, changes; a hash of the place chooses."""
-    found = [
+) -> list[Example]:
+    """Documents that a step drops, and that it changes; a hash of the place chooses."""
+    dropped = [
         (batch, index, reason)
         for batch, outcome in pairs
         for index, reason in enumerate(outcome.reasons or ())
         if reason is not None
     ]
-    if not found:
-        found = [
-            (batch, n, "changed") for batch, outcome in pairs for n in _changed(batch, outcome)
-        ]
-    chosen = sorted(found, key=lambda each: _hash(each[0], each[1]))[:count]
+    changed = [
+        (batch, index, outcome.texts[index])
+        for batch, outcome in pairs
+        if outcome.texts is not None
+        for index in outcome.changed(batch.strings)
+    ]
     batches = [batch for batch, _ in pairs]
     return [
-        DroppedExample(
+        Example(
             _excerpt(batch, index, files),
-            reason,
+            str(reason),
+            step.measured(batch.only(index), reason) if isinstance(step, Judge) else None,
             _witness(batches, marked.get(batch.file, NO_DECISIONS), int(batch.rows[index]), files),
         )
-        for batch, index, reason in chosen
+        for batch, index, reason in sorted(dropped, key=_hash)[:count]
+    ] + [
+        _change(batch, index, after, files)
+        for batch, index, after in sorted(changed, key=_hash)[:count]
     ]
 
 
-def _hash(batch: Batch, index: int) -> int:
+def _change(batch: Batch, index: int, after: str, files: Sequence[SourceFile]) -> Example:
+    """A document that stays with another text; both from shortly before they differ."""
+    same = common_length(batch.strings[index], after)
+    start = max(same - _SHOWN // 4, 0)
+    before = _excerpt(batch, index, files, start)
+    return Example(before, "changed", after=clipped(after, _SHOWN, start))
+
+
+def _hash(found: tuple[Batch, int, str]) -> int:
+    batch, index, _ = found
     place: npt.NDArray[np.uint64] = marks.positions(batch.file, batch.rows[index : index + 1])
     return int(splitmix64(place)[0])
 
 
-def _excerpt(batch: Batch, index: int, files: Sequence[SourceFile]) -> Excerpt:
-    text = batch.strings[index][:_SHOWN]
+def _excerpt(batch: Batch, index: int, files: Sequence[SourceFile], start: int = 0) -> Excerpt:
+    text = clipped(batch.strings[index], _SHOWN, start)
     return Excerpt(files[batch.file].path, int(batch.rows[index]), text)
 
 
@@ -343,14 +356,19 @@ def describe_check(check: Check) -> list[str]:
         lines.append("Keys were compared within the probe only: in the whole input more are equal.")
     for step in check.steps:
         if step.examples:
-            lines += ["", f"{step.name}, for example"]
+            lines += ["", f"{step.name}, for example:"]
         for example in step.examples:
-            lines += _excerpt_lines(f"{example.reason}: ", example.document)
+            lines.append(f"{example.reason}: {_place(example.document)}")
+            if example.measured is not None:
+                lines += labelled("found", example.measured)
+            lines += labelled("text", example.document.text)
+            if example.after is not None:
+                lines += labelled("after", example.after)
             if example.witness is not None:
-                lines += _excerpt_lines("    as in ", example.witness)
+                lines += labelled("earlier", _place(example.witness))
+                lines += labelled("text", example.witness.text)
     return lines
 
 
-def _excerpt_lines(before: str, found: Excerpt) -> list[str]:
-    """Where a document is, and the beginning of its text in one line."""
-    return [f"  {before}{found.file}, row {found.row:,}", f"      {found.text!r}"]
+def _place(found: Excerpt) -> str:
+    return f"{found.file}, row {found.row:,}"

@@ -145,7 +145,7 @@ def describe_stats(found: Stats) -> list[str]:
         by_scope[count.scope].append(count)
     lines += _totals("input", by_scope["input"])
     for before, after in zip(_of_steps(by_scope["in"]), _of_steps(by_scope["kept"]), strict=True):
-        lines += _step(before, after, by_scope["dropped"])
+        lines += _step(before, after, by_scope["dropped"], by_scope["changed"])
     lines += _totals("dataset", by_scope["dataset"])
     scope = "dataset" if found.step is None else "dropped"
     title = "documents of the dataset" if found.step is None else "documents that it drops"
@@ -175,8 +175,10 @@ def _totals(name: str, counts: Iterable[Count]) -> list[str]:
     return lines
 
 
-def _step(before: Count, after: Count, dropped: Iterable[Count]) -> list[str]:
-    """A step in a line, and each reason in one."""
+def _step(
+    before: Count, after: Count, dropped: Iterable[Count], changed: Iterable[Count]
+) -> list[str]:
+    """A step in a line, each reason in one, and what it changed."""
     name = f"{(before.step or 0) + 1} {before.use}"
     gone = before.documents - after.documents
     lines = [
@@ -189,6 +191,11 @@ def _step(before: Count, after: Count, dropped: Iterable[Count]) -> list[str]:
                 f"    {each.reason:<34} {counted(each.documents, 'document')}, "
                 f"{counted(each.bytes, 'byte')}"
             )
+    lines += [
+        f"    {'(text changed)':<34} {counted(each.documents, 'document')}"
+        for each in changed
+        if each.step == before.step
+    ]
     return lines
 
 

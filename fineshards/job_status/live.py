@@ -23,6 +23,7 @@ from typing import Any
 
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.job_status.stages import (
+    count_tokens,
     describe_pace,
     list_writing,
     of_what_is_left,
@@ -244,7 +245,7 @@ def _figures(status: Status, is_idle: bool) -> list[tuple[str, str]]:
     if status.seconds_running is not None:
         pace.insert(0, ("Running for", duration(status.seconds_running)))
     return [
-        ("Tokens", f"{status.tokens:,}"),
+        ("Tokens", count_tokens(status)),
         *([] if is_idle else pace),
         ("Last written", f"{duration(status.seconds_idle)} ago"),
     ]

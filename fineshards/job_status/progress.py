@@ -104,6 +104,7 @@ class _Progress:
         self._status: Status | None = None
         self._logged: set[str] = set()
         self._next_line = time.monotonic() + _LINE_SECONDS
+        self._still = ""
 
     def live(self) -> Live | nullcontext[None]:
         """What draws the table; nothing without a terminal."""
@@ -117,9 +118,10 @@ class _Progress:
         if self._draws:
             return
         _log_stages(status, self._logged, self._log)
-        now = time.monotonic()
-        if status.stage != "finished" and now >= self._next_line:
-            self._next_line = now + _LINE_SECONDS
+        now, still = time.monotonic(), stillness(status, self._surely_runs)
+        # That a job is not running any more, or again, is said at once.
+        if status.stage != "finished" and (now >= self._next_line or still != self._still):
+            self._next_line, self._still = now + _LINE_SECONDS, still
             stage = next(stage for stage in stages_of(status) if stage.state == "now")
             self._log(f"{status.stage}: {stage.detail}, {self._pace(status)}")
 

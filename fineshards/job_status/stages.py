@@ -70,7 +70,8 @@ def _stages(status: Status) -> Iterator[Stage]:
     # On some runners blocks are finished before all files are read.
     detail = _of(status.blocks, blocks, "block")
     if detail:
-        detail += f", {counted(status.tokens, 'token')}"
+        tokens = count_tokens(status)
+        detail += f", {tokens} {'token' if tokens == '1' else 'tokens'}"
     total = status.text_bytes_total
     yield Stage("tokenize", state("tokenizing"), status.text_bytes, total, detail)
     if status.shuffled is not None:
@@ -93,6 +94,15 @@ def of_what_is_left(status: Status) -> str:
         return "left"
     states = [stage.state for stage in _stages(status)]
     return f"left in stage {states.index('now') + 1} of {len(states)}"
+
+
+def count_tokens(status: Status) -> str:
+    """The tokens so far, of about how many."""
+    tokens = f"{status.tokens:,}"
+    if status.shards_estimated and status.text_bytes < (status.text_bytes_total or 0):
+        total = status.tokens * (status.text_bytes_total or 0) // status.text_bytes
+        tokens += f" of about {approximately(total)}"
+    return tokens
 
 
 def _of(done: int, total: int | None, noun: str) -> str:

@@ -17,7 +17,7 @@ from fineshards.loader.batches import Batches, DrawnSample, Order, Shape, Share
 from fineshards.loader.context_parallel import ContextParallel, check_context
 from fineshards.loader.fields import Batch, Fields, checked_dtype
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
-from fineshards.loader.notebook_table import notebook_table
+from fineshards.loader.notebook_table import Completed, notebook_table
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
@@ -34,7 +34,7 @@ from fineshards.loader.state import (
 from fineshards.loader.steps import Position
 
 
-class BatchLoader:
+class BatchLoader(Completed):
     """Iterates over one rank's part of every global batch.
 
     The global order is all samples in the order of training. It depends only on `source`, `seed`,
@@ -125,6 +125,8 @@ class BatchLoader:
         ...     {key: value.shape for key, value in next(loader).items()}
         {'input_ids': (8, 1024), 'labels': (8, 1024)}
     """
+
+    HELPERS = ("batches",)
 
     def __init__(
         self,

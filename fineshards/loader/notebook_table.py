@@ -1,9 +1,10 @@
-"""An object as a small table, where a notebook shows it."""
+"""An object in a notebook: a small table, and the names that completion offers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from typing import ClassVar
 
 
 def notebook_table(caption: str, rows: Mapping[str, object]) -> str:
@@ -19,3 +20,22 @@ def notebook_table(caption: str, rows: Mapping[str, object]) -> str:
         for name, value in rows.items()
     )
     return f"<table><caption>{escape(caption)}</caption>{cells}</table>"
+
+
+class Completed:
+    """A class whose instances list, and so complete, what its users need.
+
+    HELPERS: names that are for the loader's own use. The reference leaves them out, too.
+    """
+
+    HELPERS: ClassVar[tuple[str, ...]] = ()
+    __slots__ = ()
+
+    def __dir__(self) -> list[str]:
+        """The names without underscores that are no helpers, and Python's own."""
+        hidden = {"HELPERS", *self.HELPERS}
+        return [
+            name
+            for name in super().__dir__()
+            if name not in hidden and (name[0] != "_" or name[:2] == "__")
+        ]

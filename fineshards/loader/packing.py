@@ -24,12 +24,12 @@ import numpy as np
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.notebook_table import notebook_table
+from fineshards.loader.notebook_table import Completed, notebook_table
 from fineshards.loader.sample_sources import Numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Completed):
     """How `BatchLoader` packs documents into rows of T tokens: whole where they fit.
 
     The tokens of `rows` consecutive samples, a window, become as many rows. No token is lost,
@@ -50,6 +50,8 @@ class Packing:
         >>> Packing(rows=64)
         Packing(rows=64, max_documents=None, shuffle_windows=16)
     """
+
+    HELPERS = ("saved",)
 
     rows: int = 256
     max_documents: int | None = None

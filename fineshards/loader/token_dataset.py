@@ -14,7 +14,7 @@ from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
-from fineshards.loader.notebook_table import notebook_table
+from fineshards.loader.notebook_table import Completed, notebook_table
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.learned_tokens import LearnedTokens
@@ -29,7 +29,7 @@ from fineshards.shards.job.manifest_part import ManifestPart
 from fineshards.storage.open import open_storage
 
 
-class TokenDataset:
+class TokenDataset(Completed):
     """The samples of one split: sample i is tokens `[i*T, i*T + T + 1)` of the split.
 
     T is the sequence length. `sample[:-1]` is the model's input and `sample[1:]` its labels. Each
@@ -87,6 +87,20 @@ class TokenDataset:
         (3, 1025)
         >>> dataset.close()
     """
+
+    HELPERS = (
+        "documents_between",
+        "expect",
+        "gather_into",
+        "generation_of",
+        "job_fingerprint",
+        "mask_between",
+        "refuse_unknown",
+        "request",
+        "request_tokens",
+        "stream",
+        "within_redacted",
+    )
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+from fineshards.publishing.folders import is_local
 from fineshards.shards.job.generations import borders
 from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
@@ -17,7 +18,8 @@ _LANGUAGE = re.compile(r"([a-z]{2,3})([_-][A-Z][a-z]{3})?")
 def default_name(manifest: Manifest) -> str:
     """A name for a dataset that was given none; the same for all its generations."""
     first = manifest.job.at(1)
-    origin = dict(first.origin)
+    # The name of a local folder is not published.
+    origin = {} if is_local(manifest.files[0].path) else dict(first.origin)
     source = origin.get("dataset", "").rpartition("/")[2]
     parts = [source or f"tokens-{first.fingerprint()[:12]}", origin.get("config", "")]
     return "-".join(filter(None, [*parts, manifest.settings.tokenizer.name]))
@@ -62,12 +64,12 @@ def inputs(manifest: Manifest) -> list[str]:
             for name, value in manifest.origin
             if value and name.endswith(suffix) and (suffix or " of generation " not in name)
         }
-        if "dataset" in named:
+        path = manifest.files[first].path if end > first else ""
+        if "dataset" in named and not is_local(path):
             dataset = named.pop("dataset")
             lines.append(", ".join([dataset, *(f"{key} {named[key]}" for key in named)]))
-        elif end > first:
-            path = manifest.files[first].path
-            shown = path if "://" in path else path.rpartition("/")[2]
+        elif path:
+            shown = path.rpartition("/")[2] if is_local(path) else path
             lines.append(shown if end == first + 1 else f"{end - first:,} files from {shown} on")
     return lines
 

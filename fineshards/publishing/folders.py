@@ -12,6 +12,11 @@ from fineshards.shards.job.manifest_file import MANIFEST_NAME
 _NO_FILES = ("where", "pattern")
 
 
+def is_local(path: str) -> bool:
+    """Whether a path, or a URL of fsspec's, is on a disk."""
+    return "://" not in path or path.startswith("local://")
+
+
 class Folders:
     """Numbers in place of the names of local folders, in the order in which they are first seen.
 
@@ -27,7 +32,7 @@ class Folders:
     def in_text(self, text: str) -> str:
         """A path, with a number for its folder; a URL or a name as it is."""
         folder, slash, name = text.rpartition("/")
-        if not slash or "://" in text:
+        if not slash or not is_local(text):
             return text
         return f"folder-{self._numbers.setdefault(folder, len(self._numbers) + 1)}/{name}"
 
@@ -56,7 +61,7 @@ def files_with_folders(manifest: Manifest) -> list[str]:
     They cannot be left out: the fingerprint is made of them, and verify compares them.
     """
     recipe = manifest.settings.recipe
-    sources = any("://" not in file.path for file in manifest.files)
+    sources = any(is_local(file.path) for file in manifest.files)
     folders = Folders()
     settings = {"recipe": recipe.to_json()} if recipe else {}
     if not sources and folders.in_recipe(settings) == settings:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from fineshards.publishing.folders import Folders
+from fineshards.publishing.folders import Folders, is_local
 from fineshards.publishing.sums import Sums
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
@@ -35,7 +35,7 @@ def to_bytes(manifest: Manifest, found: Sums, no_paths: bool) -> bytes:
     folders = Folders()
     if no_paths:
         files = [replace(file, path=folders.in_text(file.path)) for file in files]
-        origin = {} if any("://" not in file.path for file in files) else origin
+        origin = {} if any(is_local(file.path) for file in manifest.files) else origin
         settings = folders.in_recipe(settings)
     statement = {
         "_type": "https://in-toto.io/Statement/v1",

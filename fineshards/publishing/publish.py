@@ -192,8 +192,9 @@ def describe_published(done: Published) -> list[str]:
     if done.with_folders:
         lines.append(
             f"names of local folders are in {', '.join(done.with_folders)}. --no_paths leaves them "
-            f"out of {PROVENANCE_NAME}; verify needs them in the others. The same files in a "
-            "folder of another name give the same shards."
+            f"out of {PROVENANCE_NAME}; verify needs them in the others. To keep them out of these "
+            "too, build again from a link to the folder (ln -s) whose path may be published: the "
+            "shards are the same."
         )
     if done.missing:
         flags = ", ".join(f"--{name}" for name in done.missing)

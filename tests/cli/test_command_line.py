@@ -249,6 +249,11 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
             "build --input x --shrd_tokens 1",
             "give --output. Nor does fineshards know --shrd_tokens. Did you mean --shard_tokens?",
         ),
+        (
+            "build --inptu x --output y",
+            "unknown flag --inptu. Did you mean --input? Also: give either --input or --dataset",
+        ),
+        ("find --quick", "give FOLDER. Nor does fineshards know --quick. See"),
         ("build --input=x --output=y z", "unexpected argument 'z': files follow --input."),
         (
             "build --input x --output y --dtype unit16",

@@ -78,7 +78,7 @@ def test_a_terminal_shows_stages_rate_time_left_and_what_workers_do(
         # The slow engine, so that the table is drawn while some blocks are finished and others not.
         *("--shard_tokens=500000", "--block_bytes=1", "--tokenizer_engine=tiktoken"),
     )
-    assert re.search(r"tokenize.* \d+ of \d+ blocks, [\d,]+ tokens", output)
+    assert re.search(r"tokenize.* \d+ of \d+ blocks, [\d,]+ of about [\d.]+[kM]? tokens", output)
     assert re.search(r"[\d.]+[kM] tokens/s, about \d+ s left( in stage 2 of 3)?", output)
     assert re.search(r"in\.parquet, block \d+ of \d+.*begun \d+ s ago", output)
     assert "━" in output
@@ -195,7 +195,10 @@ def test_without_a_terminal_lines_say_how_far_the_build_is(
     flags.append("--tokenizer_engine=tiktoken")  # slow enough for several looks
     command = [sys.executable, "-c", IMPATIENT, "build", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    pattern = r"^[\d:]{8} tokenizing: (\d+) of (\d+) blocks, [\d,]+ tokens, [\d.]+[kM] tokens/s"
+    pattern = (
+        r"^[\d:]{8} tokenizing: (\d+) of (\d+) blocks, [\d,]+ of about [\d.]+[kM] tokens, "
+        r"[\d.]+[kM] tokens/s"
+    )
     found = re.findall(pattern, done.stderr, re.M)
     assert len(found) > 1
     assert sorted(found, key=lambda each: int(each[0])) == found

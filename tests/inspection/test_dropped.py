@@ -28,6 +28,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_build_counts_what_it_drops_for_programs_too(built: Path, capsys) -> None:
+    given = [f"--input={built}/*.jsonl", f"--output={built}/out"]
+    totals = run(capsys, "build", *given, f"--recipe={built}/recipe.toml")["totals"]
+    assert (totals["rows"], totals["documents"], totals["dropped"]) == (41, 30, 11)
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     capsys.readouterr()
     assert main([*arguments, "--json"]) == 0
@@ -55,6 +61,45 @@ def test_a_check_finds_what_the_build_drops_and_writes_nothing(built: Path, caps
         assert witness["file"].endswith("a.jsonl")
         assert witness["row"] == 3 * document["row"]
         assert witness["text"] == document["text"]
+
+
+def test_a_check_shows_texts_as_they_are_what_was_measured_and_what_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        "\n".join(
+            json.dumps({"text": text})
+            for text in ("short\nof \u0935", f"{'A line. ' * 40}\n|\nThe end of it.")
+        )
+    )
+    (tmp_path / "r.toml").write_text(
+        '[[steps]]\nuse = "length"\nmin_chars = 20\n[[steps]]\nuse = "symbol_lines"\n'
+    )
+    arguments = ["recipe", "check", f"{tmp_path}/r.toml", f"--input={tmp_path}/a.jsonl"]
+    assert main(arguments) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    start = lines.index("1 length, for example:")
+    shown = ("A line. " * 40)[-50:]
+    assert lines[start:] == [
+        "1 length, for example:",
+        f"min_chars: {tmp_path}/a.jsonl, row 0",
+        "  found    10 characters, below 20: min_chars",
+        "  text     short",
+        "           of \u0935",
+        "",
+        "2 symbol_lines, for example:",
+        f"changed: {tmp_path}/a.jsonl, row 1",
+        f"  text     ...{shown[1:].rstrip()}",
+        "           |",
+        "           The end of it.",
+        f"  after    ...{shown[1:].rstrip()}",
+        "           The end of it.",
+    ]
+    steps = run(capsys, *arguments)["steps"]
+    assert [step["examples"][0]["measured"] for step in steps] == [
+        "10 characters, below 20: min_chars",
+        None,
+    ]
 
 
 def test_dropped_documents_are_shown_beside_their_witnesses(built: Path, capsys) -> None:

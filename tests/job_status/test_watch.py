@@ -28,6 +28,7 @@ from fineshards.job_status.stages import stages_of
 from fineshards.job_status.status import StatusReader, status
 from fineshards.shards.job.local_run import held_lock
 from fineshards.storage.open import open_storage
+from fineshards.wording import approximately
 
 
 class Terminal:
@@ -114,6 +115,15 @@ def test_a_job_that_stopped_is_said_to_and_ctrl_c_ends_the_watching(stopped: Pat
     assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
 
 
+def test_a_job_that_stopped_is_said_to_without_a_terminal_at_once(stopped: Path) -> None:
+    process = watching(stopped)
+    assert process.stderr is not None
+    lines = [process.stderr.readline() for _ in range(2)]  # the second came after a minute
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert re.search(r"tokenizing: \d+ of \d+ blocks, .*: it is not running", lines[1])
+
+
 def test_the_process_of_a_build_knows_that_it_runs(stopped: Path) -> None:
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=100)
@@ -149,7 +159,10 @@ def test_a_running_job_is_followed_to_its_end(
     (writing,) = found.writing
     assert re.fullmatch(rf"in\.parquet, block \d of {BLOCKS}", writing.name)
     terminal, lines = Terminal(paused.output), watching(paused.output, "--json")
-    terminal.wait_for(rf"tokenize.*{found.blocks} of {BLOCKS} blocks, {found.tokens:,} tokens")
+    expected = approximately(found.tokens * found.text_bytes_total // found.text_bytes)
+    terminal.wait_for(
+        rf"tokenize.*{found.blocks} of {BLOCKS} blocks, {found.tokens:,} of about {expected} tokens"
+    )
     terminal.wait_for(rf"{re.escape(writing.name)}.*ago")
     paused.resume()
     assert paused.process.wait() == 0

@@ -251,6 +251,40 @@ def test_the_page_names_all_files_with_names_of_local_folders(
     assert b"secret-folder" in provenance.read_bytes()
 
 
+@pytest.mark.parametrize("flag", ["--dataset={}", "--input=local://{}/a.jsonl"])
+def test_however_a_local_folder_is_given_the_same_files_have_its_name(
+    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]], flag: str
+) -> None:
+    secret, out = tmp_path / "secret-folder", tmp_path / "out"
+    secret.mkdir()
+    (secret / "a.jsonl").write_text('{"id": "1", "text": "A text."}\n')
+    flags = [flag.format(secret), f"--output={out}", "--test_fraction=0"]
+    assert in_process("build", *flags).returncode == 0
+    done = fineshards.publish(out, no_paths=True)
+    found = {out / name for name, content in files_in(out).items() if b"secret-folder" in content}
+    assert found == {path for each in done.with_folders for path in out.glob(each)}
+    assert PROVENANCE_NAME not in done.with_folders
+    assert "Input: `a.jsonl`." in (out / CARD_NAME).read_text()
+    assert problems(out) == []
+
+
+def test_a_link_keeps_the_name_of_a_folder_out_of_all_files(
+    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    secret = tmp_path / "secret-folder"
+    secret.mkdir()
+    (secret / "a.jsonl").write_text('{"id": "1", "text": "A text."}\n')
+    (tmp_path / "link").symlink_to(secret)
+    for folder, name in ((secret, "named"), (tmp_path / "link", "linked")):
+        flags = [f"--input={folder}/a.jsonl", f"--output={tmp_path}/{name}", "--test_fraction=0"]
+        assert in_process("build", *flags).returncode == 0
+    fineshards.publish(tmp_path / "linked")
+    contents = files_in(tmp_path / "linked")
+    assert not [name for name, content in contents.items() if b"secret-folder" in content]
+    shards = [sha256(tmp_path / name / "train/train_0000.npy") for name in ("named", "linked")]
+    assert shards[0] == shards[1]
+
+
 def test_no_folder_of_a_recipe_is_in_the_provenance(
     tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -524,11 +558,12 @@ def test_a_dataset_of_the_hub_is_named_with_its_commit(unpublished: Path) -> Non
     origin = dict(zip(names, ("Owner/web", "10BT", "train", "c0ffee"), strict=True))
     later = {f"{name} of generation 2": value for name, value in origin.items()}
     later["commit of generation 2"] = "decaf"
-    more = replace(manifest.files[0], index=1, path="hf://datasets/Owner/web@decaf/a.parquet")
+    first = replace(manifest.files[0], path="hf://datasets/Owner/web@c0ffee/a.parquet")
+    more = replace(first, index=1, path="hf://datasets/Owner/web@decaf/a.parquet")
     grown = replace(
         manifest,
         origin=(*origin.items(), *later.items()),
-        files=(*manifest.files, more),
+        files=(first, more),
         generations=(Generation(1), Generation(1)),
     )
     assert facts.default_name(grown) == "web-10BT-cl100k_base"

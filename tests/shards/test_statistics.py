@@ -135,7 +135,7 @@ class Counted:
         }
         plain = (scope, step, reason)
         keys: list[Key] = [(*plain, "total", None, None, None)]
-        if scope not in ("in", "kept"):
+        if scope not in ("in", "kept", "changed"):
             keys.append((*plain, "bytes", None, *power(size)))
             keys += [
                 (*plain, name, row[name], None, None)
@@ -188,8 +188,10 @@ def expected(files: Sequence[Sequence[Row]], with_recipe: bool = True) -> Counte
         counted.add("kept", row, text, 0, None)
         counted.add("in", row, text, 1, None)
         changed = SymbolLines().apply(Batch.of_texts([text])).texts
-        text = text if changed is None else changed[0]
+        before, text = text, text if changed is None else changed[0]
         counted.add("kept", row, text, 1, None)
+        if text != before:
+            counted.add("changed", row, text, 1, None)
         counted.add("in", row, text, 2, None)
         if text in seen:
             drop(2, "exact_text")
@@ -234,7 +236,8 @@ def test_statistics_of_steps_and_dataset_are_those_of_plain_python(
 ) -> None:
     table = read(dataset)
     check([table], expected(rows))
-    assert set(table["scope"].to_pylist()) == {"input", "in", "dropped", "kept", "dataset"}
+    scopes = {"input", "in", "dropped", "kept", "changed", "dataset"}
+    assert set(table["scope"].to_pylist()) == scopes
     reasons = {row["reason"] for row in table.to_pylist()}
     assert reasons == {None, "min_chars", "exact_text", "max_chars", "max_bytes"}
     assert table.schema.equals(statistics.SCHEMA)

@@ -20,7 +20,7 @@ from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.mixing.mixture_plan import MixturePlan, SourcePlan
 from fineshards.loader.mixing.mixture_stretches import Stretches
 from fineshards.loader.mixing.mixture_weights import Weight, checked_weights, exact_text, in_samples
-from fineshards.loader.notebook_table import notebook_table
+from fineshards.loader.notebook_table import Completed, notebook_table
 from fineshards.loader.sample_sources import Numbers, Source, job_fingerprint
 
 Exhausted = Literal["repeat", "stop", "drop"]
@@ -30,7 +30,7 @@ Exhausted = Literal["repeat", "stop", "drop"]
 ALGORITHM_VERSION = 2
 
 
-class Mixture:
+class Mixture(Completed):
     """A sequence of draws from several sources, by exact weights.
 
     Each draw is a source and a number within that source. Numbers count the source's draws from 0:
@@ -85,6 +85,8 @@ class Mixture:
         ...     next(loader).shape
         (8, 1025)
     """
+
+    HELPERS = ("fingerprint_of", "job_fingerprint_of", "plain_source")
 
     def __init__(
         self,

@@ -130,9 +130,10 @@ class Tally:
         self._parts: list[pa.Table] = []
         self._added = 0
 
-    def add_total(self, scope: str, step: int, documents: int, text_bytes: int) -> None:
+    def add_total(self, scope: str, step: int, texts: pa.Array) -> None:
         """Adds documents of which nothing but number and bytes is counted."""
-        self._add(_Key(scope, step, None, "total"), np.array([documents, text_bytes, 0, 0, 0]))
+        text_bytes = int(pc.binary_length(texts).to_numpy().astype(np.int64).sum())
+        self._add(_Key(scope, step, None, "total"), np.array([len(texts), text_bytes, 0, 0, 0]))
 
     def add(
         self,

@@ -14,6 +14,7 @@ scope: which documents.
     in         those that a step finds
     dropped    those that a step drops, by reason, with their texts as the step found them
     kept       those that a step keeps, with the texts that it made
+    changed    those of them whose text it changed
     dataset    those of the dataset
 
 measure: by what they are counted.
