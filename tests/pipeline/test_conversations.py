@@ -229,6 +229,18 @@ def test_what_means_nothing_for_conversations_is_refused(
         build(**{"input": "c.jsonl", **options})
 
 
+def test_stats_has_the_share_of_learned_tokens(
+    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = build(input=write(tmp_path / "c.jsonl", made_up(20, 1)), statistics=True)
+    assert main(["stats", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["learned"]
+    assert manifest.learned
+    assert found == manifest.learned / manifest.totals()["tokens"]
+    assert main(["stats", str(tmp_path / "out")]) == 0
+    assert f"  learned    {found:.1%} of the tokens\n" in capsys.readouterr().out
+
+
 def test_inspect_shows_what_is_learned(
     build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
