@@ -69,6 +69,7 @@ TRAIN: dict[str, list[Any]] = {
         DrawnSample,
         fineshards.Packing,
         fineshards.Mixture,
+        fineshards.linear_schedule,
     ],
     "Exporting": [fineshards.export, Export, FileRecord],
     "Publishing": [fineshards.publish, Published],

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fineshards.loader.batch_loader import BatchLoader
     from fineshards.loader.context_parallel import ContextParallel
     from fineshards.loader.mixing.mixture import Mixture
+    from fineshards.loader.mixing.mixture_weights import linear_schedule
     from fineshards.loader.packing import Packing
     from fineshards.loader.token_dataset import TokenDataset
     from fineshards.loader.whole_documents import WholeDocuments
@@ -59,6 +60,7 @@ _HOME = {
     "explain": "fineshards.inspection.explain",
     "export": "fineshards.pipeline.export_run",
     "find": "fineshards.inspection.find",
+    "linear_schedule": "fineshards.loader.mixing.mixture_weights",
     "publish": "fineshards.publishing.publish",
     "recipe_check": "fineshards.pipeline.functions",
     "redact": "fineshards.maintenance.redact",
@@ -85,6 +87,7 @@ __all__ = [
     "explain",
     "export",
     "find",
+    "linear_schedule",
     "publish",
     "recipe_check",
     "redact",

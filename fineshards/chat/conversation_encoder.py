@@ -1,7 +1,7 @@
 """Encodes conversations: the tokens of a chat template, and which of them are learned.
 
-The tokens are those of transformers' `apply_chat_template`, except that special strings in what
-people and models wrote are ordinary text.
+The tokens are those of transformers' `apply_chat_template`, except that only the template and the
+usual names of roles make special tokens. All else that people and models wrote is ordinary text.
 
 Learned are the turns of some roles. If these are the assistant's alone and the template has
 `{% generation %}`, it says what is learned. Otherwise a turn is learned from the end of its header
@@ -20,15 +20,17 @@ import numpy as np
 import orjson
 
 from fineshards.chat.chat_template import ChatTemplate
-from fineshards.chat.conversation import BEGIN, CONTENT, END, BadConversation
+from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN, BadConversation
 from fineshards.chat.placed_tokens import EncodedConversation, Rendered, hidden_names, text_encoder
 from fineshards.chat.rendering import Renderer
-from fineshards.chat.special_strings import SpecialStrings
+from fineshards.chat.special_strings import SpecialStrings, characters
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary
 
 _ASSISTANT = "assistant"
 _MARK = re.compile(f"([{CONTENT}{BEGIN}{END}])")
+# Templates write special strings such as <|user|> around them.
+_ROLES = {"system", "developer", "user", _ASSISTANT, "tool", "function", "observation"}
 _MOVES = "the chat template moves what it marks as learned"
 _From = TypeVar("_From")
 _To = TypeVar("_To")
@@ -50,11 +52,12 @@ class ConversationEncoder:
         fast: bool = False,
     ) -> None:
         self.eot, self._eot_text = vocabulary.eot, vocabulary.eot_text
-        self._names = hidden_names(vocabulary)
-        self._special = SpecialStrings(self._names)
+        self._special = SpecialStrings(hidden_names(vocabulary))
         self._texts = text_encoder(vocabulary, fast)
         self.is_fast = self._texts.is_fast
-        self._renderer = Renderer(template.text, dict(template.special_strings))
+        strings = dict(template.special_strings)
+        self._plain = Renderer(template.text, strings)
+        self._renderer = Renderer(template.text, strings, self._special.hidden)
         self._learn = learn
         self._by_tags = self._renderer.has_generation and learn == (_ASSISTANT,)
 
@@ -83,28 +86,57 @@ class ConversationEncoder:
 
     def _rendered(self, conversation: str) -> Rendered:
         found = orjson.loads(conversation)
-        marked = self._special.marked(found)
-        messages, tools = marked["messages"], marked.get("tools")
+        messages, tools = found["messages"], found.get("tools")
+        plain = self._plain.render(messages, tools)
         rendered = self._renderer.render(messages, tools, generation=self._by_tags)
-        if self._by_tags or marked != found:
-            plain = self._renderer.render(found["messages"], found.get("tools"))
-            if plain != _MARK.sub("", rendered):
-                raise BadConversation(
-                    "the chat template writes other text where the content has special strings, "
-                    "or where it marks what is learned"
-                )
+        if self._special.shown(rendered) != plain:
+            raise BadConversation(
+                "the chat template writes other text where it looks for special strings, or where "
+                "it marks what is learned"
+            )
+        if strings := self._special.written(rendered):
+            messages, tools, rendered = self._told_apart(found, plain, strings)
+            rendered = self._special.hidden(rendered)
         if not self._by_tags:
             rendered = self._with_marks(rendered, messages, tools)
         return self._parts(rendered)
 
+    def _told_apart(
+        self, found: dict[str, Any], plain: str, strings: set[str]
+    ) -> tuple[_Messages, Any, str]:
+        """Messages and tools with CONTENT, and rendered; special strings without it are special.
+
+        strings: those that are not whole in the template's text.
+        """
+        # Marks at whole strings disturb few templates; those at all characters leave no doubt.
+        for places, is_sure in ((self._special.whole, False), (characters(strings), True)):
+            messages, tools = (
+                self._special.marked(found.get(key), places, self._renderer.words)
+                for key in ("messages", "tools")
+            )
+            for message, given in zip(messages, found["messages"], strict=True):
+                if given["role"] in _ROLES:
+                    message["role"] = given["role"]
+            rendered = _or_refused(
+                lambda view: self._renderer.render(*view, generation=self._by_tags),
+                (messages, tools),
+            )
+            if isinstance(rendered, BadConversation) or self._special.shown(rendered) != plain:
+                continue
+            if is_sure or not self._special.written(rendered):
+                return messages, tools, rendered
+        raise BadConversation(
+            f"the chat template writes {', '.join(sorted(strings))} in pieces, and some may be "
+            "content. Write special strings whole in the template"
+        )
+
     def _parts(self, rendered: str) -> Rendered:
         """A rendered text with hidden names, and the ranges that BEGIN and END enclose."""
-        text = self._special.written.sub(lambda found: self._names[found[0]], rendered)
         pieces: list[str] = []
         parts: list[tuple[int, int]] = []
         begins: list[int] = []
         at = 0
-        for piece in _MARK.split(text):
+        for piece in _MARK.split(rendered):
             if piece == BEGIN:
                 begins.append(at)
             elif piece == END and begins:
@@ -134,10 +166,10 @@ class ConversationEncoder:
             if role not in self._learn:
                 continue
             if role == _ASSISTANT:
-                before = self._renderer.render(messages[:number], tools, prompt=True)
+                before = self._beginning(messages[:number], tools, prompt=True)
             else:
                 before = self._until_content(messages[: number + 1], tools)
-            after = self._renderer.render(messages[: number + 1], tools)
+            after = self._beginning(messages[: number + 1], tools)
             if not whole.startswith(before) or not whole.startswith(after):
                 raise BadConversation(
                     f"message {number + 1} ({role}): the chat template renders the conversation "
@@ -148,10 +180,13 @@ class ConversationEncoder:
             if end > len(before):
                 yield len(before), end
 
+    def _beginning(self, messages: _Messages, tools: Any, prompt: bool = False) -> str:
+        return self._special.hidden(self._renderer.render(messages, tools, prompt=prompt))
+
     def _until_content(self, messages: _Messages, tools: Any) -> str:
         """What is rendered before the content of the last message."""
         last = {**messages[-1], "content": BEGIN}
-        before, found, _ = self._renderer.render([*messages[:-1], last], tools).partition(BEGIN)
+        before, found, _ = self._beginning([*messages[:-1], last], tools).partition(BEGIN)
         if not found:
             raise BadConversation(
                 f"message {len(messages)} ({last['role']}): the chat template does not write its "
@@ -161,9 +196,8 @@ class ConversationEncoder:
 
     def _end(self, text: str, begin: int) -> int:
         """Where a turn ends: after its last special token, if only whitespace follows."""
-        specials = [found.end() for found in self._special.written.finditer(text, begin)]
-        ended = specials and not text[specials[-1] :].strip()
-        return specials[-1] if ended else len(text)
+        end = text.rfind(HIDDEN, begin) + 2
+        return end if end > 1 and not text[end:].strip() else len(text)
 
     def _after_eot(self, encoded: EncodedConversation) -> EncodedConversation:
         """Without the EOT that the template begins with; the dataset's stands for it."""

@@ -7,7 +7,7 @@ special strings. Around what `{% generation %}` encloses it writes BEGIN and END
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -41,8 +41,9 @@ class _Generation(Extension):
 class Renderer:
     """A compiled template.
 
-    special_strings: bos_token, eos_token and others, by name. Raises UsageError if the template
-    is not one, or depends on a clock.
+    special_strings: bos_token, eos_token and others, by name. hidden: makes another text of each
+    that the template itself has. Raises UsageError if the template is not one, or depends on a
+    clock.
 
     Example:
         >>> Renderer("{{ bos_token }}{{ messages[0].content }}", {"bos_token": "<s>"}).render(
@@ -51,11 +52,25 @@ class Renderer:
         '<s>Hi'
     """
 
-    def __init__(self, template: str, special_strings: Mapping[str, str]) -> None:
-        self._strings = dict(special_strings)
+    def __init__(
+        self,
+        template: str,
+        special_strings: Mapping[str, str],
+        hidden: Callable[[str], str] = str,
+    ) -> None:
+        self._strings = {name: hidden(text) for name, text in special_strings.items()}
         environment = _environment()
         try:
             parsed = environment.parse(template)
+            # Names of fields that are asked for, and the template's other words, changed if hidden.
+            self.words = {each.attr for each in parsed.find_all(nodes.Getattr)}
+            self.words.update(("role", *_REASONING))
+            for text in parsed.find_all(nodes.TemplateData):
+                text.data = hidden(text.data)
+            for const in parsed.find_all(nodes.Const):
+                if isinstance(const.value, str):
+                    const.value = hidden(const.value)
+                    self.words.add(const.value)
             self._template = environment.from_string(parsed)
         except TemplateError as error:
             raise UsageError(f"--chat_template: not a template of Jinja ({error}).") from error

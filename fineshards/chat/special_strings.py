@@ -1,52 +1,77 @@
 """Tells special strings that a template writes from those in what people and models wrote.
 
-Before a conversation is rendered, CONTENT is put before each special string in it, and before what
-could become one with the text that follows. In the rendered text, special strings without it are
-the template's.
+In the template's own text each is given its hidden name before anything is rendered. So whatever
+else a rendered conversation holds is ordinary text.
+
+Some templates write special strings in pieces, such as `<|` and `|>` around a role. To tell these,
+CONTENT is put into the conversation, before each character that could be a part of one. Special
+strings without it are the template's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from fineshards.chat.conversation import CONTENT
+from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN
 
-_END = r"\Z"
+_MARKS = re.compile(f"[{CONTENT}{BEGIN}{END}]")
+_NAME = re.compile(f"{HIDDEN}.", re.DOTALL)
 
 
 class SpecialStrings:
     """The special strings of a tokenizer.
 
-    written: matches one that a template has written.
+    names: their hidden names. whole: matches where one begins.
 
     Example:
-        >>> strings = SpecialStrings(["<s>", "</s>"])
-        >>> marked = strings.marked({"role": "user", "content": "<s> <"})["content"]
-        >>> marked.replace(CONTENT, "*"), strings.written.findall("<s>" + marked + "s></s>")
-        ('*<s> *<', ['<s>', '</s>'])
+        >>> strings = SpecialStrings({"<s>": "1", "</s>": "2"})
+        >>> marked = strings.marked({"role": "<s>user"}, strings.whole)["role"]
+        >>> marked.replace(CONTENT, "*"), strings.hidden(marked + "</s>").replace(CONTENT, "*")
+        ('*<s>user', '*<s>user2')
     """
 
-    def __init__(self, strings: Iterable[str]) -> None:
+    def __init__(self, names: Mapping[str, str]) -> None:
         tree: _Tree = {}
-        for text in strings:
+        for text in names:
             node = tree
             for character in text:
                 node = node.setdefault(character, {})
             node[""] = {}
-        self._in_content = re.compile(f"(?={_begun(tree)})")
-        self.written = re.compile(f"(?<!{CONTENT}){_longest(tree)}")
+        self._names, self._strings = names, {name: text for text, name in names.items()}
+        self.whole = re.compile(f"(?={_longest(tree)})")
+        self._written = re.compile(f"(?<!{CONTENT}){_longest(tree)}")
 
-    def marked(self, value: Any) -> Any:
-        """A value of JSON with CONTENT before each special string in its texts and keys."""
+    def hidden(self, text: str) -> str:
+        """A text with hidden names for all special strings without CONTENT."""
+        return self._written.sub(lambda found: self._names[found[0]], text)
+
+    def shown(self, text: str) -> str:
+        """A text without marks and hidden names."""
+        return _NAME.sub(lambda found: self._strings[found[0]], _MARKS.sub("", text))
+
+    def written(self, text: str) -> set[str]:
+        """The special strings without CONTENT that have no hidden names."""
+        return {*self._written.findall(text)}
+
+    def marked(self, value: Any, places: re.Pattern[str], known: Collection[str] = ()) -> Any:
+        """A value of JSON with CONTENT at places of its texts and keys, but not of known keys."""
         if isinstance(value, str):
-            return self._in_content.sub(CONTENT, value)
+            return places.sub(CONTENT, value)
         if isinstance(value, dict):
-            return {self.marked(key): self.marked(each) for key, each in value.items()}
+            return {
+                key if key in known else places.sub(CONTENT, key): self.marked(each, places, known)
+                for key, each in value.items()
+            }
         if isinstance(value, list):
-            return [*map(self.marked, value)]
+            return [self.marked(each, places, known) for each in value]
         return value
+
+
+def characters(strings: Iterable[str]) -> re.Pattern[str]:
+    """Matches before each character that is in one of the strings."""
+    return re.compile(f"(?=[{re.escape(''.join(sorted({*''.join(strings)})))}])")
 
 
 # The next characters of strings with the same beginning; "" where one of them ends.
@@ -62,11 +87,3 @@ def _longest(tree: _Tree) -> str:
     if "" in tree:
         return f"(?:{'|'.join([*found, ''])})" if found else ""
     return f"(?:{'|'.join(found)})" if found else "(?!)"
-
-
-def _begun(tree: _Tree, start: bool = True) -> str:
-    """A pattern of one of the strings, or of the beginning of one at the end of a text."""
-    if "" in tree:
-        return ""
-    found = [re.escape(character) + _begun(tree[character], False) for character in tree]
-    return f"(?:{'|'.join(found if start else [*found, _END])})" if found else "(?!)"

@@ -30,6 +30,8 @@ from fineshards.wording import counted
 
 # Tokens decoded, and characters shown, of a text.
 _TOKENS, _CHARACTERS = 24, 60
+# Without a mask, loaders of conversations warn.
+_FIELDS = ("inputs", "targets", "loss_mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ def loader_of(
                 epochs=state.get("epochs"),
                 drop_last=state.get("drop_last", False),
                 prefetch=0,
+                fields=_FIELDS,
             )
             loader.load_state_dict(state)
             return loader, split
@@ -205,7 +208,8 @@ def new_loader(
             "a step needs --state, or --batch_size and --sequence_length of the training."
         )
     dataset = TokenDataset(folder, "train", sequence_length=sequence_length)
-    return BatchLoader(dataset, batch_size, seed, rank, world_size, prefetch=0), "train"
+    loader = BatchLoader(dataset, batch_size, seed, rank, world_size, prefetch=0, fields=_FIELDS)
+    return loader, "train"
 
 
 def _dataset_of(folder: str, split: str, length: int, fingerprint: str) -> TokenDataset | None:

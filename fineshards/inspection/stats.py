@@ -66,6 +66,8 @@ class Stats:
     step: from 1; None for all. hosts_of: the only generation whose hosts are listed, where those of
     several cannot be added up exactly, because each lists its top ones only; otherwise None.
     scores: those of the dataset's documents. satisfied: how many satisfy a condition, if asked.
+    learned: the share of the dataset's tokens that are learned; None unless documents are
+    conversations.
     """
 
     folder: str
@@ -75,6 +77,7 @@ class Stats:
     counts: list[Count]
     scores: list[ScoreSummary]
     satisfied: Satisfied | None
+    learned: float | None = None
 
 
 def stats(
@@ -132,7 +135,13 @@ def stats(
         found.append(Count(row[0], number, use, *row[2:]))
     scores = [each for each in score_summaries(storage, manifest) if step in (None, each.step)]
     satisfied = None if where is None else count_satisfied(storage, manifest, where)
-    return Stats(storage.root, len(names), step, hosts_of, found, scores, satisfied)
+    learned = manifest.learned
+    part = (
+        None
+        if learned is None
+        else learned / max(1, sum(shard.tokens for shard in manifest.shards))
+    )
+    return Stats(storage.root, len(names), step, hosts_of, found, scores, satisfied, part)
 
 
 def describe_stats(found: Stats) -> list[str]:
@@ -147,6 +156,8 @@ def describe_stats(found: Stats) -> list[str]:
     for before, after in zip(_of_steps(by_scope["in"]), _of_steps(by_scope["kept"]), strict=True):
         lines += _step(before, after, by_scope["dropped"], by_scope["changed"])
     lines += _totals("dataset", by_scope["dataset"])
+    if found.learned is not None and found.step is None:
+        lines.append(f"  {'learned':<10} {found.learned:.1%} of the tokens")
     scope = "dataset" if found.step is None else "dropped"
     title = "documents of the dataset" if found.step is None else "documents that it drops"
     shown = by_scope[scope]

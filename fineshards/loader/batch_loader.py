@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from typing import Any, Self
@@ -189,6 +190,13 @@ class BatchLoader(Completed):
         balanced = bool(balance_attention)
         shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped, max_documents, balanced)
         self.batches = Batches(source, share, order, shape, packing)
+        masked = any(getattr(each, "has_loss_mask", False) for each in self.batches.sources)
+        if masked and not (shaped and shaped.need_mask):
+            warnings.warn(
+                "the documents are conversations, and all their tokens count. To learn the answers "
+                "alone, take the field loss_mask, or give ignore_index.",
+                stacklevel=2,
+            )
         self._mixture = source if is_mixed(source) else None
         # What the order depends on. A state can be loaded only where all of it is equal. These are
         # the keys of saved states: others need another version of states.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -219,13 +218,6 @@ class Batches:
 
         ahead: how many batches more are requested before one is read.
         """
-        masked = any(getattr(each, "has_loss_mask", False) for each in self.sources)
-        if masked and not (self._shape.fields and self._shape.fields.need_mask):
-            warnings.warn(
-                "the documents are conversations, and all their tokens count. To learn the answers "
-                "alone, take the field loss_mask, or give ignore_index.",
-                stacklevel=3,
-            )
         # The batches read ahead, those that the trainer uses, and tokens that become fields.
         memory = Memory(2 * (ahead + 4))
         waiting: deque[_Located] = deque()

@@ -28,7 +28,7 @@ from fineshards.shards.job.records import JSON_ERRORS, as_text
 from fineshards.shards.job.seal import sealed
 from fineshards.shards.job.settings import TIKTOKEN
 from fineshards.shards.layout import SPLITS, mask_name
-from fineshards.shards.tables.documents import table_schema
+from fineshards.shards.tables.documents import LEARNED, table_schema
 
 _CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
 # The context of the specification, appendix 1, with what mlcroissant adds to it, and PROV-O.
@@ -78,6 +78,8 @@ _COLUMNS = {
     "id": "Its id in the source.",
     "split_hash": "Hash of its split key, which decides its split.",
     "text_hash": "Hash of its text.",
+    "learned": "The begin and the end of each range of its tokens that is learned, in "
+    "order; counted from its end-of-text token, in whichever shard that is.",
     "redacted": "The generation that overwrote its tokens by the end-of-text token; 0 for none.",
 }
 
@@ -197,7 +199,10 @@ def _files(manifest: Manifest, found: Sums) -> Iterator[dict[str, Any]]:
         about = f"{shard.tokens:,} tokens as a NumPy array of the type {dtype}."
         yield _file(shard.name, _NPY, sizes[shard.name], found[shard.name], about)
         if shard.mask_bytes is not None:
-            about = f"Which tokens of {shard.name} are learned, a bit for each."
+            about = (
+                f"The loss mask of {shard.name}: a bit for each of its {shard.tokens:,} tokens, 1 "
+                "where it is learned. The first is the lowest bit of the first byte."
+            )
             mask = mask_name(shard.name)
             yield _file(mask, _NPY, sizes[mask], found[mask], about)
     about = "What the dataset holds and how it was built, with the size and checksum of each file."
@@ -263,7 +268,9 @@ def _documents(manifest: Manifest) -> dict[str, Any]:
     # Of the path, because mlcroissant changes the name where the split is found.
     at_end = "^.*?((?:test|train)_[0-9]+)(?:[.]parquet)?$"
     shard = _of_table("shard", "fullpath", at_end, about)
-    schema = table_schema(manifest.settings.split, manifest.version)
+    schema = [*table_schema(manifest.settings.split, manifest.version)]
+    if manifest.settings.chat is not None:
+        schema.append(LEARNED)
     about = (
         "The documents of each shard, in order. A document that goes on in the next shard has a "
         "record for each."
@@ -279,8 +286,10 @@ def _of_table(name: str, what: str, regex: str, about: str) -> dict[str, Any]:
 
 
 def _column(field: pa.Field) -> dict[str, Any]:
-    kind = "sc:Integer" if pa.types.is_integer(field.type) else "sc:Text"
-    return _field(field.name, _COLUMNS[field.name], kind, {"extract": {"column": field.name}})
+    is_list = pa.types.is_list(field.type)
+    kind = "sc:Integer" if is_list or pa.types.is_integer(field.type) else "sc:Text"
+    found = _field(field.name, _COLUMNS[field.name], kind, {"extract": {"column": field.name}})
+    return found | {"isArray": True, "arrayShape": "-1"} if is_list else found
 
 
 def _field(name: str, about: str, kind: str, source: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.chat_families import DOCUMENT, FAMILIES, Family, made_up, without_tags
 
 from fineshards.chat.chat_template import ChatTemplate, find_chat_template
@@ -205,12 +209,109 @@ def test_special_strings_of_the_content_never_become_special_tokens() -> None:
         assert ids.isdisjoint(expected)
 
 
+FRAGMENTS = st.sampled_from(
+    ["<", "|", ">", "<|", "|>", "im_end", "|im_end|", "<|im_end", "<|im_end|>", "user", " ", "x"]
+)
+TEXTS = st.lists(FRAGMENTS, max_size=4).map("".join)
+# What a template writes of a text, and the same in Python.
+READ: dict[str, Callable[[str], str]] = {
+    "{}": str,
+    "{}|trim": str.strip,
+    "{}[1:]": lambda text: text[1:],
+    "{}.split('|')[-1]": lambda text: text.split("|")[-1],
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        TEXTS.map(lambda text: ("", text)) | st.tuples(st.sampled_from([*READ]), TEXTS), max_size=6
+    ),
+    st.sampled_from([" ~ ", " + ", "}}{{", "}}{% if true %}{{ "]),
+    st.booleans(),
+)
+def test_only_the_template_and_roles_make_special_tokens(
+    pieces: list[tuple[str, str]], joined: str, as_keys: bool
+) -> None:
+    """Texts of the template and of the conversation, in any order, cut by the template or not."""
+    texts = [text for read, text in pieces if read]
+    arguments = {f"{number}{text}": number for number, text in enumerate(texts)}
+    messages = [
+        *({"role": "user", "content": text} for text in texts),
+        {"role": "user", "tool_calls": [{"function": {"arguments": arguments}}]},
+    ]
+    values, written, is_own, number = ["messages[-1].role"], "user", [True] * 4, 0
+    for read, text in pieces:
+        if not read:
+            values.append(repr(text))
+            written += text
+            is_own += [True] * len(text)
+            continue
+        key = f"(messages[-1].tool_calls[0].function.arguments|list)[{number}][1:]"
+        values.append(f"({read.format(key if as_keys else f'messages[{number}].content')})")
+        written += READ[read](text)
+        is_own += [False] * len(READ[read](text))
+        number += 1
+    template = (
+        "{{ "
+        + joined.join(values)
+        + " }}"
+        + "{% endif %}" * (len(values) - 1) * ("{% if" in joined)
+    )
+    family = Family("qwen2.5", "qwen2", ("<|im_end|>", "<|user|>"))
+    encoder = encoder_of(family, template, ("nobody",))
+    [found] = encoder.encode_all([canonical({"messages": messages})])
+    if isinstance(found, BadConversation):
+        assert " in pieces, and some may be content" in found.reason
+        assert any(read not in ("", "{}", "{}|trim") for read, _ in pieces)
+        return
+    special = {id_: text for text, id_ in vocabulary_of(family).special_tokens}
+    at = 0
+    ranges = []
+    for token in found.tokens.tolist():
+        text = special.get(token) or vocabulary_of(family).library.id_to_token(token)
+        if token in special:
+            assert written[at : at + len(text)] == text
+            ranges.append((at, at + len(text)))
+        at += len(text)
+    assert at == len(written)
+    own = [
+        part.span()
+        for part in re.finditer(r"<\|(?:im_end|user)\|>", written)
+        if all(is_own[part.start() : part.end()])
+    ]
+    assert ranges == own
+
+
+@pytest.mark.parametrize("learn", [ASSISTANT, ("user", "assistant")])
+def test_a_template_may_write_special_strings_around_usual_roles(learn: tuple[str, ...]) -> None:
+    """As that of Phi-4-mini does. Another role is a text like any."""
+    family = FAMILIES["phi3"]
+    template = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}"
+    end = "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    encoder = encoder_of(family, template + end, learn)
+    texts = ["<|user|>", "|>", "user|>", "</think>", "Hi"]
+    messages = [{"role": "user", "content": text} for text in texts]
+    messages += [{"role": "assistant", "content": "<|end|> Yes"}, {"role": "end", "content": "a"}]
+    found = encoder.encode(canonical({"messages": messages}))
+    names = dict(map(reversed, vocabulary_of(family).special_tokens))
+    special = [names[token] for token in found.tokens.tolist() if token in names]
+    assert special == ["<|user|>", "<|end|>"] * 5 + ["<|assistant|>", "<|end|>", "<|end|>"]
+    assert len(found.learned) == (6 if len(learn) == 2 else 1)
+
+
 def test_a_conversation_that_is_refused_says_why() -> None:
     family = FAMILIES["qwen2.5"]
-    assert reason(
-        encoder_of(family, "{{ messages[0].content|length }}"),
-        [{"role": "user", "content": "<|im_end|>"}],
-    ).startswith("the chat template writes other text where the content has special strings")
+    said = [{"role": "user", "content": "<|im_end|>"}]
+    assert reason(encoder_of(family, "{{ '<|im_end|>' in messages[0].content }}"), said) == (
+        "the chat template writes other text where it looks for special strings, or where it marks "
+        "what is learned"
+    )
+    pieces = "{{ '<' + '|im_end|>' }}{{ '|im' in messages[0].content }}"
+    assert reason(encoder_of(family, pieces), said) == (
+        "the chat template writes <|im_end|> in pieces, and some may be content. Write special "
+        "strings whole in the template"
+    )
     assert (
         reason(encoder_of(FAMILIES["llama2"]), HELLO[::-1])
         == "the chat template refuses it (Roles must alternate user/assistant)"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.conversations import TEMPLATE, check, made_up, write
 from support.damage import flip_bit
-from support.growing import append, build, unfinished_append
+from support.growing import append, build, content_of, unfinished_append
+from support.killed_by_hand import crashes_of
 from support.oracle import files_in
 
 import fineshards
@@ -108,3 +109,33 @@ def test_every_damage_to_a_mask_is_found_and_repaired(dataset: Path) -> None:
     assert (done.left, done.sources) == ([], [])
     assert done.repaired == [f"metadata/masks/{mask.name}" for mask in masks[:2]]
     assert files_in(dataset, CONTENT) == whole
+
+
+@pytest.mark.kills
+def test_an_append_killed_before_any_file_operation_finishes_its_masks(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text(TEMPLATE)
+    first, second = (write(tmp_path / name, each[:8]) for name, each in INPUTS.items())
+    flags = [f"--chat_template={tmp_path}/chat.jinja", "--shard_tokens=900", "--block_bytes=1"]
+    flags += ["--test_fraction=0.3"]
+    build(tmp_path / "finished", first, *flags)
+    shutil.copytree(tmp_path / "finished", tmp_path / "grown")
+    append(tmp_path / "grown", second)
+    assert any(name.startswith("metadata/masks/") for name in content_of(tmp_path / "grown"))
+    crashes = crashes_of("append_crash_driver", tmp_path, 3, 12, "--input", second)
+    assert len(crashes) > 3
+    for crash in crashes:
+        assert (crash["problems"], crash["status"]) == ([], 0), crash
+        assert crash["same"], crash
+        assert not crash["left"], crash
+
+
+@pytest.mark.kills
+def test_a_redaction_killed_before_any_file_operation_takes_its_masks_along(
+    grown: Path, tmp_path: Path
+) -> None:
+    crashes = crashes_of("redact_crash_driver", grown / "out", tmp_path, 4)
+    assert sum(crash["unfinished"] for crash in crashes) > 2
+    for crash in crashes:
+        assert (crash["read"], crash["refused"], crash["resumed"]) == (0, 0, 0), crash
+        assert crash["same"], crash
+    assert fineshards.verify(tmp_path / "whole", sample="100%").problems == []

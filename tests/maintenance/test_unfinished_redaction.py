@@ -151,7 +151,7 @@ def test_a_repair_that_is_killed_leaves_no_token_of_a_redacted_document(
 
 @pytest.mark.kills
 def test_a_redaction_killed_before_any_file_operation(grown: Path, tmp_path: Path) -> None:
-    crashes = crashes_of("redact_crash_driver", grown / "out", tmp_path)
+    crashes = crashes_of("redact_crash_driver", grown / "out", tmp_path, 1)
     assert len(crashes) > 10
     assert sum(crash["unfinished"] for crash in crashes) > 8
     for crash in crashes:

@@ -23,6 +23,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.manifest import Manifest
+from fineshards.storage.open import open_storage
 
 Build = Callable[..., Manifest]
 
@@ -77,21 +78,57 @@ def test_every_format_gives_the_same_files(build: Build, tmp_path: Path) -> None
     (tmp_path / "calls.jinja").write_text(
         TEMPLATE + "{{ (messages[0].tool_calls or []) | tojson }}"
     )
-    texts = [json.dumps(each) for each in conversations]
-    structs = pa.table({"messages": conversations})
-    assert structs["messages"][0].as_py()[0]["name"] is None
+    rows: list[dict[str, Any]] = [{"messages": each} for each in conversations]
+    assert pa.table({"messages": conversations})["messages"][0].as_py()[0]["name"] is None
+    shards = builds_of_each_format(build, tmp_path, rows, str(tmp_path / "calls.jinja"))
+    assert all(each == shards[0] for each in shards)
+
+
+def builds_of_each_format(
+    build: Build, tmp_path: Path, rows: list[dict[str, Any]], template: str
+) -> list[dict[str, bytes]]:
+    """The shards and masks of the same rows in five encodings."""
+    structs = pa.Table.from_pylist(rows)
+    texts = [
+        row | {"messages": row["messages"] and json.dumps(row["messages"], ensure_ascii=False)}
+        for row in rows
+    ]
     pq.write_table(structs, tmp_path / "structs.parquet")
-    pq.write_table(pa.table({"messages": texts}), tmp_path / "texts.parquet")
+    pq.write_table(pa.Table.from_pylist(texts), tmp_path / "texts.parquet")
     with pa.ipc.new_file(tmp_path / "x.arrow", structs.schema) as writer:
         writer.write_table(structs)
-    pacsv.write_csv(pa.table({"messages": texts}), tmp_path / "x.csv")
-    write(tmp_path / "x.jsonl", conversations)
-    shards = []
+    pacsv.write_csv(pa.Table.from_pylist(texts), tmp_path / "x.csv")
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = []
     for name in ("structs.parquet", "texts.parquet", "x.arrow", "x.csv", "x.jsonl"):
         folder = tmp_path / name.replace(".", "-")
-        build(input=tmp_path / name, output=folder, chat_template=str(tmp_path / "calls.jinja"))
-        shards.append(files_in(folder, ("test", "train", "metadata/masks")))
+        build(input=tmp_path / name, output=folder, chat_template=template, max_bad_rows=2)
+        counts = Manifest.load_finished(open_storage(str(folder))).counts()
+        assert counts.rows == len(rows)
+        found.append(
+            files_in(folder, ("test", "train", "metadata/masks"))
+            | {"counts": f"{counts.nulls} {counts.rejected}".encode()}
+        )
+    return found
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_every_format_takes_a_pair_where_messages_are_null(
+    build: Build, tmp_path: Path, alone: bool
+) -> None:
+    """alone: whether no row has messages."""
+    rows: list[dict[str, Any]] = [
+        {"messages": each, "prompt": f"Say {number}.", "completion": f"{number}!"}
+        for number, each in enumerate(made_up(30, 5))
+    ]
+    for row in rows if alone else rows[::2]:
+        row["messages"] = None
+    rows[4] |= {"prompt": None, "completion": None}
+    rows[6] |= {"completion": None}
+    rows[7] |= {"prompt": None}
+    shards = builds_of_each_format(build, tmp_path, rows, str(tmp_path / "chat.jinja"))
     assert all(each == shards[0] for each in shards)
+    assert shards[0]["counts"] == (b"1 2" if alone else b"1 1")
 
 
 def test_maps_are_refused_because_they_would_become_lists_of_pairs(
@@ -190,6 +227,18 @@ def test_what_means_nothing_for_conversations_is_refused(
     write(tmp_path / "c.jsonl", made_up(3, 1))
     with pytest.raises(UsageError, match=message):
         build(**{"input": "c.jsonl", **options})
+
+
+def test_stats_has_the_share_of_learned_tokens(
+    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = build(input=write(tmp_path / "c.jsonl", made_up(20, 1)), statistics=True)
+    assert main(["stats", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["learned"]
+    assert manifest.learned
+    assert found == manifest.learned / manifest.totals()["tokens"]
+    assert main(["stats", str(tmp_path / "out")]) == 0
+    assert f"  learned    {found:.1%} of the tokens\n" in capsys.readouterr().out
 
 
 def test_inspect_shows_what_is_learned(

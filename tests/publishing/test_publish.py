@@ -22,6 +22,7 @@ from huggingface_hub import DatasetCard
 from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.statement import Statement
+from support.chats import build_chats
 from support.checkout import ROOT
 from support.described import NAMES, SAID, check_sums, described, problems
 from support.oracle import files_in
@@ -116,6 +117,27 @@ def test_mlcroissant_reads_the_documents(published: Path) -> None:
     ] == expected
     splits = [record["splits/name"] for record in dataset.records("splits")]
     assert splits == ["test", "train"]
+
+
+def test_mlcroissant_reads_what_is_learned_of_conversations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = build_chats(tmp_path, 20)
+    assert main(["publish", str(folder), "--creator=Debian"]) == 0
+    with caplog.at_level(logging.WARNING):
+        dataset = mlcroissant.Dataset(folder / CROISSANT_NAME)
+    assert dataset.metadata.ctx.issues.errors == set()
+    expected = [
+        row["learned"]
+        for table in sorted((folder / "metadata/documents").iterdir())
+        for row in pq.read_table(table).to_pylist()
+    ]
+    records = dataset.records("documents")
+    assert [[*record["documents/learned"]] for record in records] == expected
+    about = {each.name: each.description for each in dataset.metadata.file_objects}
+    assert [*about.values()].count("") == 0
+    masks = [each for each in about.values() if each.startswith("The loss mask of train/")]
+    assert len(masks) == len([*(folder / "train").iterdir()])
 
 
 def test_what_no_one_said_is_named(

@@ -94,7 +94,8 @@ def unfinished_append(dataset: Path | str, file: Path) -> None:
 
 def content_of(folder: Path) -> dict[str, bytes]:
     """The files that do not say how a dataset has grown: shards, tables, lists of rejected rows."""
-    return files_in(folder, ("test", "train", "metadata/documents", "metadata/rejected"))
+    kinds = ("documents", "masks", "rejected")
+    return files_in(folder, ("test", "train", *(f"metadata/{kind}" for kind in kinds)))
 
 
 def tokens_in(dataset: TokenDataset) -> list[int]:

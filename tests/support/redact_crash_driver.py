@@ -62,7 +62,7 @@ def refused(dataset: Path, scratch: Path) -> int:
     return wrong + (files_in(dataset) != before) + any(scratch.iterdir())
 
 
-def run(finished: Path, scratch: Path) -> None:
+def run(finished: Path, scratch: Path, step: int) -> None:
     """Redacts copies of a dataset."""
     whole = scratch / "whole"
     shutil.copytree(finished, whole)
@@ -109,7 +109,7 @@ def run(finished: Path, scratch: Path) -> None:
             }
         )
         shutil.rmtree(dataset)
-        number += 1
+        number += step
     json.dump(results, sys.stdout)
 
 
@@ -120,4 +120,4 @@ def tokens_of(dataset: Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), Path(sys.argv[2]))
+    run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

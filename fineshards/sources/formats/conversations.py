@@ -1,7 +1,7 @@
 """The text of a conversation, whatever format it is read from: its canonical JSON.
 
-A row has it in the column that `--text_column` names (`messages`), or in `prompt` and `completion`
-where a file has these instead; and in `tools`, if there is such a column.
+A row has it in the column that `--text_column` names (`messages`), or where that is null or absent,
+in `prompt` and `completion`; and in `tools`, if there is such a column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import pyarrow as pa
 from fineshards.chat.conversation import BadConversation, canonical
 from fineshards.shards.job.settings import Columns
 
-_PAIR = ("prompt", "completion")
+# In place of messages.
+PAIR = ("prompt", "completion")
 _TOOLS = "tools"
 
 
@@ -29,9 +30,10 @@ def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
     """The columns that a file's texts consist of. names: of all of its columns."""
     if not columns.conversations:
         return columns.of_text
-    has_pair = columns.text not in names and {*_PAIR} <= {*names}
-    found = _PAIR if has_pair else (columns.text,)
-    return (*found, _TOOLS) if _TOOLS in names and _TOOLS not in found else found
+    has_pair = columns.text not in names and {*PAIR} <= {*names}
+    first = PAIR if has_pair else (columns.text,)
+    also = (*PAIR, _TOOLS) if columns.text in names else (_TOOLS,)
+    return tuple(dict.fromkeys((*first, *(name for name in also if name in names))))
 
 
 def conversation_text(record: Mapping[str, Any], columns: Columns) -> str | None:

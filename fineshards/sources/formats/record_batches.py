@@ -14,7 +14,12 @@ from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
-from fineshards.sources.formats.conversations import choose_column, conversation_texts, text_columns
+from fineshards.sources.formats.conversations import (
+    PAIR,
+    choose_column,
+    conversation_texts,
+    text_columns,
+)
 from fineshards.sources.formats.token_lists import check_lists, raw_lists
 from fineshards.sources.rows import LABEL_COLUMNS, Rows, joined_texts
 
@@ -65,7 +70,9 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
     for name in texts:
         kind = schema.field(name).type
         if columns.conversations:
-            _check_conversations(file, name, kind)
+            # Only rows without messages need the pair, so it is left to them.
+            if name not in PAIR or columns.text not in texts:
+                _check_conversations(file, name, kind)
         elif columns.imported is not None:
             check_lists(file, name, kind)
         elif columns.template is None and not is_text(kind):
@@ -97,7 +104,8 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
 
 
 def _check_conversations(file: SourceFile, name: str, kind: pa.DataType) -> None:
-    if not (is_text(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list or is_text(kind) or pa.types.is_null(kind)):
         raise InputError(
             f"{file.path}: column {name!r} has type {kind}, expected lists of messages, or strings "
             "of their JSON. Choose the column of the messages with --text_column."

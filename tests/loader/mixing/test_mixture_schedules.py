@@ -12,8 +12,8 @@ import pytest
 from support.made_up_sources import is_a_prefix_of_each, mixture, pairs
 from support.sentences import refused
 
+from fineshards import linear_schedule
 from fineshards.loader.mixing.mixture import Mixture
-from fineshards.loader.mixing.mixture_weights import linear_schedule
 
 
 def test_a_small_source_gets_its_share_under_a_schedule_that_changes_often() -> None:
