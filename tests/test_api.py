@@ -255,6 +255,19 @@ def test_what_libraries_log_in_a_fresh_interpreter_is_not_shown() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_the_calling_process_logs_what_a_build_warns_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, copy = tmp_path / "first.jsonl", tmp_path / "copy.jsonl"
+    for source in (first, copy):
+        source.write_text('{"text": "one"}\n{"text": "two"}\n')
+    fineshards.build(input=first, output=tmp_path / "out")
+    assert caplog.messages == []
+    fineshards.append(tmp_path / "out", input=copy)
+    (message,) = caplog.messages
+    assert "2 of 2 new documents have the text of a document" in message
+
+
 def test_who_is_slow_hears_the_latest_alone(tmp_path: Path) -> None:
     told, heard = tmp_path / "told", []
 
@@ -472,6 +485,22 @@ def test_a_recipe_of_objects_is_that_of_its_file(
     jobs = [(tmp_path / name / "metadata/job.json").read_bytes() for name in "ab"]
     assert jobs[0] == jobs[1]
     assert 0 < made.totals()["documents"] < 1063
+
+
+def test_an_edited_function_decides_as_its_file_is(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "edited_by_a_test.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module.write_text("LEAST = 1000\ndef keep(document): return len(document['text']) > LEAST\n")
+    recipe = Recipe([import_module("edited_by_a_test").keep])
+    kept = [fineshards.recipe_check(input=sample, recipe=recipe).steps[0].kept]
+    module.write_text(module.read_text().replace("1000", "20000"))
+    kept += [fineshards.recipe_check(input=sample, recipe=recipe).steps[0].kept]
+    manifest = fineshards.build(input=sample, output=tmp_path / "out", recipe=recipe)
+    assert (kept, manifest.totals()["documents"]) == ([602, 2], 2)
+    assert fineshards.verify(tmp_path / "out", sample="100%").problems == []
 
 
 def test_what_is_no_recipe_is_refused() -> None:

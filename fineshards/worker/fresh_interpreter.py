@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from logging.handlers import QueueHandler
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
@@ -58,6 +59,8 @@ def call_and_hear(
     """As `call_in_fresh_interpreter`; the function may tell something meanwhile.
 
     hear: called here with each value that the function gives to its last argument, a function.
+
+    What the function warns of in the log of fineshards is in this process's log.
     """
     ours, theirs = Pipe()
     program = _PROGRAM.format(descriptor=theirs.fileno(), process=os.getpid())
@@ -82,6 +85,9 @@ def call_and_hear(
             while told:
                 with _naming_the_end(process):
                     told, result, error = ours.recv()
+                if isinstance(result, logging.LogRecord):
+                    _log_again(result)
+                    continue
                 latest = result if told else latest
                 # What came while `hear` took its time is not heard any more, but the latest.
                 if hear is not None and latest is not None and not (told and ours.poll()):
@@ -131,12 +137,31 @@ def _end_of(code: int) -> str:
     )
 
 
+def _log_again(record: logging.LogRecord) -> None:
+    log = logging.getLogger(record.name)
+    if log.isEnabledFor(record.levelno):
+        log.handle(record)
+
+
+class _Warnings(QueueHandler):
+    """Sends what this process warns of to the launching one, but not what forked workers do."""
+
+    def __init__(self, send: Callable[..., None]) -> None:
+        super().__init__(send)
+        self.setLevel(logging.WARNING)
+        owner = os.getpid()
+        self.addFilter(lambda _: os.getpid() == owner)
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        self.queue(True, record, None)
+
+
 def answer(launcher: Connection, process: int) -> None:
     """What the fresh interpreter does: one call."""
     # The launching process decides what Ctrl-C means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    # What libraries log repeats our errors with tracebacks, or helps no one.
+    # What other libraries log repeats our errors with tracebacks, or helps no one.
     logging.basicConfig(handlers=[logging.NullHandler()])
     own_process.claim()
     own_process.prepare()
@@ -148,6 +173,7 @@ def answer(launcher: Connection, process: int) -> None:
         with sending:
             launcher.send(message)
 
+    logging.getLogger("fineshards").addHandler(_Warnings(send))
     if tells:
         arguments = (*arguments, lambda value: send(True, value, None))
     result: Any = None
