@@ -42,7 +42,8 @@ def _taking(options: Callable[_Arguments, object]) -> Callable[_Arguments, Manif
     """`build` as a function of options, for type checkers too."""
 
     def build(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Manifest:
-        signature.bind(*args)  # whose TypeError does not name the class
+        if args:
+            raise TypeError("build takes its options by name: build(input=..., output=...).")
         return _run("build", kwargs)
 
     signature = inspect.signature(options).replace(return_annotation="Manifest")
@@ -69,8 +70,9 @@ build.__doc__ = f"""Builds a dataset, resumes it, or finds it finished; returns 
         The Manifest of the finished dataset. `manifest.totals()` counts its documents and tokens.
 
     Raises:
-        FineshardsError: One sentence that says what happened, where and what to do. UsageError is
-            for options, InputError for the input, OutputError for the output folder.
+        FineshardsError: One sentence that says what happened, where and what to do. Of
+            fineshards.errors, UsageError is for options, InputError for the input, OutputError for
+            the output folder.
 
     Example:
         >>> import fineshards

@@ -224,7 +224,7 @@ class Batches:
             warnings.warn(
                 "the documents are conversations, and all their tokens count. To learn the answers "
                 "alone, take the field loss_mask, or give ignore_index.",
-                stacklevel=3,
+                stacklevel=6 if ahead else 4,  # who called next() of a BatchLoader
             )
         # The batches read ahead, those that the trainer uses, and tokens that become fields.
         memory = Memory(2 * (ahead + 4))

@@ -121,7 +121,7 @@ def verify(
         (True, [], 1063)
     """
     share = _Sample.of(sample)
-    storage = open_storage(os.fspath(folder))
+    storage = open_storage(folder)
     export = Export.load(storage) if storage.size(MANIFEST_NAME) is None else None
     if export is not None:
         if share or sha256 or generation is not None:
@@ -185,7 +185,7 @@ def _verify_export(
     storage: Storage, export: Export, dataset: str | os.PathLike[str] | None
 ) -> Verdict:
     problems = list(check_export(storage, export))
-    known = linked_dataset(storage, export) if dataset is None else open_storage(os.fspath(dataset))
+    known = linked_dataset(storage, export) if dataset is None else open_storage(dataset)
     problems += check_dataset(export, known) if known else []
     tokens = sum(counts["tokens"] for counts in export.splits.values())
     documents = sum(counts["documents"] or 0 for counts in export.splits.values())

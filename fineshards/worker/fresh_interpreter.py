@@ -19,6 +19,7 @@ from functools import partial
 from logging.handlers import QueueHandler
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 from fineshards.errors import FineshardsError
@@ -86,7 +87,8 @@ def call_and_hear(
                 with _naming_the_end(process):
                     told, result, error = ours.recv()
                 if isinstance(result, logging.LogRecord):
-                    _log_again(result)
+                    if (log := logging.getLogger(result.name)).isEnabledFor(result.levelno):
+                        log.handle(result)
                     continue
                 latest = result if told else latest
                 # What came while `hear` took its time is not heard any more, but the latest.
@@ -137,25 +139,6 @@ def _end_of(code: int) -> str:
     )
 
 
-def _log_again(record: logging.LogRecord) -> None:
-    log = logging.getLogger(record.name)
-    if log.isEnabledFor(record.levelno):
-        log.handle(record)
-
-
-class _Warnings(QueueHandler):
-    """Sends what this process warns of to the launching one, but not what forked workers do."""
-
-    def __init__(self, send: Callable[..., None]) -> None:
-        super().__init__(send)
-        self.setLevel(logging.WARNING)
-        owner = os.getpid()
-        self.addFilter(lambda _: os.getpid() == owner)
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        self.queue(True, record, None)
-
-
 def answer(launcher: Connection, process: int) -> None:
     """What the fresh interpreter does: one call."""
     # The launching process decides what Ctrl-C means.
@@ -173,7 +156,12 @@ def answer(launcher: Connection, process: int) -> None:
         with sending:
             launcher.send(message)
 
-    logging.getLogger("fineshards").addHandler(_Warnings(send))
+    queue: Any = SimpleNamespace(put_nowait=lambda record: send(True, record, None))
+    handler, owner = QueueHandler(queue), os.getpid()
+    handler.setLevel(logging.WARNING)
+    # Forked workers would write into the messages of this process.
+    handler.addFilter(lambda _: os.getpid() == owner)
+    logging.getLogger("fineshards").addHandler(handler)
     if tells:
         arguments = (*arguments, lambda value: send(True, value, None))
     result: Any = None

@@ -173,12 +173,13 @@ def test_what_is_learned_is_part_of_the_identity(folder: Path, tmp_path: Path) -
 
 def test_a_loader_that_does_not_use_the_mask_warns(folder: Path) -> None:
     dataset = TokenDataset(folder, sequence_length=LENGTH)
-    for fields in (None, ("inputs", "targets")):
+    for fields, prefetch in ((None, 0), (("inputs", "targets"), 0), (None, 2)):
         with (
-            BatchLoader(dataset, 8, fields=fields, prefetch=0) as loader,
-            pytest.warns(UserWarning, match="all their tokens count"),
+            BatchLoader(dataset, 8, fields=fields, prefetch=prefetch) as loader,
+            pytest.warns(UserWarning, match="all their tokens count") as warned,
         ):
             next(loader)
+        assert [each.filename for each in warned] == [__file__]
     with warnings.catch_warnings(), BatchLoader(dataset, 8, fields=FIELDS) as loader:
         warnings.simplefilter("error")
         next(loader)

@@ -115,7 +115,7 @@ class Manifest:
         totals, generation = self.totals(), self.generation
         return (
             f"Manifest({self.fingerprint[:12]!r}): generation {generation}, "
-            f"{len(self.shards):,} shards, {totals['documents']:,} documents, "
+            f"{len(self.shards):,} shard{'s' * (len(self.shards) != 1)}, {totals['documents']:,} documents, "
             f"{totals['tokens']:,} tokens of {self.settings.tokenizer.name}"
         )
 
@@ -530,8 +530,9 @@ def unfinished(storage: Storage) -> str:
             "folder of the dataset that it was made of. fineshards verify checks an export."
         )
     return (
-        f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. Check the path. If "
-        "a build was interrupted, run it again to finish it; fineshards status shows its progress."
+        f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. Check the path: a "
+        "dataset's folder holds metadata/ and train/. If a build was interrupted, run it again to "
+        "finish it; fineshards status shows its progress."
     )
 
 
