@@ -435,7 +435,8 @@ class BuildConfig:
                 raise UsageError(f"--{flag.name} {error}.") from None
         # Integers of numpy count too; a bool does not.
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise UsageError(f"--{flag.name} must be a whole number, got {quoted(value)}.")
+            share = " or a share such as '0.1%'" if str in kinds(flag) else ""
+            raise UsageError(f"--{flag.name} must be a whole number{share}, got {quoted(value)}.")
         value = operator.index(value)
         self._settle(flag.name, value)
         if value >= _LIMIT:

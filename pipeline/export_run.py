@@ -112,7 +112,7 @@ def export(
         compression,
         no_masks,
     )
-    job, finished = prepare(os.fspath(folder), os.fspath(output), options, generation, s3_endpoint)
+    job, finished = prepare(folder, output, options, generation, s3_endpoint)
     return finished or run_here(job, workers)
 
 

@@ -14,6 +14,7 @@ from fineshards.extras import naming_the_extra
 from fineshards.pipeline.recipe_flags import shown_place, with_recipe
 from fineshards.pipeline.run import run
 from fineshards.suggestions import did_you_mean
+from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 
 if TYPE_CHECKING:
     from fineshards.curation.recipe import Recipe
@@ -41,7 +42,8 @@ def _taking(options: Callable[_Arguments, object]) -> Callable[_Arguments, Manif
     """`build` as a function of options, for type checkers too."""
 
     def build(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Manifest:
-        signature.bind(*args)  # whose TypeError does not name the class
+        if args:
+            raise TypeError("build takes its options by name: build(input=..., output=...).")
         return _run("build", kwargs)
 
     signature = inspect.signature(options).replace(return_annotation="Manifest")
@@ -54,9 +56,9 @@ build = _taking(_Options)
 build.__doc__ = f"""Builds a dataset, resumes it, or finds it finished; returns its manifest.
 
     The options are the flags of `fineshards build`, and the bytes are the same. An interrupted
-    build resumes when it is called again. It prints nothing and changes nothing in the calling
-    process, because it works in a fresh interpreter. (With a runner other than the default, Beam's
-    own workers in that interpreter may print the traceback of an error.)
+    build resumes when it is called again. It works in a fresh interpreter and changes nothing in
+    the calling process, whose logger `fineshards` gets the warnings. (With a runner other than the
+    default, Beam's own workers in that interpreter may print the traceback of an error.)
 
     Args:
 {_DESCRIBED}
@@ -68,8 +70,9 @@ build.__doc__ = f"""Builds a dataset, resumes it, or finds it finished; returns 
         The Manifest of the finished dataset. `manifest.totals()` counts its documents and tokens.
 
     Raises:
-        FineshardsError: One sentence that says what happened, where and what to do. UsageError is
-            for options, InputError for the input, OutputError for the output folder.
+        FineshardsError: One sentence that says what happened, where and what to do. Of
+            fineshards.errors, UsageError is for options, InputError for the input, OutputError for
+            the output folder.
 
     Example:
         >>> import fineshards
@@ -159,7 +162,8 @@ def recipe_check(
 ) -> Check:
     """Runs the steps of a recipe over a probe of the input; returns what each keeps and drops.
 
-    It writes nothing.
+    It writes nothing, and works in a fresh interpreter, so it sees changed functions as a build
+    does.
 
     Args:
         probe_bytes: Bytes of text to read.
@@ -181,7 +185,8 @@ def recipe_check(
         >>> found.documents, [step.kept for step in found.steps]
         (1063, [602])
     """
-    return check(_config("recipe_check", {"output": "out"} | options), probe_bytes, examples)
+    config = _config("recipe_check", {"output": "out"} | options)
+    return call_in_fresh_interpreter(check, config, probe_bytes, examples)
 
 
 def check(config: BuildConfig, probe_bytes: int, examples: int) -> Check:

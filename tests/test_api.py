@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from dataclasses import asdict, replace
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from importlib import import_module
@@ -27,6 +28,7 @@ from fineshards.config import BuildConfig
 from fineshards.curation import steps as steps_of_recipes
 from fineshards.curation.steps import Exact, GopherQuality, Length, MinHash, Regex, UserFunction
 from fineshards.errors import InputError, UsageError
+from fineshards.inspection.stats import describe_stats
 from fineshards.job_status.status import Status
 from fineshards.worker.fresh_interpreter import call_and_hear
 
@@ -198,8 +200,23 @@ def test_an_unknown_option_is_named_and_the_right_one_suggested(function: str) -
 def test_an_unknown_option_of_an_append_is_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"append has no option 'inputs'\. Did you mean input"):
         fineshards.append(tmp_path, inputs="a")
-    with pytest.raises(TypeError, match="too many positional arguments"):
+    with pytest.raises(TypeError, match=r"by name: build\(input="):
         fineshards.build("a")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        *((name, {}) for name in ("verify", "status", "stats", "report", "publish", "repair")),
+        ("redact", {"documents": 1}),
+        ("find", {"token": 1}),
+        ("explain", {"document": 1}),
+        ("export", {"output": "out", "to": "olmo"}),
+    ],
+)
+def test_what_is_no_folder_is_refused(function: str, options: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="the folder is 3; give a path"):
+        getattr(fineshards, function)(3, **options)
 
 
 def test_help_describes_every_option() -> None:
@@ -222,7 +239,8 @@ def test_an_id_is_one_id_and_not_its_letters(tmp_path: Path) -> None:
     lines = [json.dumps({"id": str(n), "text": f"text {n}"}) for n in range(15)]
     source.write_text("\n".join(lines))
     out = tmp_path / "out"
-    fineshards.build(input=source, output=out, test_fraction=0)
+    manifest = fineshards.build(input=source, output=out, test_fraction=0)
+    assert "1 shard, 15 documents" in repr(manifest)
     for wrong, said in (
         ({"ids": [12]}, "12 is not an id: give ids as text"),
         ({"ids": 12}, "12 is not an id"),
@@ -233,6 +251,12 @@ def test_an_id_is_one_id_and_not_its_letters(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             fineshards.redact(out, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--id is 3; give text"):
+        fineshards.find(out, id=3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--token is 'a'; give an integer"):
+        fineshards.find(out, token="a")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"--date_published is datetime\.date.*; give text"):
+        fineshards.publish(out, date_published=date(2026, 11, 30))  # type: ignore[arg-type]
     assert fineshards.redact(out, "12").documents == 1
     assert fineshards.redact(out, documents=np.int64(3)).documents == 1
     texts = [each.text for each in TokenDataset(out, sequence_length=8).all_documents()]
@@ -253,6 +277,19 @@ def test_what_libraries_log_in_a_fresh_interpreter_is_not_shown() -> None:
         "call_in_fresh_interpreter(logging.warning, 'apitools not found')\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_calling_process_logs_what_a_build_warns_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, copy = tmp_path / "first.jsonl", tmp_path / "copy.jsonl"
+    for source in (first, copy):
+        source.write_text('{"text": "one"}\n{"text": "two"}\n')
+    fineshards.build(input=first, output=tmp_path / "out")
+    assert caplog.messages == []
+    fineshards.append(tmp_path / "out", input=copy)
+    (message,) = caplog.messages
+    assert "2 of 2 new documents have the text of a document" in message
 
 
 def test_who_is_slow_hears_the_latest_alone(tmp_path: Path) -> None:
@@ -392,7 +429,10 @@ def test_a_dataset_gives_its_documents_as_they_were_in_the_input(
 @pytest.mark.long
 def test_what_is_read_says_in_a_line_what_it_is(sample: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    fineshards.build(input=sample, output=out, shard_tokens=100_000, test_shards=1)
+    fineshards.build(input=sample, output=out, shard_tokens=100_000, test_shards=1, statistics=True)
+    stats = fineshards.stats(out)
+    assert repr(stats) == f"Stats({str(out)!r}): {len(stats.counts)} counts; print shows them"
+    assert str(stats).splitlines() == describe_stats(stats)
     train = TokenDataset(out, sequence_length=1024)
     assert repr(train) == (
         f"TokenDataset({str(out)!r}, 'train', sequence_length=1024): 552 samples, 565,971 tokens"
@@ -472,6 +512,22 @@ def test_a_recipe_of_objects_is_that_of_its_file(
     jobs = [(tmp_path / name / "metadata/job.json").read_bytes() for name in "ab"]
     assert jobs[0] == jobs[1]
     assert 0 < made.totals()["documents"] < 1063
+
+
+def test_an_edited_function_decides_as_its_file_is(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "edited_by_a_test.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module.write_text("LEAST = 1000\ndef keep(document): return len(document['text']) > LEAST\n")
+    recipe = Recipe([import_module("edited_by_a_test").keep])
+    kept = [fineshards.recipe_check(input=sample, recipe=recipe).steps[0].kept]
+    module.write_text(module.read_text().replace("1000", "20000"))
+    kept += [fineshards.recipe_check(input=sample, recipe=recipe).steps[0].kept]
+    manifest = fineshards.build(input=sample, output=tmp_path / "out", recipe=recipe)
+    assert (kept, manifest.totals()["documents"]) == ([602, 2], 2)
+    assert fineshards.verify(tmp_path / "out", sample="100%").problems == []
 
 
 def test_what_is_no_recipe_is_refused() -> None:

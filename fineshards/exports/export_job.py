@@ -81,8 +81,8 @@ class ExportJob:
 
 
 def prepare(
-    source: str,
-    output: str,
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     options: ExportOptions,
     generation: int | None = None,
     s3_endpoint: str | None = None,

@@ -116,13 +116,11 @@ def explain(
         >>> [each.drawn.sample for each in found.samples]
         [1085, 789, 534, 225]
     """
-    path, loader, split = os.fspath(folder), None, ""
+    path, loader, split = open_storage(folder).root, None, ""
     if sum(each is not None for each in (step, document, id)) > 1:
         raise UsageError("give one of step, document and id.")
     if document is not None:
         document = checked_integer("--document", document)
-    if id is not None and not isinstance(id, str):
-        raise UsageError(f"--id is {quoted(id)}; give text.")
     if state is not None:
         if not isinstance(state, Mapping | str | os.PathLike):
             raise UsageError(f"--state is {quoted(state)}; give a dict or a file.")
@@ -189,8 +187,8 @@ def loader_of(
             loader.load_state_dict(state)
             return loader, split
     raise UsageError(
-        f"--state is not of {folder}: its fingerprint is {state['fingerprint']}. Of a mixture, "
-        "explain a step in Python: BatchLoader.explain(step)."
+        f"--state is not of {folder}, but of another dataset, or of a mixture: steps of mixtures "
+        "are explained by BatchLoader.explain in Python."
     )
 
 

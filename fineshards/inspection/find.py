@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
+from fineshards.loader.arguments import checked_integer
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted
@@ -102,11 +103,11 @@ def find(
     """
     if (id is None) == (token is None):
         raise UsageError("give an id or a token, and not both.")
-    dataset = Dataset.open(open_storage(os.fspath(folder)), generation)
+    dataset = Dataset.open(open_storage(folder), generation)
     if id is not None:
         return find_id(dataset, id)
     assert token is not None
-    return find_token(dataset, token)
+    return find_token(dataset, checked_integer("--token", token))
 
 
 def find_id(dataset: Dataset, id_: str) -> Found:
@@ -114,6 +115,8 @@ def find_id(dataset: Dataset, id_: str) -> Found:
 
     A table in which the id is found is then read whole.
     """
+    if not isinstance(id_, str):
+        raise UsageError(f"--id is {quoted(id_)}; give text.")
     shards = dataset.manifest.shards
     matches: dict[tuple[str, int], Match] = {}
     compared = 0

@@ -79,6 +79,12 @@ class Stats:
     satisfied: Satisfied | None
     learned: float | None = None
 
+    def __repr__(self) -> str:
+        return f"Stats({self.folder!r}): {counted(len(self.counts), 'count')}; print shows them"
+
+    def __str__(self) -> str:
+        return "\n".join(describe_stats(self))
+
 
 def stats(
     folder: str | os.PathLike[str],
@@ -96,7 +102,7 @@ def stats(
             documents of the dataset that satisfy it are counted.
 
     Returns:
-        A Stats. `counts` has one Count for each thing that was counted.
+        A Stats. `counts` has one Count for each thing that was counted; `print` shows a summary.
 
     Raises:
         OutputError: If the dataset is not finished or has no statistics.
@@ -109,7 +115,7 @@ def stats(
         >>> [count.documents for count in found.counts if count.measure == "total"]
         [3]
     """
-    storage = open_storage(os.fspath(folder))
+    storage = open_storage(folder)
     manifest = readable_manifest(storage, generation)
     names = [file.name for file in manifest.metadata if is_statistics(file.name)]
     if not names:

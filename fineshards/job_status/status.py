@@ -120,7 +120,7 @@ def status(folder: str | os.PathLike[str]) -> Status:
         >>> status.stage, status.shards
         ('finished', 7)
     """
-    return StatusReader(open_storage(os.fspath(folder))).read()
+    return StatusReader(open_storage(folder)).read()
 
 
 def latest_job(storage: Storage, manifest: Manifest | None) -> Job | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import OutputError, UsageError, quoted
+from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
@@ -121,9 +120,7 @@ class TokenDataset(Completed):
         self.sequence_length = checked_integer("sequence_length", sequence_length, 1)
         if generation is not None:
             generation = checked_integer("generation", generation, 1)
-        if not isinstance(path, str | os.PathLike):
-            raise UsageError(f"path is {quoted(path)}; give the folder of a dataset.")
-        storage = open_storage(os.fspath(path))
+        storage = open_storage(path)
         self._split = OPEN_SHARDS.with_room(lambda: SplitShards.open(storage, split, generation))
         # The first token of sample 0; tokens and samples are counted from there.
         self._begin = 0

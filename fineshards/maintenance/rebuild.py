@@ -87,7 +87,6 @@ def repair(folder: str | os.PathLike[str], tokenizer: str | None = None) -> Repa
         >>> done.repaired, done.left
         (['train/train_0000.npy'], [])
     """
-    folder = os.fspath(folder)
     storage = open_storage(folder)
     manifest = load_whole_manifest(storage)
     # In the dataset, whose disk has room for it, and with which it goes.
@@ -97,7 +96,9 @@ def repair(folder: str | os.PathLike[str], tokenizer: str | None = None) -> Repa
     sources: list[str] = []
     if damaged:
         with scratch_folder(place) as scratch:
-            sources = call_in_fresh_interpreter(_make_again, folder, damaged, tokenizer, scratch)
+            sources = call_in_fresh_interpreter(
+                _make_again, storage.root, damaged, tokenizer, scratch
+            )
             _put_in_place(storage, manifest, damaged, open_storage(scratch), sources)
     checked = sum(1 for _ in expected_files(manifest))
     return Repaired(storage.root, checked, damaged, sources, left_wrong(storage, manifest))

@@ -87,7 +87,7 @@ def redact(
         (2, 1, 2)
     """
     wanted, numbers = _checked(ids, documents)
-    storage = open_storage(os.fspath(folder))
+    storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
     refuse_earlier_version(
         manifest.version,

@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any
 
 from fineshards.credentials import refuse_secrets
-from fineshards.errors import UsageError, with_escaped_bytes
+from fineshards.errors import UsageError, quoted, with_escaped_bytes
 from fineshards.publishing.licenses import is_url, license_url
 
 # What Croissant requires, and no dataset can say of itself.
@@ -50,6 +50,10 @@ class Description:
             for name, value in given.items()
             if value is not None
         }
+        for name, value in said.items():
+            if not isinstance(value, type(getattr(self, name))):
+                kind = "True or False" if name == "no_paths" else "text"
+                raise UsageError(f"--{name} is {quoted(value)}; give {kind}.")
         if said.get("license"):
             said["license"] = license_url(said["license"])
         found = replace(self, **said)

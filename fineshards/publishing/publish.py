@@ -115,7 +115,7 @@ def publish(
         "citation": citation,
         "no_paths": no_paths,
     }
-    return publish_files(open_storage(os.fspath(folder)), given)
+    return publish_files(open_storage(folder), given)
 
 
 def publish_files(

@@ -83,7 +83,7 @@ def report(
         >>> written.verified, written.output == f"{folder}.html"
         (True, True)
     """
-    storage = open_storage(os.fspath(folder))
+    storage = open_storage(folder)
     target = _target(storage, output)
     verified = None
     if verify:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 
 from fineshards.credentials import refuse_secrets, refuse_secrets_in_endpoint
-from fineshards.errors import UsageError, with_escaped_bytes
+from fineshards.errors import UsageError, quoted, with_escaped_bytes
 from fineshards.extras import require
 from fineshards.storage.base import Storage
 
 
-def open_storage(root: str, s3_endpoint: str | None = None) -> Storage:
+def open_storage(root: str | os.PathLike[str], s3_endpoint: str | None = None) -> Storage:
     """The storage of an output folder: a local path, or a URL of gs:// or s3://.
 
     `~` is the home folder. s3_endpoint: the URL of the store that s3:// means; by default that of
     the environment. Raises UsageError for other schemes, and for a scheme without the libraries
     that it needs.
     """
+    if not isinstance(root, str | os.PathLike):
+        raise UsageError(f"the folder is {quoted(root)}; give a path.")
+    root = os.fspath(root)
     if (shown := with_escaped_bytes(root)) != root:
         raise UsageError(f"{shown}: the name of the folder is not valid UTF-8. Rename it.")
     refuse_secrets(root)

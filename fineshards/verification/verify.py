@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ from fineshards.verification.check_shards import (
 )
 from fineshards.verification.compare_sources import Compared, compare_with_sources
 from fineshards.wording import counted
+from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def verify(
         (True, [], 1063)
     """
     share = _Sample.of(sample)
-    storage = open_storage(os.fspath(folder))
+    storage = open_storage(folder)
     export = Export.load(storage) if storage.size(MANIFEST_NAME) is None else None
     if export is not None:
         if share or sha256 or generation is not None:
@@ -184,7 +186,7 @@ def _verify_export(
     storage: Storage, export: Export, dataset: str | os.PathLike[str] | None
 ) -> Verdict:
     problems = list(check_export(storage, export))
-    known = linked_dataset(storage, export) if dataset is None else open_storage(os.fspath(dataset))
+    known = linked_dataset(storage, export) if dataset is None else open_storage(dataset)
     problems += check_dataset(export, known) if known else []
     tokens = sum(counts["tokens"] for counts in export.splits.values())
     documents = sum(counts["documents"] or 0 for counts in export.splits.values())
@@ -267,7 +269,7 @@ def _verify(
     compared = Compared()
     if sample and not problems:
         documents = manifest.totals()["documents"]
-        compared = compare_with_sources(dataset, sample.percent_of(documents))
+        compared = _compare(storage, manifest, sample.percent_of(documents))
         problems += compared.problems
     return Verdict(
         ok=not problems,
@@ -280,6 +282,19 @@ def _verify(
         hashed=len(sums.contents(manifest)) if sha256 and not problems else 0,
         published_by=other_version,
     )
+
+
+def _compare(storage: Storage, manifest: Manifest, percent: float) -> Compared:
+    """Compares with the sources, by functions of the user's own as their files are now."""
+    recipe = manifest.settings.recipe
+    named = [name for step in recipe.steps for name, _ in step.pins] if recipe else []
+    if any(":" in name and name.partition(":")[0] in sys.modules for name in named):
+        return call_in_fresh_interpreter(_compare_here, storage, manifest, percent)
+    return _compare_here(storage, manifest, percent)
+
+
+def _compare_here(storage: Storage, manifest: Manifest, percent: float) -> Compared:
+    return compare_with_sources(Dataset(storage, manifest), percent)
 
 
 def describe_verdict(verdict: Verdict) -> list[str]:

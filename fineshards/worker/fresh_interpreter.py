@@ -16,8 +16,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from logging.handlers import QueueHandler
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 from fineshards.errors import FineshardsError
@@ -58,6 +60,8 @@ def call_and_hear(
     """As `call_in_fresh_interpreter`; the function may tell something meanwhile.
 
     hear: called here with each value that the function gives to its last argument, a function.
+
+    What the function warns of in the log of fineshards is in this process's log.
     """
     ours, theirs = Pipe()
     program = _PROGRAM.format(descriptor=theirs.fileno(), process=os.getpid())
@@ -82,6 +86,10 @@ def call_and_hear(
             while told:
                 with _naming_the_end(process):
                     told, result, error = ours.recv()
+                if isinstance(result, logging.LogRecord):
+                    if (log := logging.getLogger(result.name)).isEnabledFor(result.levelno):
+                        log.handle(result)
+                    continue
                 latest = result if told else latest
                 # What came while `hear` took its time is not heard any more, but the latest.
                 if hear is not None and latest is not None and not (told and ours.poll()):
@@ -136,7 +144,7 @@ def answer(launcher: Connection, process: int) -> None:
     # The launching process decides what Ctrl-C means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    # What libraries log repeats our errors with tracebacks, or helps no one.
+    # What other libraries log repeats our errors with tracebacks, or helps no one.
     logging.basicConfig(handlers=[logging.NullHandler()])
     own_process.claim()
     own_process.prepare()
@@ -148,6 +156,12 @@ def answer(launcher: Connection, process: int) -> None:
         with sending:
             launcher.send(message)
 
+    queue: Any = SimpleNamespace(put_nowait=lambda record: send(True, record, None))
+    handler, owner = QueueHandler(queue), os.getpid()
+    handler.setLevel(logging.WARNING)
+    # Forked workers would write into the messages of this process.
+    handler.addFilter(lambda _: os.getpid() == owner)
+    logging.getLogger("fineshards").addHandler(handler)
     if tells:
         arguments = (*arguments, lambda value: send(True, value, None))
     result: Any = None

@@ -138,6 +138,10 @@ def test_other_answers(module: str) -> None:
         ("broken", "row 0: my_steps:broken failed with ZeroDivisionError: division by zero"),
         ("surrogate", "row 0: my_steps:surrogate failed with UnicodeEncodeError"),
         ("leaves", "row 0: my_steps:leaves failed with SystemExit"),
+        (
+            "why",
+            "row 0: my_steps:why failed with KeyError: 'score'. If it is a column, name it in col",
+        ),
     ],
 )
 def test_a_function_that_fails_is_named_with_the_row(module: str, function: str, said: str) -> None:

@@ -346,7 +346,7 @@ def test_the_steps_of_a_document_draw_it(
         ("--state {tmp}/none.json", "--state {tmp}/none.json cannot be read: "),
         ("--state {tmp}/list.json", "holds no state"),
         ("--state {tmp}/empty.json", "it lacks sequence_length, fingerprint, seed"),
-        ("--state {tmp}/other.json", "--state is not of {folder}: its fingerprint is other."),
+        ("--state {tmp}/other.json", "--state is not of {folder}, but of another dataset"),
         ("--state {tmp}/old.json", "give --batch_size."),
         (
             "--state {tmp}/start.json",

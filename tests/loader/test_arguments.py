@@ -102,7 +102,7 @@ def test_what_names_no_split_is_refused(folder: Path, split: str) -> None:
 @pytest.mark.parametrize("path", [None, 1, b"folder", ["folder"]], ids=repr)
 def test_what_names_no_folder_is_refused(path: str) -> None:
     message = refused(lambda: TokenDataset(path, sequence_length=10))
-    assert message == f"path is {path!r}; give the folder of a dataset."
+    assert message == f"the folder is {path!r}; give a path."
 
 
 @pytest.mark.parametrize("source", [None, 1, "folder", ["folder"]], ids=repr)

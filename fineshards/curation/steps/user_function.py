@@ -139,8 +139,9 @@ class UserFunction(Judge):
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # sys.exit() would end a job as if it were finished
+                advice = ". If it is a column, name it in columns" * isinstance(error, KeyError)
                 raise InputError(
-                    f"{place}: {self.use} failed with {type(error).__name__}: {error}"
+                    f"{place}: {self.use} failed with {type(error).__name__}: {error}{advice}"
                 ) from error
             yield from found
 

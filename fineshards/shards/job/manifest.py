@@ -113,7 +113,8 @@ class Manifest:
         totals, generation = self.totals(), self.generation
         return (
             f"Manifest({self.fingerprint[:12]!r}): generation {generation}, "
-            f"{len(self.shards):,} shards, {totals['documents']:,} documents, "
+            f"{len(self.shards):,} shard{'s' * (len(self.shards) != 1)}, "
+            f"{totals['documents']:,} documents, "
             f"{totals['tokens']:,} tokens of {self.settings.tokenizer.name}"
         )
 

@@ -72,6 +72,7 @@ def unfinished(storage: Storage) -> str:
             "folder of the dataset that it was made of. fineshards verify checks an export."
         )
     return (
-        f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. Check the path. If "
-        "a build was interrupted, run it again to finish it; fineshards status shows its progress."
+        f"{storage.root} holds no finished dataset: {MANIFEST_NAME} is missing. Check the path: a "
+        "dataset's folder holds metadata/ and train/. If a build was interrupted, run it again to "
+        "finish it; fineshards status shows its progress."
     )
