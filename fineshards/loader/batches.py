@@ -32,7 +32,7 @@ from fineshards.loader.sample_sources import (
 from fineshards.loader.steps import Position, Steps
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
-_SPAN = 1 << 12
+_SPAN = 1 << 14
 # The steps of their computation are divided among the batches before them, so that none waits for
 # all of it. Usually there are fewer steps.
 _STEPS = 1 << 7

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fineshards.errors import FineshardsError
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.loader.tokens.local_shards import PLACES, fill_rows
+from fineshards.loader.tokens.local_shards import fill_rows
 
 
 class JoinedDatasets:
@@ -48,7 +48,7 @@ class JoinedDatasets:
                     out[:, :-1] = run[:-1].reshape(-1, self._length)
                     out[:, -1] = run[self._length :: self._length]
                     return
-            fill_rows(out, readers, np.arange(len(out)), which * PLACES + shards, offsets)
+            fill_rows(out, readers, which.tolist(), shards.tolist(), offsets.tolist())
         except FineshardsError:
             raise
         except BaseException:

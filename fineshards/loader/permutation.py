@@ -31,7 +31,7 @@ TABLE_MAXIMUM = 1 << 12
 # narrow halves and fewer than six or seven rounds, tests of pairs still detect a difference.
 ROUNDS = 10
 # Numbers processed together, so that they stay in the processor's cache.
-_CHUNK = 1 << 15
+_CHUNK = 1 << 13
 
 Numbers = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]

@@ -16,7 +16,7 @@ from fineshards.errors import OutputError
 from fineshards.loader.far.cache_folder import CacheFolder
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.far.sizes import BLOCK_BYTES
-from fineshards.loader.tokens.local_shards import LocalShards, ReadShard, Tokens
+from fineshards.loader.tokens.local_shards import LocalShards, OpenShard
 from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
@@ -61,7 +61,7 @@ class CachedShards(LocalShards):
         self._waiting.clear()
         super().close()
 
-    def _load(self, shard: int) -> Tokens | ReadShard:
+    def _load(self, shard: int) -> OpenShard:
         # Copies that were deleted take room on the disk for as long as they are open.
         for other in list(self._open):
             if not self._copies.holds(other):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from io import BufferedReader
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError
-from fineshards.loader.sample_sources import Numbers, Samples
+from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS, Shelf
 from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
@@ -20,8 +20,18 @@ from fineshards.shards import npy
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
-# More than a dataset's shards; see `fill_rows`.
-PLACES = 1 << 40
+# Rows copied together, so that they stay in the processor's cache.
+_ROWS = 32
+
+
+class OpenShard(NamedTuple):
+    """A shard in use.
+
+    whole: its tokens. data: the same, of which a part takes the least time.
+    """
+
+    whole: Tokens | ReadShard
+    data: memoryview | ReadShard
 
 
 class LocalShards:
@@ -35,6 +45,7 @@ class LocalShards:
     def __init__(
         self, split: SplitShards, mapped: bool = True, contents: ShardContents | None = None
     ) -> None:
+        self.dtype = split.dtype
         self._split = split
         self._mapped = mapped
         self._contents = contents
@@ -48,27 +59,23 @@ class LocalShards:
 
         Raises OutputError if a shard is missing or damaged.
         """
-        fill_rows(out, {0: self}, np.array(rows), np.array(shards), np.array(offsets))
-
-    def _fill_across(self, row: Samples, shard: int, offset: int) -> None:
-        filled = 0
-        while filled < len(row):
-            part = self._tokens(shard)[offset : offset + len(row) - filled]
-            row[filled : filled + len(part)] = part
-            filled += len(part)
-            shard, offset = shard + 1, 0
+        in_order = isinstance(rows, range)
+        into = out[rows.start : rows.stop] if in_order else np.empty_like(out[: len(rows)])
+        fill_rows(into, {0: self}, [0] * len(rows), shards, offsets)
+        if not in_order:
+            out[rows] = into
 
     def view(self, shard: int, offset: int, count: int) -> Tokens | None:
         """Tokens `[offset, offset + count)` of a shard, to read; None if it has fewer."""
-        tokens = self._tokens(shard)
+        tokens = self._tokens(shard).whole
         return tokens[offset : offset + count] if offset + count <= len(tokens) else None
 
     def close(self) -> None:
         """Releases all files; each is closed when its last use ends."""
         self._open.clear()
 
-    def _tokens(self, shard: int) -> Tokens | ReadShard:
-        found: Tokens | ReadShard | None = self._open.get(shard)
+    def _tokens(self, shard: int) -> OpenShard:
+        found: OpenShard | None = self._open.get(shard)
         if found is not None:
             return found
         with self._lock:
@@ -78,16 +85,18 @@ class LocalShards:
                 found = OPEN_SHARDS.put(self._open, shard, lambda: self._load(shard))
             return found
 
-    def _load(self, shard: int) -> Tokens | ReadShard:
+    def _load(self, shard: int) -> OpenShard:
         split, name = self._split, self._split.shard_name(shard)
-        loaded: Tokens | ReadShard
         if self._mapped:
             content = split.storage.open_mapped(name)
             split.check(shard, len(content), content[: npy.HEADER_BYTES])
-            tokens = split.length(shard)
-            loaded = np.frombuffer(content, split.dtype, tokens, offset=npy.HEADER_BYTES)
+            tokens = np.frombuffer(
+                content, split.dtype, split.length(shard), offset=npy.HEADER_BYTES
+            )
+            loaded = OpenShard(tokens, tokens.data)
         else:
-            loaded = ReadShard(split, shard)
+            read = ReadShard(split, shard)
+            loaded = OpenShard(read, read)
         if self._contents is not None:
             self._contents.check(shard)
         return loaded
@@ -96,30 +105,43 @@ class LocalShards:
 def fill_rows(
     out: Samples,
     readers: Mapping[int, LocalShards],
-    rows: Numbers,
-    places: Numbers,
-    offsets: Numbers,
+    which: Sequence[int],
+    shards: Sequence[int],
+    offsets: Sequence[int],
 ) -> None:
-    """Fills `out[rows[i]]` from a reader's shard and offset, as `LocalShards.fill` does.
+    """Fills `out[i]` from the reader `which[i]`, as `LocalShards.fill` does."""
+    width = out.shape[1]
+    dtypes = {each.dtype for each in readers.values()}
+    opened = {number: each._open for number, each in readers.items()}
+    parts: list[Any] = []
+    for row, (number, shard, offset) in enumerate(zip(which, shards, offsets, strict=True)):
+        if row and row % _ROWS == 0:
+            _join(out[row - _ROWS : row], parts, dtypes)
+            parts = []
+        missing = width
+        while missing:
+            found = opened[number].get(shard)
+            if found is None:
+                # What parts are of stays open: copies of them let it close.
+                parts = [np.array(part) for part in parts]
+                found = readers[number]._tokens(shard)
+            part = found.data[offset : offset + missing]
+            parts.append(part)
+            missing -= len(part)
+            shard, offset = shard + 1, 0
+    if parts:
+        _join(out[(len(out) - 1) // _ROWS * _ROWS :], parts, dtypes)
 
-    places: of each row, the reader's number times `PLACES` plus the shard. Rows are filled in their
-    order, so that at most two shards are in use at a time.
+
+def _join(rows: Samples, parts: Sequence[Any], dtypes: Set[np.dtype[Any]]) -> None:
+    """Fills rows with parts of these dtypes, one after the other.
+
+    To join them and convert all takes less time than to assign each to its row.
     """
-    order = np.argsort(places, kind="stable")
-    width, last = out.shape[1], -1
-    each = zip(rows[order].tolist(), places[order].tolist(), offsets[order].tolist(), strict=True)
-    for row, place, offset in each:
-        if place != last:
-            reader, shard = readers[place // PLACES], place % PLACES
-            # A call less for what most rows of a mixture need.
-            tokens: Any = reader._open.get(shard)
-            if tokens is None:
-                tokens = reader._tokens(shard)
-            end, last = len(tokens) - width, place
-        if offset <= end:
-            out[row] = tokens[offset : offset + width]
-        else:
-            reader._fill_across(out[row], shard, offset)
+    dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
+    if len(dtypes) > 1:
+        parts = [np.asarray(part, dtype) for part in parts]
+    rows[...] = np.frombuffer(b"".join(parts), dtype).reshape(rows.shape)
 
 
 class ReadShard:
