@@ -59,11 +59,12 @@ class LocalShards:
 
         Raises OutputError if a shard is missing or damaged.
         """
-        in_order = isinstance(rows, range)
-        into = out[rows.start : rows.stop] if in_order else np.empty_like(out[: len(rows)])
-        fill_rows(into, {0: self}, [0] * len(rows), shards, offsets)
-        if not in_order:
-            out[rows] = into
+        if isinstance(rows, range):
+            fill_rows(out[rows.start : rows.stop], {0: self}, [0] * len(rows), shards, offsets)
+        else:
+            found = np.empty((len(rows), out.shape[1]), out.dtype)
+            fill_rows(found, {0: self}, [0] * len(rows), shards, offsets)
+            out[rows] = found
 
     def view(self, shard: int, offset: int, count: int) -> Tokens | None:
         """Tokens `[offset, offset + count)` of a shard, to read; None if it has fewer."""
