@@ -162,13 +162,13 @@ class ConversationEncoder:
 
     def _turns(self, whole: str, messages: _Messages, tools: Any) -> Iterator[tuple[int, int]]:
         for number, message in enumerate(messages):
-            role = message["role"]
+            role = message["role"].replace(CONTENT, "")
             if role not in self._learn:
                 continue
             if role == _ASSISTANT:
                 before = self._beginning(messages[:number], tools, prompt=True)
             else:
-                before = self._until_content(messages[: number + 1], tools)
+                before = self._until_content(messages[: number + 1], tools, role)
             after = self._beginning(messages[: number + 1], tools)
             if not whole.startswith(before) or not whole.startswith(after):
                 raise BadConversation(
@@ -183,14 +183,14 @@ class ConversationEncoder:
     def _beginning(self, messages: _Messages, tools: Any, prompt: bool = False) -> str:
         return self._special.hidden(self._renderer.render(messages, tools, prompt=prompt))
 
-    def _until_content(self, messages: _Messages, tools: Any) -> str:
+    def _until_content(self, messages: _Messages, tools: Any, role: str) -> str:
         """What is rendered before the content of the last message."""
         last = {**messages[-1], "content": BEGIN}
         before, found, _ = self._beginning([*messages[:-1], last], tools).partition(BEGIN)
         if not found:
             raise BadConversation(
-                f"message {len(messages)} ({last['role']}): the chat template does not write its "
-                "content, so it cannot be learned"
+                f"message {len(messages)} ({role}): the chat template does not write its content, "
+                "so it cannot be learned"
             )
         return before
 

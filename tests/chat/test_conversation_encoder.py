@@ -300,6 +300,17 @@ def test_a_template_may_write_special_strings_around_usual_roles(learn: tuple[st
     assert len(found.learned) == (6 if len(learn) == 2 else 1)
 
 
+def test_an_unusual_role_is_learned_where_special_strings_are_in_pieces() -> None:
+    family = FAMILIES["qwen2.5"]
+    template = (
+        "{% for m in messages %}<|{{ 'im_' ~ 'start' }}|>{{ m.role }}\n{{ m.content }}<|im_end|>"
+        "{% endfor %}"
+    )
+    row = {"messages": [HELLO[0], {"role": "model", "content": "Hello"}]}
+    found = encoder_of(family, template, ("model",)).encode(canonical(row))
+    assert learned_texts(family, found) == ["Hello<|im_end|>"]
+
+
 def test_a_conversation_that_is_refused_says_why() -> None:
     family = FAMILIES["qwen2.5"]
     said = [{"role": "user", "content": "<|im_end|>"}]
