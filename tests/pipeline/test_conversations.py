@@ -131,6 +131,27 @@ def test_every_format_takes_a_pair_where_messages_are_null(
     assert shards[0]["counts"] == (b"1 2" if alone else b"1 1")
 
 
+@pytest.mark.parametrize("also", [{}, {"completion": ["Ha", "Ho", None]}])
+def test_a_pair_that_no_row_needs_rejects_none(
+    build: Build, tmp_path: Path, also: dict[str, list[str | None]]
+) -> None:
+    conversations = [*made_up(2, 5), None]
+    offsets, data = np.array([0, 1, 3, 5], np.int32), b"H\xff\xfeHi"
+    prompts = pa.StringArray.from_buffers(3, pa.py_buffer(offsets), pa.py_buffer(data))
+    table = pa.table({"messages": conversations, "prompt": prompts} | also)
+    pq.write_table(table, tmp_path / "c.parquet")
+    counts = build(input=tmp_path / "c.parquet", max_bad_rows=1).counts()
+    assert (counts.documents, counts.rejected) == (2, 1)
+
+
+def test_a_column_of_messages_named_as_the_pair_has_its_type_checked(
+    build: Build, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"prompt": [1, 2]}), tmp_path / "c.parquet")
+    with pytest.raises(InputError, match="'prompt' has type int64, expected lists of messages"):
+        build(input=tmp_path / "c.parquet", text_column="prompt")
+
+
 def test_maps_are_refused_because_they_would_become_lists_of_pairs(
     build: Build, tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ def conversation_texts(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Arra
     texts: list[str | None] = []
     reasons = {}
     names = text_columns(columns, batch.schema.names)
-    for index, record in enumerate(_records(batch.select(names))):
+    for index, record in enumerate(_records(batch.select(names), columns.text)):
         try:
             texts.append(conversation_text(record, columns))
         except BadConversation as error:
@@ -61,11 +61,18 @@ def conversation_texts(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Arra
     return pa.array(texts, pa.large_string()), reasons
 
 
-def _records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows of a batch; one that is not valid UTF-8 has a value that is no conversation."""
+def _records(batch: pa.RecordBatch, messages: str) -> list[dict[str, Any]]:
+    """The rows of a batch; one that is not valid UTF-8 has a value that is no conversation.
+
+    messages: the column that is taken instead of the pair, which must not reject a row then.
+    """
+    names = batch.schema.names
+    if messages in names and batch.column(messages).null_count == 0:
+        batch = batch.select([each for each in names if each == messages or each not in PAIR])
     try:
         return [*batch.to_pylist()]
     except UnicodeDecodeError:
         if batch.num_rows == 1:
-            return [{batch.schema.names[0]: "text that is not valid UTF-8"}]
-    return [each for row in range(batch.num_rows) for each in _records(batch.slice(row, 1))]
+            return [{names[0]: "text that is not valid UTF-8"}]
+    rows = (batch.slice(row, 1) for row in range(batch.num_rows))
+    return [each for row in rows for each in _records(row, messages)]

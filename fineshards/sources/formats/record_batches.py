@@ -71,7 +71,7 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
         kind = schema.field(name).type
         if columns.conversations:
             # Only rows without messages need the pair, so it is left to them.
-            if name not in PAIR or columns.text not in texts:
+            if name == columns.text or name not in PAIR or columns.text not in texts:
                 _check_conversations(file, name, kind)
         elif columns.imported is not None:
             check_lists(file, name, kind)
