@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +48,21 @@ def refuse_unknown(
 
     add_described: adds to a parser the options that a job service has described.
     """
+    parser = _parser(command)
+    add_described(parser)
+    _, unknown = parser.parse_known_args(beam_args)
+    if unknown:
+        ours = [f"--{flag.name}" for flag in flags()]
+        parser.refuse(unknown[0], ": neither fineshards nor Beam has it", ours)
+
+
+def is_beams(flag: str) -> bool:
+    """Whether Beam itself, not a job service, has a flag."""
+    return find_spec("apache_beam") is not None and flag in _parser("")._option_string_actions
+
+
+def _parser(command: str) -> Parser:
+    """A parser of all options that Beam has."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     parser = Parser(prog=command, hyphens=False, add_help=False, conflict_handler="resolve")
@@ -56,8 +72,4 @@ def refuse_unknown(
         pending += options.__subclasses__()
         if "_add_argparse_args" in vars(options):
             options._add_argparse_args(parser)
-    add_described(parser)
-    _, unknown = parser.parse_known_args(beam_args)
-    if unknown:
-        ours = [f"--{flag.name}" for flag in flags()]
-        parser.refuse(unknown[0], ": neither fineshards nor Beam has it", ours)
+    return parser

@@ -253,6 +253,10 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
             "build --inptu x --output y",
             "unknown flag --inptu. Did you mean --input? Also: give either --input or --dataset",
         ),
+        (
+            "build --input x --output y --num_workers=3 --test_fraction 2 --job_endpoint=h:1",
+            "fineshards: --test_fraction must lie between 0 and 1, got 2.",
+        ),
         ("find --quick", "give FOLDER. Nor does fineshards know --quick. See"),
         ("build --input=x --output=y z", "unexpected argument 'z': files follow --input."),
         (
