@@ -1,3 +1,0 @@
-"""Slices of these tests, as of the others that take long."""
-
-pytest_plugins = ["support.slices"]
