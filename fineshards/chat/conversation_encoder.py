@@ -196,6 +196,7 @@ class ConversationEncoder:
 
     def _end(self, text: str, begin: int) -> int:
         """Where a turn ends: after its last special token, if only whitespace follows."""
+        # A hidden name has two characters.
         end = text.rfind(HIDDEN, begin) + 2
         return end if end > 1 and not text[end:].strip() else len(text)
 

@@ -142,11 +142,7 @@ def stats(
     scores = [each for each in score_summaries(storage, manifest) if step in (None, each.step)]
     satisfied = None if where is None else count_satisfied(storage, manifest, where)
     learned = manifest.learned
-    part = (
-        None
-        if learned is None
-        else learned / max(1, sum(shard.tokens for shard in manifest.shards))
-    )
+    part = None if learned is None else learned / max(1, manifest.totals()["tokens"])
     return Stats(storage.root, len(names), step, hosts_of, found, scores, satisfied, part)
 
 

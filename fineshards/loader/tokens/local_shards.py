@@ -123,7 +123,7 @@ def fill_rows(
         while missing:
             found = opened[number].get(shard)
             if found is None:
-                # What parts are of stays open: copies of them let it close.
+                # A part keeps its shard open; copies of the parts let the shards close.
                 parts = [np.array(part) for part in parts]
                 found = readers[number]._tokens(shard)
             part = found.data[offset : offset + missing]
@@ -137,7 +137,7 @@ def fill_rows(
 def _join(rows: Samples, parts: Sequence[Any], dtypes: Set[np.dtype[Any]]) -> None:
     """Fills rows with parts of these dtypes, one after the other.
 
-    To join them and convert all takes less time than to assign each to its row.
+    Joining them and converting all at once takes less time than assigning each to its row.
     """
     dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
     if len(dtypes) > 1:
