@@ -75,27 +75,19 @@ def position_ids(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:
         >>> position_ids(np.array([[9, 1, 9, 2], [3, 4, 5, 9]], np.uint32), eot=9).tolist()
         [[0, 1, 0, 1], [0, 1, 2, 0]]
     """
-    return positions(starts(tokens, eot))
+    return positions(cu_seqlens(tokens, eot)).reshape(tokens.shape)
 
 
-def cumulative_lengths(begins: Bools, max_documents: int | None = None) -> npt.NDArray[np.int32]:
-    """`cu_seqlens` of where documents begin, shape (n, T).
-
-    max_documents: no row has more documents; the result then has the fixed shape
-    (n * max_documents + 1,), and repeats the total at its end.
-    """
-    places = np.flatnonzero(begins)
-    size = len(places) + 1 if max_documents is None else len(begins) * max_documents + 1
-    ends = np.full(size, begins.size, np.int32)
-    ends[: len(places)] = places
-    return ends
+def cumulative_lengths(begins: Bools) -> npt.NDArray[np.int32]:
+    """`cu_seqlens` of where documents begin, shape (n, T)."""
+    return np.append(np.flatnonzero(begins), begins.size).astype(np.int32)
 
 
-def positions(begins: Bools) -> npt.NDArray[np.int32]:
-    """`position_ids` of where documents begin, in the shape of `begins`."""
-    if not begins.size:
-        return np.empty(begins.shape, np.int32)
-    lengths = np.diff(np.flatnonzero(begins), append=begins.size)
+def positions(ends: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """`position_ids` of the documents of `cu_seqlens`: int32, shape (tokens,)."""
+    if len(ends) < 2:
+        return np.empty(0, np.int32)
+    lengths = np.diff(ends)
     numbers = np.arange(lengths.max(), dtype=np.int32)
     # Copying is several times faster than arithmetic on every token.
-    return np.concatenate([numbers[:length] for length in lengths.tolist()]).reshape(begins.shape)
+    return np.concatenate([numbers[:length] for length in lengths.tolist()])

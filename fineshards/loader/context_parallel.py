@@ -90,7 +90,7 @@ class ContextParallel(Completed):
             return ContextPart(
                 np.arange(here.start, here.stop),
                 np.zeros(size, np.bool_),
-                positions(begins).reshape(-1)[here],
+                positions(cumulative_lengths(begins))[here],
                 cumulative_lengths(inside),
             )
         starts = np.flatnonzero(begins)

@@ -160,42 +160,57 @@ class Fields:
         return self.ignore_index is not None or self.has("loss_mask")
 
     def of(self, rows: BatchRows, memory: Memory, max_documents: int | None) -> dict[str, Any]:
-        """A batch. max_documents: see `cumulative_lengths`."""
-        if self.context is not None:
-            assert rows.starts is not None
-            part, most = self.context.part(rows.starts), max_documents
-            documents = None if most is None else most * len(rows.inputs)
-            return {
-                key: self._of_part(name, rows, memory, part, documents) for key, name in self.keys
-            }
-        return {key: self._whole(name, rows, memory, max_documents) for key, name in self.keys}
+        """A batch. max_documents: no row has more, and `cu_seqlens` has room for so many of each
+        row; its end repeats the total. None for its own size."""
+        part: ContextPart | None = None
+        ends = np.zeros(1, np.int32)
+        if rows.starts is not None and self.context is not None:
+            part = self.context.part(rows.starts)
+            ends = part.cu_seqlens
+        elif rows.starts is not None:
+            ends = cumulative_lengths(rows.starts)
+        documents = 0 if max_documents is None else max_documents * len(rows.inputs)
+        return {
+            key: self._field(name, rows, memory, part, ends, documents) for key, name in self.keys
+        }
 
-    def _of_part(
-        self, name: str, rows: BatchRows, memory: Memory, part: ContextPart, documents: int | None
+    def _field(
+        self,
+        name: str,
+        rows: BatchRows,
+        memory: Memory,
+        part: ContextPart | None,
+        ends: npt.NDArray[np.int32],
+        documents: int,
     ) -> Any:
-        """A field of a part. documents: how many `cu_seqlens` has room for; None for its own."""
-        ends = part.cu_seqlens
         match name:
-            case "source_ids" | "sample_ids":
-                return self._whole(name, rows, memory, None)
-            case "position_ids":
-                return part.position_ids
+            case "source_ids":
+                return rows.source_ids
+            case "sample_ids":
+                return rows.sample_ids
             case "cu_seqlens":
-                more = 0 if documents is None else documents + 1 - len(ends)
-                return np.pad(ends, (0, more), mode="edge")
+                return np.append(ends, np.repeat(ends[-1:], max(0, documents + 1 - len(ends))))
             case "max_seqlen":
                 return int(np.diff(ends).max(initial=0))
-        found = self._whole(name, rows, memory, None).reshape(-1)[part.places]
+            case "position_ids" if part is not None:
+                return part.position_ids
+            case "position_ids":
+                return positions(ends).reshape(rows.inputs.shape)
+            case "loss_mask":
+                found: Any = rows.counts
+            case "document_ids":
+                assert rows.starts is not None
+                found = np.cumsum(rows.starts, axis=1, dtype=np.int32) - np.int32(1)
+            case _:
+                found = self._tokens(name, rows, memory)
+        if part is None:
+            return found
+        found = found.reshape(-1)[part.places]
         if name == "loss_mask":
             found[part.padding] = False
         elif name == "targets" and self.ignore_index is not None:
             found[part.padding] = self.ignore_index
         return found
-
-    def _whole(self, name: str, rows: BatchRows, memory: Memory, max_documents: int | None) -> Any:
-        if name in _OF_TOKENS:
-            return self._tokens(name, rows, memory)
-        return self._field(name, rows, max_documents)
 
     def _tokens(self, name: str, rows: BatchRows, memory: Memory) -> Samples:
         """A field of tokens; in memory of its own, so that changing one never changes another."""
@@ -207,24 +222,6 @@ class Fields:
         if name != "inputs" and self.ignore_index is not None and counts is not None:
             tokens[~counts] = self.ignore_index
         return tokens
-
-    def _field(self, name: str, rows: BatchRows, max_documents: int | None) -> Any:
-        match name:
-            case "loss_mask":
-                return rows.counts
-            case "source_ids":
-                return rows.source_ids
-            case "sample_ids":
-                return rows.sample_ids
-        assert rows.starts is not None
-        match name:
-            case "position_ids":
-                return positions(rows.starts)
-            case "document_ids":
-                return np.cumsum(rows.starts, axis=1, dtype=np.int32) - np.int32(1)
-            case "cu_seqlens":
-                return cumulative_lengths(rows.starts, max_documents)
-        return int(np.diff(cumulative_lengths(rows.starts)).max(initial=0))
 
 
 def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:

@@ -14,6 +14,7 @@ from fineshards.errors import UsageError
 from fineshards.loader.boundaries import whole_documents
 from fineshards.loader.packing import Packing, pack
 from fineshards.loader.sample_sources import Numbers, Samples, Source
+from fineshards.loader.tokens.local_shards import join
 
 if TYPE_CHECKING:
     from fineshards.loader.sample_documents import SampleDocument
@@ -255,43 +256,32 @@ def _fill(
     targets: Samples,
     starts: Mask | None,
 ) -> None:
-    packing, length = sources[0]._packing, inputs.shape[1]
-    most = packing.max_documents or length
+    packing = sources[0]._packing
     windows: dict[tuple[int, int], tuple[_Window, memoryview]] = {}
-    # By the format of the tokens, as sources may have several: their rows, and the rows' parts.
-    by_format: dict[str, tuple[list[int], list[memoryview]]] = {}
-    # Where a part ends, as a place in `targets`, and the token after it in its source.
-    ends: list[int] = []
-    nexts: list[int] = []
-    begins: list[int] = []
-    for row, (number, in_source) in enumerate(pairs):
-        at, in_window = divmod(in_source, packing.rows)
+    parts: list[memoryview] = []
+    # The same parts, a token later.
+    following: list[memoryview] = []
+    counts: list[int] = []
+    for number, in_source in pairs:
+        at, row = divmod(in_source, packing.rows)
         found = windows.get((number, at))
         if found is None:
             window = sources[number]._window(at)
             found = windows[number, at] = window, window.tokens() or sources[number]._read(at).data
         window, tokens = found
-        rows, parts = by_format.setdefault(tokens.format, ([], []))
-        rows.append(row)
-        place = row * length
-        here = window.row(in_window).tolist()
+        here = window.row(row).tolist()
         for begin, end in here:
             parts.append(tokens[begin:end])
-            nexts.append(tokens[end])
-            begins.append(place)
-            place += end - begin
-            ends.append(place - 1)
-        if len(here) > most:
-            del begins[most - len(here) :]
-    for kind, (rows, parts) in by_format.items():
-        # Joining copies many short parts several times faster than numpy does.
-        joined = np.frombuffer(b"".join(parts), kind).reshape(-1, length)
-        # A slice takes half the time of a list of rows.
-        into = rows if len(by_format) > 1 else slice(None)
-        inputs[into] = joined
-        targets[into, :-1] = joined[:, 1:]
-    # The last token of each part is not followed by its successor.
-    targets[np.divmod(ends, length)] = nexts
+            following.append(tokens[begin + 1 : end + 1])
+        counts.append(len(here))
+    dtypes = {np.dtype(tokens.format) for _, tokens in windows.values()}
+    join(inputs, parts, dtypes)
+    join(targets, following, dtypes)
     if starts is not None:
+        # Rows are full, so a part begins where the one before it ends.
+        begins = np.cumsum([0, *map(len, parts[:-1])])
+        if packing.max_documents is not None:
+            nth = np.concatenate([np.arange(count) for count in counts])
+            begins = begins[nth < packing.max_documents]
         starts[...] = False
-        starts[np.divmod(begins, length)] = True
+        starts[np.divmod(begins, inputs.shape[1])] = True

@@ -151,28 +151,19 @@ def _best_fit(items: Numbers, rows: int, length: int, max_documents: int | None)
     free = (room * rows + first).tolist()
     if max_documents == 1:
         del free[:long]
-    found = first[:long].tolist()
     documents = [1] * long + [0] * (rows - long)
-    needs = (items[long:] * rows).tolist()
-    at = 0
-    while at < len(needs):
-        need = needs[at]
+    taken: list[int] = []
+    for need in (items[long:] * rows).tolist():
         place = bisect_left(free, need)
         if place == len(free):
-            found.append(-1)
-            at += 1
+            taken.append(-1)
             continue
         best = free.pop(place)
-        row = best % rows
-        # Items of one length follow each other into a row, for its room is the least until it ends.
-        while True:
-            best -= need
-            found.append(row)
-            documents[row] += 1
-            at += 1
-            full = documents[row] == max_documents
-            if full or best < need or at == len(needs) or needs[at] != need:
-                break
-        if not full:
-            insort(free, best, 0, place)
-    return np.array(found, np.int64)
+        taken.append(best)
+        if max_documents is not None:
+            documents[best % rows] += 1
+            if documents[best % rows] == max_documents:
+                continue
+        insort(free, best - need, 0, place)
+    found = np.array(taken, np.int64)
+    return np.append(first[:long], np.where(found < 0, -1, found % max(rows, 1)))

@@ -15,8 +15,10 @@ from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards import BatchLoader, Mixture, TokenDataset
-from fineshards.loader.boundaries import cumulative_lengths, positions
+from fineshards.loader.boundaries import cumulative_lengths
 from fineshards.loader.fields import NAMES as ALL
+from fineshards.loader.fields import BatchRows, Fields
+from fineshards.loader.memory import Memory
 from fineshards.storage.open import open_storage
 
 LENGTH = 96
@@ -154,12 +156,15 @@ def test_arrays_belong_to_the_caller(train: TokenDataset) -> None:
 def test_lengths_of_a_fixed_shape_repeat_the_total(marks: list[list[bool]]) -> None:
     begins = np.array(marks)
     begins[:, 0] = True
-    ends = cumulative_lengths(begins)
-    fixed = cumulative_lengths(begins, 5)
+    tokens, none = np.zeros_like(begins, np.uint32), np.zeros(len(begins), np.int64)
+    rows = BatchRows(tokens, tokens, begins, None, none.astype(np.int32), none)
+    fields = Fields.checked(("cu_seqlens", "position_ids"), np.dtype(np.uint32), None)
+    batch, ends = fields.of(rows, Memory(1), 5), cumulative_lengths(begins)
+    fixed = batch["cu_seqlens"]
     assert fixed.shape == (len(marks) * 5 + 1,)
     assert fixed[: len(ends)].tolist() == ends.tolist()
     assert set(fixed[len(ends) :].tolist()) <= {begins.size}
-    assert np.array_equal(positions(begins) == 0, begins)
+    assert np.array_equal(batch["position_ids"] == 0, begins)
 
 
 def test_a_uint16_dataset_can_be_read_as_it_is(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def fill_rows(
     parts: list[Any] = []
     for row, (number, shard, offset) in enumerate(zip(which, shards, offsets, strict=True)):
         if row and row % _ROWS == 0:
-            _join(out[row - _ROWS : row], parts, dtypes)
+            join(out[row - _ROWS : row], parts, dtypes)
             parts = []
         missing = width
         while missing:
@@ -131,10 +131,10 @@ def fill_rows(
             missing -= len(part)
             shard, offset = shard + 1, 0
     if parts:
-        _join(out[(len(out) - 1) // _ROWS * _ROWS :], parts, dtypes)
+        join(out[(len(out) - 1) // _ROWS * _ROWS :], parts, dtypes)
 
 
-def _join(rows: Samples, parts: Sequence[Any], dtypes: Set[np.dtype[Any]]) -> None:
+def join(rows: Samples, parts: Sequence[Any], dtypes: Set[np.dtype[Any]]) -> None:
     """Fills rows with parts of these dtypes, one after the other.
 
     Joining them and converting all at once takes less time than assigning each to its row.
