@@ -34,7 +34,10 @@ _PROGRAM = """
 import sys
 from multiprocessing.connection import Connection
 launcher = Connection({descriptor})
-sys.path[:] = launcher.recv()
+try:
+    sys.path[:] = launcher.recv()
+except EOFError:
+    sys.exit()
 from fineshards.worker.fresh_interpreter import answer
 answer(launcher, {process})
 """
@@ -140,7 +143,7 @@ def _end_of(code: int) -> str:
 
 
 def answer(launcher: Connection, process: int) -> None:
-    """What the fresh interpreter does: one call."""
+    """What the fresh interpreter does: one call, or none if the launching process ends before."""
     # The launching process decides what Ctrl-C means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -149,7 +152,10 @@ def answer(launcher: Connection, process: int) -> None:
     own_process.claim()
     own_process.prepare()
     end_with(process)
-    function, arguments, tells = launcher.recv()
+    try:
+        function, arguments, tells = launcher.recv()
+    except EOFError:  # the launching process was interrupted
+        return
     sending = threading.Lock()
 
     def send(*message: object) -> None:
