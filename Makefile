@@ -146,12 +146,13 @@ test-curation: .curation-venv/installed ## compare the steps of recipes with dat
 # torch has an environment of its own, for its gigabytes of libraries. Its tests are not in tests/torch, which Python
 # would import as torch.
 WITH_TORCH := tests/with_torch
-.torch-venv/installed: $(addprefix $(WITH_TORCH)/,requirements.txt excludes.txt) requirements.txt pyproject.toml \
+.torch-venv/installed: $(addprefix $(WITH_TORCH)/,requirements.txt peers.txt excludes.txt) requirements.txt pyproject.toml \
     | .venv/installed
 	@echo "preparing .torch-venv: torch, and what trains with it; 5 GB, downloaded once; a minute or two"
 	@$(PYTHON) -m venv .torch-venv
 	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,gcs,s3,test]' -r $(WITH_TORCH)/requirements.txt \
 	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
+	@$(INSTALL) --python .torch-venv/bin/python --no-deps -r $(WITH_TORCH)/peers.txt
 	@touch $@
 
 test-torch: .torch-venv/installed ## test the loader and examples/ with torch (PyPI, 5 GB; some min)

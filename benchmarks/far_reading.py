@@ -46,7 +46,10 @@ def time_far_reading(work: Path, rounds: int, shrink: int) -> list[Timing]:
     with far_server(work, _DELAY) as server, _environment("STORAGE_EMULATOR_HOST", server.address):
         runs = in_turn({name: read(options) for name, options in orders.items()}, rounds)
     size = samples * (_LENGTH + 1) * 4
-    return [Timing(name, samples, "samples", runs[name], bytes=size) for name in orders]
+    tokens = samples * _LENGTH
+    return [
+        Timing(name, samples, "samples", runs[name], bytes=size, tokens=tokens) for name in orders
+    ]
 
 
 @contextmanager

@@ -28,6 +28,10 @@ _MODULES = {
     "torch": "torch",
     "datatrove": "datatrove",
     "megatron": "megatron-core",
+    "litdata": "litdata",
+    "streaming": "mosaicml-streaming",
+    "grain": "grain",
+    "datasets": "datasets",
 }
 
 

@@ -89,6 +89,7 @@ def timings_of(
             runs,
             bytes=samples * (LENGTH + 1) * 4,
             beside=beside.get(name),
+            tokens=samples * LENGTH,
         )
         for name, runs in in_turn(actions, rounds).items()
     ]

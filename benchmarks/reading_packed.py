@@ -1,27 +1,37 @@
-"""How fast packed rows are read, compared with reading the same fields without packing.
+"""How fast packed rows are read, compared with loops by hand over the same parts of documents.
 
-The latter is compared with a loop by hand, which copies inputs and targets at the same places.
+Reading the same fields without packing is beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.made_up_dataset import make_dataset, uneven
 from benchmarks.reading import shard_maps
 from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.packing import Packing
+from fineshards.loader.packing import Packing, pack
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
 # Documents as long as FineWeb's on average.
 _TOKENS, _SHARD_TOKENS, _MEAN = 200_000_000, 4_000_000, 655
 _SAMPLES, _LENGTH, _BATCH = 50_000, 2048, 32
-_DOCUMENTS = ("inputs", "targets", "position_ids", "cu_seqlens", "max_seqlen")
+_FIELDS = ("inputs", "targets")
+_DOCUMENTS = (*_FIELDS, "position_ids", "cu_seqlens", "max_seqlen")
+
+# Where the parts of each row of each batch are: a shard, and begins and ends in it.
+Places = list[list[tuple[int, list[tuple[int, int]]]]]
+Maps = Sequence[npt.NDArray[np.uint32]]
+InputsAndTargets = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def time_packed(work: Path, rounds: int, shrink: int) -> list[Timing]:
@@ -36,7 +46,8 @@ def time_dataset(folder: Path, rounds: int, samples: int) -> list[Timing]:
     """Timings of a dataset, whose pages are read first."""
     dataset = TokenDataset(folder, sequence_length=_LENGTH)
     dataset.gather(np.arange(len(dataset)))
-    batches = max(1, samples // _BATCH)
+    batches, maps = max(1, samples // _BATCH), shard_maps(folder)
+    places = packed_places(dataset, batches, maps)
 
     def reading(packing: Packing | None, dtype: str, fields: Sequence[str]) -> Callable[[], None]:
         def run() -> None:
@@ -48,38 +59,86 @@ def time_dataset(folder: Path, rounds: int, samples: int) -> list[Timing]:
 
         return run
 
-    maps = shard_maps(folder)
-    places = BatchLoader(dataset, _BATCH, fields=["sample_ids"], packing=Packing())
-    numbers = [next(places)["sample_ids"].tolist() for _ in range(batches)]
-    places.close()
-
-    def by_hand(dtype: str) -> Callable[[], None]:
-        def run() -> None:
-            for batch in numbers:
-                inputs, targets = np.empty((2, _BATCH, _LENGTH), dtype)
-                for row, number in enumerate(batch):
-                    shard, offset = divmod(number * _LENGTH, _SHARD_TOKENS)
-                    offset = min(offset, len(maps[shard]) - _LENGTH - 1)
-                    inputs[row] = maps[shard][offset : offset + _LENGTH]
-                    targets[row] = maps[shard][offset + 1 : offset + _LENGTH + 1]
-
-        return run
-
-    actions: dict[str, Callable[[], None]] = {}
+    actions: dict[str, Callable[[], object]] = {}
     beside: dict[str, str] = {}
-    for title, dtype, fields in (
-        ("inputs and targets, uint32", "uint32", _DOCUMENTS[:2]),
-        ("inputs and targets, int64", "int64", _DOCUMENTS[:2]),
-        ("with positions and cu_seqlens, int64", "int64", _DOCUMENTS),
-    ):
-        if fields == _DOCUMENTS[:2]:
-            actions[f"by hand: {title}"] = by_hand(dtype)
-            beside[title] = f"by hand: {title}"
-        actions[title] = reading(None, dtype, fields)
-        beside[f"packed: {title}"] = title
-        actions[f"packed: {title}"] = reading(Packing(), dtype, fields)
-    runs = in_turn(actions, rounds)
+    for dtype in ("uint32", "int64"):
+        by_hand = f"packed by hand, joined, {dtype}"
+        actions[f"packed by hand, slices, {dtype}"] = partial(_run, copied, maps, places, dtype)
+        actions[by_hand] = partial(_run, joined, maps, places, dtype)
+        kinds: dict[str, Sequence[str]] = {f"inputs and targets, {dtype}": _FIELDS}
+        if dtype == "int64":
+            kinds["with cu_seqlens, int64"] = (*_FIELDS, "cu_seqlens")
+            kinds["with positions and cu_seqlens, int64"] = _DOCUMENTS
+        for title, fields in kinds.items():
+            actions[f"packed: {title}"] = reading(Packing(), dtype, fields)
+            beside[f"packed: {title}"] = by_hand
+            actions[f"not packed: {title}"] = reading(None, dtype, fields)
+            beside[f"not packed: {title}"] = f"packed: {title}"
+    rows = batches * _BATCH
     return [
-        Timing(name, batches * _BATCH, "samples", runs[name], beside=beside.get(name))
-        for name in actions
+        Timing(name, rows, "samples", runs, beside=beside.get(name), tokens=rows * _LENGTH)
+        for name, runs in in_turn(actions, rounds).items()
     ]
+
+
+def packed_places(dataset: TokenDataset, batches: int, maps: Maps) -> Places:
+    """The places that a BatchLoader reads in its first batches.
+
+    A window of rows that would cross the end of a shard is moved to its end.
+    """
+    tokens, rows = len(dataset) * _LENGTH, Packing().rows
+    windows: dict[int, tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+
+    def place(number: int) -> tuple[int, list[tuple[int, int]]]:
+        window, row = divmod(number, rows)
+        if window not in windows:
+            begin = window * rows * _LENGTH
+            read = dataset.read_tokens(begin, min(begin + rows * _LENGTH, tokens) + 1)
+            starts = np.union1d(0, np.flatnonzero(read[:-1] == dataset.eot))
+            begins, lengths, borders = pack(starts, len(read) // _LENGTH, _LENGTH)
+            shard, offset = divmod(begin, _SHARD_TOKENS)
+            begins = begins + min(offset, len(maps[shard]) - len(read))
+            windows[window] = shard, np.stack((begins, begins + lengths), axis=1), borders
+        shard, parts, borders = windows[window]
+        return shard, [
+            (begin, end) for begin, end in parts[slice(*borders[row : row + 2])].tolist()
+        ]
+
+    with BatchLoader(dataset, _BATCH, fields=["sample_ids"], packing=Packing()) as loader:
+        return [[*map(place, next(loader)["sample_ids"].tolist())] for _ in range(batches)]
+
+
+def copied(maps: Maps, places: Places, dtype: str) -> Iterator[InputsAndTargets]:
+    """Inputs and targets, part by part."""
+    for batch in places:
+        inputs, targets = np.empty((2, _BATCH, _LENGTH), dtype)
+        for row, (shard, parts) in enumerate(batch):
+            column, tokens = 0, maps[shard]
+            for begin, end in parts:
+                stop = column + end - begin
+                inputs[row, column:stop] = tokens[begin:end]
+                targets[row, column:stop] = tokens[begin + 1 : end + 1]
+                column = stop
+        yield inputs, targets
+
+
+def joined(maps: Maps, places: Places, dtype: str) -> Iterator[InputsAndTargets]:
+    """The same, all parts of a batch joined first: the fastest loop that was found."""
+    views = [tokens.data for tokens in maps]
+    for batch in places:
+        of_inputs, of_targets = [], []
+        for shard, parts in batch:
+            tokens = views[shard]
+            for begin, end in parts:
+                of_inputs.append(tokens[begin:end])
+                of_targets.append(tokens[begin + 1 : end + 1])
+        inputs, targets = np.empty((2, _BATCH, _LENGTH), dtype)
+        inputs[...] = np.frombuffer(b"".join(of_inputs), np.uint32).reshape(_BATCH, _LENGTH)
+        targets[...] = np.frombuffer(b"".join(of_targets), np.uint32).reshape(_BATCH, _LENGTH)
+        yield inputs, targets
+
+
+def _run(
+    loop: Callable[[Maps, Places, str], Iterator[object]], maps: Maps, places: Places, dtype: str
+) -> None:
+    deque(loop(maps, places, dtype), maxlen=0)

@@ -16,7 +16,8 @@ class Timing:
     """An action that was run repeatedly.
 
     items: number of `unit` per run. runs: seconds of each run, in order. bytes: bytes that a run
-    reads, if known. beside: name of the timing to compare with.
+    reads, if known. beside: name of the timing to compare with. tokens: tokens that a run reads, if
+    items are not tokens.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Timing:
     runs: tuple[float, ...]
     bytes: int | None = None
     beside: str | None = None
+    tokens: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -59,7 +61,16 @@ def in_turn(
 def table(timings: Sequence[Timing]) -> Table:
     """The timings as a table."""
     shown = Table(title="the loader", caption="medians")
-    for title in ("", "seconds", "min - max", "per second", "", "GB/s", "rate / other"):
+    for title in (
+        "",
+        "seconds",
+        "min - max",
+        "per second",
+        "",
+        "M tokens/s",
+        "GB/s",
+        "rate / other",
+    ):
         shown.add_column(title, justify="right" if title else "left")
     by_name = {timing.name: timing for timing in timings}
     for timing in timings:
@@ -70,6 +81,7 @@ def table(timings: Sequence[Timing]) -> Table:
             f"{min(timing.runs):.3g} - {max(timing.runs):.3g}",
             f"{timing.rate:,.0f}" if timing.rate >= 1 else f"{timing.rate:.3g}",
             timing.unit,
+            "" if timing.tokens is None else f"{timing.tokens / 1e6 / timing.seconds:,.1f}",
             "" if size is None else f"{size / 1e9 / timing.seconds:.2f}",
             "" if beside is None else f"{timing.rate / beside.rate:.2f} / {beside.name}",
         )

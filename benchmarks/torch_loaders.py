@@ -1,4 +1,4 @@
-"""How fast int64 tensors are read, compared with loops by hand and other loaders in torch.
+"""How fast int64 tensors are read, compared with loops by hand and other loaders.
 
 All read the same tokens, from the page cache, in batches of the same shape, each in an order of its
 own. A loader that is not installed is left out.
@@ -6,7 +6,7 @@ own. A loader that is not installed is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.export_readers import READERS, Epoch, Loader
 from benchmarks.made_up import DOCUMENT_TOKENS
 from benchmarks.made_up_dataset import EOT
 from benchmarks.reading import BATCH, LENGTH, loop_by_hand, order, shard_maps, timings_of
@@ -58,9 +59,9 @@ def time_tensors(
     others = max(BATCH, samples // _PART // BATCH * BATCH)
     loaders = other_loaders(folder, maps, others, console)
     actions = {
-        f"{name}, {workers} workers": partial(exhaust, loader)
-        for name, each in loaders.items()
-        for workers, loader in zip(_WORKERS, each, strict=True)
+        f"{name}, {workers} workers": partial(take, forever(loader(workers)), others // BATCH)
+        for workers in _WORKERS
+        for name, loader in loaders.items()
     }
     for action in actions.values():
         action()  # starts the workers, which stay
@@ -69,37 +70,49 @@ def time_tensors(
 
 def other_loaders(
     folder: Path, maps: list[npt.NDArray[np.uint32]], samples: int, console: Console
-) -> dict[str, list[Iterable[Any]]]:
-    """DataLoaders over `samples` samples of other datasets with the tokens of `folder`."""
+) -> dict[str, Loader]:
+    """Other loaders of the tokens of `folder`; those without a shuffle draw `samples` samples."""
     datasets: dict[str, Any] = {"torch's DataLoader, random crops": Crops(maps)}
+    loaders: dict[str, Loader] = {}
     others = {
         "datatrove's folder dataset": ("datatrove", datatrove_dataset),
         "Megatron's GPTDataset": ("megatron", megatron_dataset),
     }
-    for name, (package, make) in others.items():
+    for name, (package, _) in (others | READERS).items():
         if find_spec(package) is None:
             console.print(f"{package} is not installed: {name} is not measured.")
+        elif name in READERS:
+            loaders[name] = READERS[name][1](folder, folder.parent / package)
         else:
-            datasets[name] = make(maps, folder / package)
-    return {
-        name: [
-            DataLoader(
-                dataset,
-                BATCH,
-                sampler=np.random.default_rng(_SEED).integers(0, len(dataset), samples).tolist(),
-                num_workers=workers,
-                persistent_workers=workers > 0,
-            )
-            for workers in _WORKERS
-        ]
-        for name, dataset in datasets.items()
-    }
+            datasets[name] = others[name][1](maps, folder / package)
+    return {name: _drawn(dataset, samples) for name, dataset in datasets.items()} | loaders
 
 
-def exhaust(loader: Iterable[Any]) -> None:
-    """Takes every batch."""
-    for _ in loader:
-        pass
+def _drawn(dataset: Any, samples: int) -> Loader:
+    def loader(workers: int) -> Epoch:
+        numbers = np.random.default_rng(_SEED).integers(0, len(dataset), samples).tolist()
+        batches = DataLoader(
+            dataset,
+            BATCH,
+            sampler=numbers,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
+        return lambda: batches
+
+    return loader
+
+
+def forever(epoch: Epoch) -> Iterator[Any]:
+    """The batches of one epoch after another; so no run waits for an epoch to be shuffled."""
+    while True:
+        yield from epoch()
+
+
+def take(batches: Iterator[Any], count: int) -> None:
+    """Takes the next `count` batches."""
+    for _ in range(count):
+        next(batches)
 
 
 class Crops(Dataset[Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,33 +25,49 @@ from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
-_PARTS = {"large": (0.6, 200_000_000), "medium": (0.3, 100_000_000), "small": (0.1, 60_000_000)}
+# Weights and tokens of the sources.
+_MIXTURES: dict[str, list[tuple[float, int]]] = {
+    "mixture of 3": [(0.6, 200_000_000), (0.3, 100_000_000), (0.1, 60_000_000)],
+    "mixture of 50": [(number + 1, 8_000_000) for number in range(50)],
+}
 
 
 def time_training_batches(work: Path, rounds: int, shrink: int, console: Console) -> list[Timing]:
     """Timings at 1/`shrink` of the full sizes. `work`/few holds the dataset of `time_reading`."""
     samples = samples_at(shrink)
     return [
-        *_time_mixture(work, rounds, shrink, samples),
+        *(
+            timing
+            for title, sources in _MIXTURES.items()
+            for timing in _time_mixture(work, title, sources, rounds, shrink, samples)
+        ),
         *_time_tensors(work / "few", rounds, shrink, samples, console),
     ]
 
 
-def _time_mixture(work: Path, rounds: int, shrink: int, samples: int) -> list[Timing]:
+def _time_mixture(
+    work: Path,
+    title: str,
+    sources: Sequence[tuple[float, int]],
+    rounds: int,
+    shrink: int,
+    samples: int,
+) -> list[Timing]:
     parts, maps = {}, []
-    for name, (weight, tokens) in _PARTS.items():
-        make_dataset(open_storage(str(work / name)), tokens // shrink, SHARD_TOKENS)
-        dataset = TokenDataset(work / name, sequence_length=LENGTH)
+    for number, (weight, tokens) in enumerate(sources):
+        folder = work / title / str(number)
+        make_dataset(open_storage(str(folder)), tokens // shrink, SHARD_TOKENS)
+        dataset = TokenDataset(folder, sequence_length=LENGTH)
         dataset.gather(np.arange(len(dataset)))
-        parts[name] = (dataset, weight)
-        maps.append(shard_maps(work / name))
+        parts[str(number)] = (dataset, weight)
+        maps.append(shard_maps(folder))
     mixture = Mixture(parts)
     places = order(mixture, samples, shuffle=True)
     actions = {
-        "by hand, mixed": lambda: loop_by_hand(maps, *places),
-        "mixture of 3": lambda: read(mixture, samples),
+        f"by hand, {title}": lambda: loop_by_hand(maps, *places),
+        title: lambda: read(mixture, samples),
     }
-    return timings_of(actions, samples, rounds, {"mixture of 3": "by hand, mixed"})
+    return timings_of(actions, samples, rounds, {title: f"by hand, {title}"})
 
 
 def _time_tensors(

@@ -10,9 +10,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from benchmarks.export_readers import READERS
 from benchmarks.made_up import DOCUMENT_TOKENS
 from benchmarks.made_up_dataset import EOT, make_dataset, stream
-from benchmarks.reading import LENGTH, shard_maps
+from benchmarks.reading import BATCH, LENGTH, shard_maps
 from benchmarks.run import main
 from benchmarks.torch_loaders import Crops, datatrove_dataset, megatron_dataset, other_loaders
 from fineshards.storage.open import open_storage
@@ -59,14 +60,34 @@ def test_megatron_reads_the_same_tokens(maps: list[np.ndarray], tmp_path: Path) 
 
 
 def test_loaders_give_batches_of_as_many_tokens(maps: list[np.ndarray], tmp_path: Path) -> None:
-    for loaders in other_loaders(tmp_path, maps, 128, Console()).values():
-        for batches in map(list, loaders):
+    drawn = other_loaders(tmp_path / "made_up", maps, 128, Console())
+    for loader in [loader for name, loader in drawn.items() if name not in READERS]:
+        for batches in (list(loader(workers)()) for workers in (2, 0)):
             assert len(batches) == 2
             for batch in batches:
                 first = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
                 assert first.shape[0] == 64
                 assert first.shape[1] in (LENGTH, LENGTH + 1)
                 assert first.dtype == torch.int64
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers_of_exports_read_the_same_tokens(tmp_path: Path, name: str) -> None:
+    """Each row of an epoch, shuffled; by workers too."""
+    rows, made = 3 * BATCH, tmp_path / "made_up"
+    make_dataset(open_storage(str(made)), rows * (LENGTH + 1), rows * (LENGTH + 1))
+    expected = stream(0, rows * (LENGTH + 1)).astype(np.int64).reshape(rows, -1)
+    loader = READERS[name][1](made, tmp_path / "export")
+    for workers, least in ((2, BATCH), (0, rows)):
+        batches = [*loader(workers)()]
+        assert {(batch.dtype, batch.shape) for batch in batches} == {
+            (torch.int64, (BATCH, LENGTH + 1))
+        }
+        found = torch.cat(batches).numpy()
+        places = {row.tobytes(): number for number, row in enumerate(expected)}
+        numbers = [places[row.tobytes()] for row in found]
+        assert len(set(numbers)) == len(numbers) >= least
+        assert numbers != sorted(numbers)
 
 
 def test_the_loader_is_measured_beside_others(
@@ -77,11 +98,12 @@ def test_the_loader_is_measured_beside_others(
     (path,) = tmp_path.glob("*-tiny.json")
     result = json.loads(path.read_text())
     assert set(result["versions"]) == {"python", "numpy", "numba", "torch", "datatrove"} | {
-        "megatron-core"
+        *("megatron-core", "litdata", "mosaicml-streaming", "grain", "datasets")
     }
     named = {timing["name"]: timing for timing in result["timings"]}
     assert {timing["beside"] for timing in named.values()} <= {None, *named}
     for name in ("torch's DataLoader, random crops", "datatrove's folder dataset"):
         assert named[f"{name}, 2 workers"]["beside"] == "int64 tensors"
     assert named["Megatron's GPTDataset, 0 workers"]["items"] == 64
+    assert {f"{name}, {workers} workers" for name in READERS for workers in (0, 2)} <= set(named)
     assert "not installed" not in capsys.readouterr().out
