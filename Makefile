@@ -164,7 +164,7 @@ READERS := tests/readers
     requirements.txt pyproject.toml | .venv/installed
 	@echo "preparing .readers-venv: torch, and libraries of trainers; 5 GB, downloaded once; a minute or two"
 	@$(PYTHON) -m venv .readers-venv
-	@$(INSTALL) --python .readers-venv/bin/python -e '.[build,test]' -r $(READERS)/requirements.txt \
+	@$(INSTALL) --python .readers-venv/bin/python -e '.[array_record,build,test]' -r $(READERS)/requirements.txt \
 	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
 	@$(INSTALL) --python .readers-venv/bin/python --no-deps -r $(READERS)/readers.txt
 	@$(INSTALL) --python .readers-venv/bin/python --no-deps --python-version 3.12 -r $(READERS)/later_python.txt

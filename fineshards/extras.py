@@ -10,6 +10,7 @@ from fineshards.errors import MissingLibraryError
 
 # The top-level modules that each extra of pyproject.toml installs.
 _MODULES = {
+    "array_record": ("array_record",),
     "azure": ("adlfs",),
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),

@@ -70,7 +70,8 @@ def export(
             `text-jsonl`.
         indices: Local files with descriptions of indices of Megatron's GPTDataset, with commas
             between them; their indices are written too, for `megatron`.
-        token_column: The name of the tokens in each row, for `mds`. Default: `tokens`.
+        token_column: The name of the tokens in each row, for `mds` and `array_record`. Default:
+            `tokens`, or for `array_record` `text`.
         compression: `zstd` for compressed files, for `mds`.
         no_masks: Do not say which tokens of conversations are learned, so that all are.
         generation: The generation of a dataset that has grown, from 1. Default: the latest.

@@ -66,7 +66,11 @@ def _add_flags(parser: Parser) -> None:
         "--indices FILES",
         "For megatron: make the indices of its GPTDataset too, as these descriptions say.",
     )
-    add_flag(what, "--token_column NAME", "For mds: the name of the tokens. Default: tokens.")
+    add_flag(
+        what,
+        "--token_column NAME",
+        "The name of the tokens, for mds (default: tokens) and array_record (default: text).",
+    )
     add_flag(what, "--compression", "For mds: how to compress files.", choices=("zstd",))
     add_flag(
         what,

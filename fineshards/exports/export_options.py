@@ -31,7 +31,7 @@ class ExportOptions:
             `labels` and `attention_mask` for `parquet` and `hf-arrow`.
         copies: Whether to write how many duplicates of each document were dropped, for text.
         indices: Files that describe indices of Megatron, with commas between them.
-        token_column: The name of the tokens in each row, for `mds`.
+        token_column: The name of the tokens in each row, for `mds` and `array_record`.
         compression: `zstd` for compressed files, for `mds`.
         no_masks: Leave out which tokens of conversations are learned.
 

@@ -25,6 +25,7 @@ _CLASSES = {
     "litdata": ("litdata", "Litdata"),
     "parquet": ("input_ids", "Parquet"),
     "hf-arrow": ("hf_arrow", "HfArrow"),
+    "array_record": ("array_record", "ArrayRecord"),
     "text": ("text", "TextParquet"),
     "text-jsonl": ("text", "TextJsonLines"),
 }

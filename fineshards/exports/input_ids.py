@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from fineshards.errors import UsageError
 from fineshards.exports.format import ExportSettings, Format, Target, Written
-from fineshards.exports.parts import Part, PartReader, plan_by_rows
+from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_rows
 from fineshards.exports.stream import Stream
 
 # What is held in memory at a time, but for a document that is larger.
@@ -47,11 +47,7 @@ class InputIds(Format):
     masks = True
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
-        length, size = settings.sequence_length, settings.tokens_per_file
-        if length is None:
-            return super().plan(stream, settings)
-        assert size is not None
-        return plan_by_rows(stream, length, -(-size // length), settings.side)
+        return plan_documents_or_rows(stream, settings)
 
 
 class Parquet(InputIds):
@@ -74,6 +70,15 @@ class Parquet(InputIds):
             for batch in batches(reader, ends, settings.columns, settings.masks):
                 writer.write_batch(batch, row_group_size=len(batch))
         return Written(len(ends) if settings.sequence_length is None else None)
+
+
+def plan_documents_or_rows(stream: Stream, settings: ExportSettings) -> list[Part]:
+    """Parts of whole documents, or of whole rows with `--sequence_length`."""
+    length, size = settings.sequence_length, settings.tokens_per_file
+    if length is None:
+        return plan_by_documents(stream, size, settings.side)
+    assert size is not None
+    return plan_by_rows(stream, length, -(-size // length), settings.side)
 
 
 def types_of(columns: Sequence[str]) -> dict[str, str]:

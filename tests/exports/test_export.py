@@ -265,7 +265,7 @@ def test_olmo_says_that_the_last_document_of_test_has_no_eot(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["megatron", "datatrove", "olmo", "llmc", "raw"])
+@pytest.mark.parametrize("to", ["megatron", "datatrove", "olmo", "llmc", "raw", "array_record"])
 def test_bytes_do_not_depend_on_workers_or_the_runner(
     by_document: Path, to: str, tmp_path: Path, in_process: Run
 ) -> None:
@@ -284,23 +284,26 @@ def test_bytes_do_not_depend_on_workers_or_the_runner(
 
 
 @pytest.mark.long
-def test_a_killed_export_resumes_with_the_same_bytes(by_document: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("to", ["megatron", "array_record"])
+def test_a_killed_export_resumes_with_the_same_bytes(
+    by_document: Path, to: str, tmp_path: Path
+) -> None:
     """Killed after each of its files in turn."""
     expected = tmp_path / "expected"
-    fineshards.export(by_document, expected, "megatron", tokens_per_file=2500)
+    fineshards.export(by_document, expected, to, tokens_per_file=2500)
     names = [name for name in files_in(expected) if name != "export.json"]
     output = tmp_path / "killed"
     for name in names:
         arguments = [
             "export",
             by_document,
-            "--to=megatron",
+            f"--to={to}",
             "--tokens_per_file=2500",
             "--workers=1",
         ]
         kill_before(name, *arguments, "--output", output)
     kept = {name: (output / name).stat().st_ino for name in files_in(output) if name in names}
-    fineshards.export(by_document, output, "megatron", tokens_per_file=2500)
+    fineshards.export(by_document, output, to, tokens_per_file=2500)
     assert files_in(output) == files_in(expected)
     again = [name for name, inode in kept.items() if (output / name).stat().st_ino != inode]
     assert len(again) <= 2  # the part that the last kill interrupted

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.foreign_readers import (
     Documents,
+    read_array_record,
     read_datatrove,
     read_hf_arrow,
     read_litdata,
@@ -44,6 +45,7 @@ BY_EOT: dict[str, dict[str, Any]] = {
     "raw": {},
     "mds": {"sequence_length": 7},
     "litdata": {},
+    "array_record": {"sequence_length": 7},
 }
 BY_INDEX = ("megatron", "datatrove", "nanoset", "parquet", "hf-arrow")
 SPLITS = {"by_document": ["--test_fraction=0.2"], "one_stream": ["--test_shards=6"]}
@@ -123,6 +125,8 @@ def read_all(to: str, folder: Path, split: str) -> list[int]:
         return [token for file in files for token in np.fromfile(file, "<u4").tolist()]
     if to == "mds":
         return joined(read_mds(folder / split))
+    if to == "array_record":
+        return joined(read_array_record(sorted(folder.glob(f"{split}-*"))))
     if to == "litdata":
         return joined(read_litdata(folder / split))
     files = sorted(folder.glob(f"*_{word}_*.bin"))

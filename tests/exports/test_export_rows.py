@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grain.python import ArrayRecordDataSource
 from support.dataset_contents import Contents
 from support.foreign_readers import (
     Documents,
+    read_array_record,
     read_hf_arrow,
     read_litdata,
     read_mds,
@@ -26,7 +32,7 @@ from support.tokenizer_files import save, train
 
 import fineshards
 from fineshards.errors import OutputError, UsageError
-from fineshards.exports import input_ids
+from fineshards.exports import array_record, input_ids
 
 SHARD, LENGTH = 300, 64
 FORMATS: dict[str, dict[str, Any]] = {
@@ -34,6 +40,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "litdata": {},
     "parquet": {},
     "hf-arrow": {},
+    "array_record": {"token_column": "ids"},
 }
 EVERY_FORMAT = pytest.mark.parametrize("to", FORMATS)
 SIDES = pytest.mark.parametrize("side", ["begin", "end"])
@@ -171,11 +178,11 @@ def test_litdatas_links_lead_to_the_shards(dataset: Contents, tmp_path: Path) ->
 @SIDES
 @pytest.mark.parametrize("size", [None, 500])
 @pytest.mark.parametrize("length", [None, 1, LENGTH, 1_000_000])
-def test_arrows_formats_hold_every_row(
+def test_formats_of_lists_hold_every_row(
     dataset: Contents, side: str, size: int | None, length: int | None, tmp_path: Path
 ) -> None:
     flags = {"eot": side, "sequence_length": length, "tokens_per_file": size}
-    for to in ("parquet", "hf-arrow"):
+    for to in ("parquet", "hf-arrow", "array_record"):
         export = fineshards.export(dataset.folder, tmp_path / to, to, **flags)
         assert all(counts["left_out"] == 0 for counts in export.splits.values())
     for split in ("test", "train"):
@@ -185,6 +192,7 @@ def test_arrows_formats_hold_every_row(
             expected = cut(stream(dataset, split, side), length)
         assert read_parquet(sorted((tmp_path / "parquet").glob(f"{split}-*"))) == expected
         assert read_hf_arrow(tmp_path / "hf-arrow" / split) == expected
+        assert read_array_record(sorted((tmp_path / "array_record").glob(f"{split}-*"))) == expected
 
 
 @pytest.mark.parametrize("length", [None, LENGTH])
@@ -212,6 +220,81 @@ def test_columns_are_what_trainers_take(dataset: Contents, tmp_path: Path) -> No
     schema = pq.read_schema(next((tmp_path / "p").glob("train-*.parquet")))
     assert schema.names == ["input_ids"]
     assert schema.field("input_ids").type.value_type == pa.int32()
+
+
+def test_records_of_array_record_are_examples_of_every_size_of_number(
+    dataset: Contents, tmp_path: Path
+) -> None:
+    """As protobuf itself writes them; `.array_record` is read through Grain's own source."""
+    fineshards.export(
+        dataset.folder, tmp_path / "a", "array_record", sequence_length=LENGTH, token_column="ids"
+    )
+    paths = sorted(map(str, (tmp_path / "a").glob("train-*.array_record")))
+    assert len(paths) > 3
+    source = ArrayRecordDataSource(paths)
+    rows = cut(dataset.tokens["train"].tolist(), LENGTH)
+    assert [source[number] for number in range(len(source))] == [example("ids", r) for r in rows]
+
+    borders = [each for bits in range(1, 32) for each in ((1 << bits) - 1, 1 << bits)]
+    tokens = np.array([0, *borders, (1 << 32) - 1], np.uint32)
+    for count in (1, len(tokens), 3 * len(tokens)):
+        found = array_record._example("a" * 200, np.resize(tokens, count))
+        assert found == example("a" * 200, np.resize(tokens, count).tolist())
+
+
+def example(name: str, tokens: list[int]) -> bytes:
+    """A `tf.train.Example` of one list, by the library of protobuf."""
+    fields = descriptor_pb2.FieldDescriptorProto
+    pool, file = DescriptorPool(), descriptor_pb2.FileDescriptorProto(name="example.proto")
+    file.package, file.syntax = "t", "proto3"
+    nested = [("Features", "MapOf", True), ("Example", "Features", False)]
+    message = file.message_type.add(name="Int64List")
+    message.field.add(name="value", number=1, type=fields.TYPE_INT64, label=fields.LABEL_REPEATED)
+    message = file.message_type.add(name="Feature")
+    message.field.add(
+        name="int64_list", number=3, type=fields.TYPE_MESSAGE, type_name=".t.Int64List"
+    )
+    # A map is a repeated message of a key and a value.
+    message = file.message_type.add(name="MapOf")
+    message.field.add(name="key", number=1, type=fields.TYPE_BYTES)
+    message.field.add(name="value", number=2, type=fields.TYPE_MESSAGE, type_name=".t.Feature")
+    for outer, inner, repeated in nested:
+        message = file.message_type.add(name=outer)
+        message.field.add(
+            name="only",
+            number=1,
+            type=fields.TYPE_MESSAGE,
+            type_name=f".t.{inner}",
+            label=fields.LABEL_REPEATED if repeated else fields.LABEL_OPTIONAL,
+        )
+    pool.Add(file)
+    made = GetMessageClass(pool.FindMessageTypeByName("t.Example"))()
+    entry = made.only.only.add(key=name.encode())
+    entry.value.int64_list.value.extend(tokens)
+    content: bytes = made.SerializeToString(deterministic=True)
+    return content
+
+
+def test_a_record_that_protobuf_cannot_hold_is_refused(
+    dataset: Contents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_record, "_MOST_BYTES", 300)
+    with pytest.raises(UsageError, match="a message of protobuf has at most 300"):
+        fineshards.export(dataset.folder, tmp_path / "a", "array_record")
+    flags = {"sequence_length": LENGTH}
+    fineshards.export(dataset.folder, tmp_path / "a2", "array_record", **flags)
+
+
+def test_a_temporary_file_without_room_is_a_sentence(dataset: Contents, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
+        with pytest.raises(OutputError, match=r"temporary file cannot be written: .*set TMPDIR to"):
+            fineshards.export(dataset.folder, tmp_path / "a", "array_record", workers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    fineshards.export(dataset.folder, tmp_path / "a", "array_record")
+    assert fineshards.verify(tmp_path / "a").ok
 
 
 @EVERY_FORMAT
@@ -245,6 +328,9 @@ def test_a_damaged_shard_is_found(dataset: Contents, to: str, tmp_path: Path) ->
         ("parquet", {"dtype": "uint16"}, "--dtype: --to parquet has lists of int32. Leave it out"),
         ("hf-arrow", {"dtype": "uint32"}, "--to hf-arrow has lists of int32. Leave it out"),
         ("parquet", {"token_column": "x"}, "--token_column has no meaning for --to parquet"),
+        ("array_record", {"dtype": "uint32"}, "--to array_record has lists of int64. Leave it out"),
+        ("array_record", {"compression": "zstd"}, "--compression has no meaning for --to array"),
+        ("array_record", {"link": True}, "cannot point into other files"),
         ("litdata", {"compression": "zstd"}, "--compression has no meaning for --to litdata"),
         ("mds", {"compression": "lz4"}, "--compression must be zstd, got 'lz4'"),
         ("mds", {"sequence_length": 1 << 20}, "fewer than one row"),

@@ -1,7 +1,7 @@
 """Readers of other trainers' files, each a few lines of numpy, from the published layouts alone.
 
 They share no code with the project. tests/readers/ has the genuine ones. Arrow's formats are read
-with pyarrow.
+with pyarrow, and ArrayRecord with its library.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from array_record.python.array_record_module import ArrayRecordReader
 
 Documents = list[list[int]]
 
@@ -123,3 +124,54 @@ def read_hf_arrow(folder: Path) -> Documents:
         with pa.ipc.open_stream((folder / file["filename"]).read_bytes()) as stream:
             rows += stream.read_all()["input_ids"].to_pylist()
     return rows
+
+
+def read_array_record(paths: list[Path], feature: str = "text") -> Documents:
+    """The lists of ints with a name in the `tf.train.Example` messages of ArrayRecord files."""
+    rows = []
+    for path in paths:
+        reader = ArrayRecordReader(str(path))
+        assert "group_size:1," in reader.writer_options_string()
+        for record in reader.read_all():
+            ((_, features),) = protobuf_fields(record)
+            ((_, entry),) = protobuf_fields(features)
+            (key, name), (value, content) = protobuf_fields(entry)
+            assert (key, name, value) == (1, feature.encode(), 2)
+            ((kind, numbers),) = protobuf_fields(content)
+            assert kind == 3  # int64_list
+            ((_, packed),) = protobuf_fields(numbers)
+            rows.append(varints(packed))
+        reader.close()
+    return rows
+
+
+def protobuf_fields(message: bytes) -> list[tuple[int, bytes]]:
+    """The number and the content of each field of a message whose fields all have a size."""
+    fields, at = [], 0
+    while at < len(message):
+        key, at = varint(message, at)
+        size, at = varint(message, at)
+        assert key & 7 == 2
+        assert at + size <= len(message)
+        fields.append((key >> 3, message[at : at + size]))
+        at += size
+    return fields
+
+
+def varints(content: bytes) -> list[int]:
+    """Numbers of any size, one after the other."""
+    numbers, at = [], 0
+    while at < len(content):
+        number, at = varint(content, at)
+        numbers.append(number)
+    return numbers
+
+
+def varint(content: bytes, at: int) -> tuple[int, int]:
+    """The number at a place, and where it ends."""
+    number = shift = 0
+    while True:
+        number |= (content[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if content[at - 1] < 128:
+            return number, at
