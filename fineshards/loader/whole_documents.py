@@ -2,8 +2,9 @@
 
 The documents that begin in `rows * T` consecutive tokens, a window, are packed best fit decreasing
 into as many rows as they take. Of a document of more than T tokens, each T fill a row of their own,
-and what remains begins a row, because only an EOT begins a document elsewhere. The rest of a row is
-EOTs, which do not count.
+and what remains begins a row, because only an EOT begins a document elsewhere. So does what the
+stream begins with, which may be the rest of a document. The rest of a row is EOTs, which do not
+count.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fineshards.loader.sample_documents import SampleDocument
 
 # Changes when a window is packed differently.
-_VERSION = 1
+_VERSION = 2
 
 
 class WholeDocuments(Completed):
@@ -205,21 +206,30 @@ class WholeDocuments(Completed):
     def _windows(self) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
         """Of each window: its segments' begins and lengths, and how many each row has."""
         dataset, size = self._dataset, self._rows * self.sequence_length
-        starts = np.empty(0, np.int64)
+        # Of the last window in which documents begin; the next one that begins ends its last one.
+        starts = np.zeros(1, np.int64)
         for first in range(0, dataset.tokens, size):
-            tokens = dataset.read_tokens(first, min(first + size, dataset.tokens))
-            found = np.flatnonzero(tokens == dataset.eot) + first
-            # With the last one of the window before, whose end is now known.
-            starts = np.concatenate((starts, found)) if first else np.union1d(0, found)
-            starts = whole_documents(starts, 0, dataset.within_redacted)
-            if len(starts) > 1:
-                yield pack_whole(starts[:-1], np.diff(starts), self.sequence_length)
-            starts = starts[-1:]
-        yield pack_whole(starts, dataset.tokens - starts, self.sequence_length)
+            # With the token before, so that a redacted document of both windows is known as one.
+            begin = max(0, first - 1)
+            tokens = dataset.read_tokens(begin, min(first + size, dataset.tokens))
+            found = np.flatnonzero(tokens == dataset.eot) + begin
+            found = whole_documents(found, 0, dataset.within_redacted)
+            found = found[found > begin]
+            if first == 0:
+                starts = np.append(starts, found)
+            elif len(found):
+                ends = np.append(starts[1:], found[0])
+                yield pack_whole(starts, ends - starts, self.sequence_length)
+                starts = found
+        ends = np.append(starts[1:], dataset.tokens)
+        yield pack_whole(starts, ends - starts, self.sequence_length)
 
 
 def pack_whole(starts: Numbers, sizes: Numbers, length: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Segments in the order of rows: where each begins, its length; and how many each row has."""
+    """Segments in the order of rows: where each begins, its length; and how many each row has.
+
+    starts: in the stream, as its first document may be the rest of one.
+    """
     whole, rests = np.divmod(sizes, length)
     rows = [
         [(begin + nth * length, length)]
@@ -228,11 +238,12 @@ def pack_whole(starts: Numbers, sizes: Numbers, length: int) -> tuple[Numbers, N
     ]
     ends = (starts + sizes).tolist()
     items = [
-        (rest, end - rest, bool(count))
+        # Even where the first token is an EOT, as it is once such a rest is redacted.
+        (rest, end - rest, count > 0 or end == rest)
         for rest, end, count in zip(rests.tolist(), ends, whole.tolist(), strict=True)
         if rest
     ]
-    # Rests of long documents first, each in a row of its own; then the longest, then the earliest.
+    # Rests of documents first, each in a row of its own; then the longest, then the earliest.
     items.sort(key=lambda item: (not item[2], -item[0]))
     rooms: list[tuple[int, int]] = []
     for size, begin, is_rest in items:

@@ -35,10 +35,14 @@ def test_a_window_is_packed_as_the_rule_says(sizes: list[int]) -> None:
     for begin, size in zip(starts, sizes, strict=True):
         rows += [[(begin + at, length)] for at in range(0, size - length + 1, length)]
     rests = [(begin, size) for begin, size in zip(starts, sizes, strict=True) if size % length]
-    long = [(begin + size - size % length, size % length) for begin, size in rests if size > length]
+    long = [
+        (begin + size - size % length, size % length)
+        for begin, size in rests
+        if size > length or begin == 0
+    ]
     for rest in sorted(long, key=lambda item: -item[1]):
         rows.append([rest])
-    short = [(begin, size) for begin, size in rests if size < length]
+    short = [(begin, size) for begin, size in rests if size < length and begin > 0]
     for begin, size in sorted(short, key=lambda item: -item[1]):
         rooms = [length - sum(each for _, each in row) for row in rows]
         fitting = [row for row, room in enumerate(rooms) if room >= size]
@@ -84,6 +88,22 @@ def test_every_document_that_fits_is_whole_once(chat: TokenDataset, rows: int) -
     assert np.array_equal(kept[kept != EOT], np.sort(stream[stream != EOT]))
     assert counted == learned(1, TOKENS).sum()
     assert len(whole) < 1.2 * len(chat) or rows == 1
+
+
+def test_the_rest_of_a_document_that_the_split_begins_with_follows_no_other(tmp_path: Path) -> None:
+    """As `--test_shards` cuts it; `after_generation` does the same."""
+    make_dataset(open_storage(str(tmp_path)), TOKENS, 1003, test_shards=1, made=MADE)
+    dataset = TokenDataset(tmp_path, sequence_length=LENGTH)
+    stream = MADE(1003, TOKENS)
+    rest = int(np.flatnonzero(stream == EOT)[0])
+    assert 0 < rest < LENGTH
+    pairs, begun = set(pairwise(stream.tolist())), []
+    for batch in BatchLoader(WholeDocuments(dataset), 8, fields=FIELDS, epochs=1):
+        inputs, targets, counted = (batch[name] for name in ("inputs", "targets", "loss_mask"))
+        found = zip(inputs[counted].tolist(), targets[counted].tolist(), strict=True)
+        assert pairs.issuperset(found)
+        begun += [each[:rest].tolist() for each in inputs if each[0] == stream[0]]
+    assert begun == [stream[:rest].tolist()]
 
 
 def test_its_rows_are_samples_like_others(chat: TokenDataset, tmp_path: Path) -> None:

@@ -93,6 +93,27 @@ def test_a_redacted_conversation_is_not_learned_any_more(grown: Path, dataset: P
     assert files_in(dataset, CONTENT) == whole
 
 
+def test_shards_that_grow_after_a_redaction_are_verified_and_repaired(
+    grown: Path, tmp_path: Path
+) -> None:
+    dataset = Path(shutil.copytree(grown / "first", tmp_path / "out"))
+    count = len(INPUTS["a.parquet"])
+    fineshards.redact(dataset, documents=[0, count - 1])
+    redacted = files_in(dataset, CONTENT)
+    unfinished_append(dataset, grown / "b.jsonl")
+    assert files_in(dataset, CONTENT) != redacted
+    assert fineshards.verify(dataset).problems == []
+    append(dataset, grown / "b.jsonl")
+    for generation in (1, 2, 3):
+        assert fineshards.verify(dataset, generation=generation).problems == []
+    whole = files_in(dataset, CONTENT)
+    tables = sorted((dataset / "metadata/documents").iterdir())
+    for table in tables:
+        table.unlink()
+    assert fineshards.repair(dataset).left == []
+    assert files_in(dataset, CONTENT) == whole
+
+
 def test_every_damage_to_a_mask_is_found_and_repaired(dataset: Path) -> None:
     masks = sorted((dataset / "metadata/masks").iterdir())
     whole, chosen = files_in(dataset, CONTENT), random.Random(4)

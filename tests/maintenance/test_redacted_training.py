@@ -14,7 +14,7 @@ from support.growing import (
 from support.oracle import EOT, files_in
 from support.redacted import documents_of
 
-from fineshards import BatchLoader, Packing, TokenDataset
+from fineshards import BatchLoader, Packing, TokenDataset, WholeDocuments
 from fineshards.errors import UsageError
 from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset_files import Dataset
@@ -107,6 +107,19 @@ def test_documents_begin_where_they_began_before_a_redaction(
         assert documents(opened(generation)) == explained[generation]
     again = zip(opened(2), before[2], strict=True)
     assert any((batch["inputs"] != expected["inputs"]).any() for batch, expected in again)
+
+
+def test_whole_documents_stay_where_they_were(dataset: Path) -> None:
+    """Also those that begin in one window and end in another."""
+
+    def opened() -> BatchLoader:
+        whole = WholeDocuments(TokenDataset(dataset, sequence_length=8, mapped=False), rows=2)
+        return BatchLoader(whole, 4, shuffle=False, fields=PACKED, epochs=1)
+
+    before = list(opened())
+    redact(str(dataset), documents=list(range(0, len(documents_of(dataset)), 2)))
+    for batch, expected in zip(opened(), before, strict=True):
+        assert equal(batch, expected, redacted=True)
 
 
 def equal(batch: dict[str, np.ndarray], expected: dict[str, np.ndarray], redacted: bool) -> bool:

@@ -146,6 +146,10 @@ class DocumentTable:
     def to_bytes(table: pa.Table) -> bytes:
         """A table's file, with a checksum per page for readers that know no manifest."""
         opened = BytesIO()
+        if LEARNED.name in table.schema.names:
+            # A table that was read names the items of lists otherwise, and the file has the name.
+            at = table.schema.get_field_index(LEARNED.name)
+            table = table.set_column(at, LEARNED, table[LEARNED.name])
         # Numbers grow in small steps, and ids are unique, so a dictionary would not help them.
         pq.write_table(
             table,
