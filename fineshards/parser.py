@@ -26,7 +26,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=_HelpPage, **kwargs)
         self._hyphens = hyphens
         self._given: list[str] = []
-        self._for_beam = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See argparse."""
@@ -43,7 +42,6 @@ class Parser(argparse.ArgumentParser):
 
     def parse_for_beam(self, args: Any = None) -> Any:
         """As parse_args, but what nothing takes are options of Beam, in `beam_args`."""
-        self._for_beam = True
         found, found.beam_args = self.parse_known_args(args)
         if found.beam_args and not found.beam_args[0].startswith("-"):
             takes_input = "--input" in self._option_string_actions
@@ -64,22 +62,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Called by argparse for a mistake in the command."""
         if message.startswith(_REQUIRED):
-            missing = message.removeprefix(_REQUIRED)
-            for flag in self._unknown_flags():
-                # Without the misspelt flag the one that was meant is missing.
-                if did_you_mean(flag, missing.split(", ")):
-                    self.refuse(flag)
-            message = f"give {missing.replace(', ', ' and ')}"
-            for flag in self._unknown_flags():
-                # It may be one of Beam's, so it is named beside what is surely wrong.
-                hint = did_you_mean(flag, self._option_string_actions)
-                if hint or not self._for_beam:
-                    message += f". Nor does fineshards know {flag}{hint and '.'}{hint}"
+            message = f"give {message.removeprefix(_REQUIRED).replace(', ', ' and ')}"
         sentence = message.removeprefix("argument ")
         end = "" if sentence.endswith("?") else "."
         raise UsageError(f"{sentence}{end} See {self.prog} --help.")
 
-    def _unknown_flags(self) -> list[str]:
+    def unknown_flags(self) -> list[str]:
+        """The flags of the command line that this parser does not have."""
         flags = [arg.partition("=")[0] for arg in self._given if arg.startswith("--")]
         return [flag for flag in flags if flag not in self._option_string_actions]
 

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fineshards.cli.answer import Answer, show
+from fineshards.config import flags
+from fineshards.errors import UsageError
 from fineshards.number_parser import count
 from fineshards.parser import Parser
+from fineshards.pipeline.beam_flags import is_beams
+from fineshards.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset_files import Dataset
@@ -52,9 +56,25 @@ class Command:
     def run(self, arguments: Sequence[str]) -> int:
         """Runs the command; returns its exit code."""
         parser = self.parser()
-        args = (parser.parse_for_beam if self.for_beam else parser.parse_args)(arguments)
-        found = self.answer(args)
+        try:
+            args = (parser.parse_for_beam if self.for_beam else parser.parse_args)(arguments)
+            found = self.answer(args)
+        except UsageError as error:
+            self._name_misspelt(parser, str(error))
+            raise
         return found if isinstance(found, int) else show(found, args.json)
+
+    def _name_misspelt(self, parser: Parser, said: str) -> None:
+        """Raises UsageError for a misspelt flag, which may be why something else is wrong.
+
+        said: what that is.
+        """
+        ours = [f"--{each.name}" for each in flags() if self.for_beam]
+        for flag in parser.unknown_flags():
+            hint = did_you_mean(flag, [*parser._option_string_actions, *ours])
+            may_be_beams = self.for_beam and (not hint or is_beams(flag))
+            if not may_be_beams and f"unknown flag {flag}" not in said:
+                raise UsageError(f"unknown flag {flag}.{hint} Also: {said}") from None
 
     def words(self) -> list[str]:
         """The words that may follow the command."""

@@ -23,9 +23,7 @@ from fineshards.errors import FineshardsError, UsageError
 from fineshards.import_flags import NEED_TEXT, needs_text
 from fineshards.number_parser import byte_count, count, count_or_share
 from fineshards.parser import Parser, boolean, one_of
-from fineshards.pipeline.beam_flags import is_beams
 from fineshards.pipeline.recipe_flags import with_recipe
-from fineshards.suggestions import did_you_mean
 
 # Of a Dataflow job, for `estimate`.
 _MOST_WORKERS = 4000
@@ -161,16 +159,7 @@ def parse_build_flags(parser: Parser, argv: Sequence[str]) -> BuildConfig:
 
 def config_of(args: argparse.Namespace) -> BuildConfig:
     """The configuration of parsed flags, and of the arguments that are left, for Beam."""
-    try:
-        return BuildConfig(**with_recipe(_given(args)), beam_args=args.beam_args)
-    except UsageError as error:
-        # Without a misspelt flag the one that was meant may be missing.
-        for argument in args.beam_args:
-            flag = argument.partition("=")[0]
-            hint = did_you_mean(flag, [f"--{each.name}" for each in flags()])
-            if hint and flag.startswith("-") and not is_beams(flag):
-                raise UsageError(f"unknown flag {flag}.{hint} Also: {error}") from None
-        raise
+    return BuildConfig(**with_recipe(_given(args)), beam_args=args.beam_args)
 
 
 def estimate_config(args: argparse.Namespace) -> BuildConfig:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from types import FunctionType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fineshards.errors import UsageError
@@ -62,7 +62,9 @@ def _rules(kind: type[Any]) -> dict[str, tuple[list[Rule], bool]]:
     for name in [each.name for each in fields(kind) if each.init]:
         parts = list(_parts(hints[name]))
         of_types: list[Rule] = [_OF_TYPES[part] for part in parts if part in _OF_TYPES]
-        given: list[Rule] = [part for part in parts if isinstance(part, FunctionType)]
+        # A rule may be any callable, but types and generic types are callable too.
+        rules = [part for part in parts if callable(part) and not isinstance(part, type)]
+        given: list[Rule] = [part for part in rules if get_origin(part) is None]
         found[name] = given or of_types, NoneType in parts
     return found
 

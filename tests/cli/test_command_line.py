@@ -247,7 +247,7 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
         ("build --input x", "give --output."),
         (
             "build --input x --shrd_tokens 1",
-            "give --output. Nor does fineshards know --shrd_tokens. Did you mean --shard_tokens?",
+            "unknown flag --shrd_tokens. Did you mean --shard_tokens? Also: give --output. See",
         ),
         (
             "build --inptu x --output y",
@@ -257,7 +257,9 @@ def test_python_takes_the_home_folder_too(monkeypatch: pytest.MonkeyPatch) -> No
             "build --input x --output y --num_workers=3 --test_fraction 2 --job_endpoint=h:1",
             "fineshards: --test_fraction must lie between 0 and 1, got 2.",
         ),
-        ("find --quick", "give FOLDER. Nor does fineshards know --quick. See"),
+        ("build --input x --num_workers=3", "fineshards: give --output. See"),
+        ("find --quick", "unknown flag --quick. Also: give FOLDER. See"),
+        ("verify out --sample x --jsno", "--jsno. Did you mean --json? Also: --sample"),
         ("build --input=x --output=y z", "unexpected argument 'z': files follow --input."),
         (
             "build --input x --output y --dtype unit16",

@@ -71,7 +71,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     yield "my_steps"
-    sys.modules.pop("my_steps", None)
+    for name in ("my_steps", "named", "defined"):
+        sys.modules.pop(name, None)
     _function.cache_clear()
 
 
@@ -92,6 +93,26 @@ def test_true_and_false_keep_and_drop(module: str) -> None:
     assert seen[0] == {"score": 1, "text": "one", "file": 4, "row": 0}
     assert seen[2] == {"score": None, "text": "x", "file": 4, "row": 9}
     assert UserFunction(f"{module}:judge").apply(batch()).reasons == [None, None, "judge"]
+
+
+PARTIAL = "from functools import partial\nfrom defined import judge\nstep = partial(judge, least=2)"
+OBJECT = "from defined import Least\nstep = Least()"
+
+
+@pytest.mark.parametrize("source", ["from defined import judge as step", PARTIAL, OBJECT])
+def test_an_edit_is_noticed_where_the_function_is_defined(
+    module: str, tmp_path: Path, source: str
+) -> None:
+    called = "\nclass Least:\n    def __call__(self, document):\n        return True\n"
+    (tmp_path / "defined.py").write_text(SOURCE + called)
+    (tmp_path / "named.py").write_text(source)
+    step = UserFunction("named:step")
+    before = step.pins()
+    assert step.apply(batch()).reasons[:2] == [None, None]
+    (tmp_path / "defined.py").write_text((SOURCE + called).replace("least=3", "least=4"))
+    after = step.pins()
+    assert before.keys() == after.keys() == {"named:step", "named:step in defined"}
+    assert [name for name in before if before[name] != after[name]] == ["named:step in defined"]
 
 
 def test_times_are_those_of_python_without_nanoseconds(module: str) -> None:

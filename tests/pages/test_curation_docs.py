@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.build_here import build_here
@@ -19,7 +22,7 @@ from fineshards.storage.open import open_storage
 
 PAGE = (ROOT / "docs/curation.md").read_text()
 RECIPES = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-(FUNCTION,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+FUNCTION, BY_SCORE = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.curation
 
@@ -49,6 +52,31 @@ def test_a_recipe_of_the_page_drops_some_documents_and_keeps_others(
     if len(rewrites) < len(steps):
         assert decided
     assert fineshards.verify("out", sample=100).problems == []
+
+
+def test_samples_are_drawn_as_often_as_the_score_of_their_documents_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of the page as printed, with a score of which some rows have none."""
+    table = pq.read_table(SAMPLE)
+    texts = table["text"].to_pylist()
+    scores = [(3, 4, 5, None)[len(text) % 4] for text in texts]
+    (tmp_path / "edu").mkdir()
+    path = tmp_path / "edu/rows.parquet"
+    pq.write_table(table.append_column("int_score", pa.array(scores, pa.int64())), path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(BY_SCORE, "docs/curation.md", "exec"), names)
+    sources, drawn = names["sources"], Counter[tuple[str, int]]()
+    for draw in range(sum(weight for _, weight in sources.values())):
+        name, number = names["mix"][draw]
+        drawn[name, number % len(sources[name][0])] += 1
+    for score, often in ((3, 1), (4, 2), (5, 4)):
+        name = f"edu-{score}"
+        dataset = sources[name][0]
+        assert [drawn[name, number] for number in range(len(dataset))] == [often] * len(dataset)
+        found = pq.read_table(f"{name}/metadata/documents")["row"].unique().to_pylist()
+        assert sorted(found) == [row for row, given in enumerate(scores) if given == score]
 
 
 def test_every_step_is_on_the_page() -> None:

@@ -144,6 +144,43 @@ def test_a_pair_that_no_row_needs_rejects_none(
     assert (counts.documents, counts.rejected) == (2, 1)
 
 
+@pytest.mark.parametrize("also", [{}, {"messages": [None, None]}])
+def test_a_pair_that_is_not_utf8_is_a_bad_row_and_says_so(
+    build: Build, tmp_path: Path, also: dict[str, list[None]]
+) -> None:
+    data = pa.py_buffer(b"H\xff\xfe")
+    prompts = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 3], np.int32)), data)
+    table = pa.table({"prompt": prompts, "completion": ["Ha", "Ho"]} | also)
+    pq.write_table(table, tmp_path / "c.parquet")
+    with pytest.raises(InputError, match="row 1: its conversation is not valid UTF-8"):
+        build(input=tmp_path / "c.parquet")
+    counts = build(input=tmp_path / "c.parquet", max_bad_rows=1, overwrite=True).counts()
+    assert (counts.documents, counts.rejected, counts.nulls) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["c.parquet", "c.arrow", "c.csv"])
+def test_columns_of_the_same_name_are_refused_where_they_are_needed(
+    build: Build, tmp_path: Path, name: str
+) -> None:
+    messages = [json.dumps(each) for each in made_up(3, 5)]
+
+    def write_twice(**columns: list[str]) -> None:
+        table = pa.table([*columns.values(), ["a", "b", "c"]], names=[*columns, "prompt"])
+        if name == "c.csv":
+            pacsv.write_csv(table, tmp_path / name)
+        elif name == "c.arrow":
+            with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            pq.write_table(table, tmp_path / name)
+
+    write_twice(messages=messages, prompt=["a", "b", "c"])
+    assert build(input=tmp_path / name).counts().documents == 3
+    write_twice(prompt=["a", "b", "c"], completion=["d", "e", "f"])
+    with pytest.raises(InputError, match="has several columns 'prompt'"):
+        build(input=tmp_path / name, overwrite=True)
+
+
 def test_a_column_of_messages_named_as_the_pair_has_its_type_checked(
     build: Build, tmp_path: Path
 ) -> None:

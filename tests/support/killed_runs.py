@@ -16,10 +16,12 @@ def run_until_done(
     number: int,
     command: Sequence[object],
     look: Callable[[], object],
+    later: int = 0,
 ) -> int:
     """Kills each run of a command at its request `number` that matches; returns the number of runs.
 
-    The server still carries the request out. look: called after each run.
+    The server still carries the request out. look: called after each run. later: how many requests
+    later each run is killed than the one before.
     """
     runs = 0
     while True:
@@ -31,7 +33,7 @@ def run_until_done(
             running[0].wait()
 
         server.rules.clear()
-        server.fail(request, kill, (number,))
+        server.fail(request, kill, (number + later * (runs - 1),))
         running.append(start(*command))
         _, errors = running[0].communicate()
         server.rules.clear()

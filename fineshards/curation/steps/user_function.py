@@ -24,7 +24,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import isfunction
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, TypeVar
@@ -87,14 +87,17 @@ class UserFunction(Judge):
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError if there is no such function.
 
-        The module's own source is a pin. What it imports is not.
+        The source of the module is a pin, and of the one that defines the function. What these
+        import is not.
         """
-        module, _ = _function(self.use)
-        path = getattr(module, "__file__", None)
-        if path is None:
-            return {self.use: f"built into Python {sys.version.split()[0]}"}
-        with open(path, "rb") as source:
-            return {self.use: hashlib.file_digest(source, "sha256").hexdigest()}
+        module, function = _function(self.use)
+        while isinstance(function, partial):
+            function = function.func
+        origin = sys.modules.get(getattr(function, "__module__", ""), module)
+        pins = {self.use: _source(module)}
+        if origin is not module:
+            pins[f"{self.use} in {origin.__name__}"] = _source(origin)
+        return pins
 
     @property
     def advice(self) -> str:
@@ -176,6 +179,15 @@ class UserFunction(Judge):
         if reason is not None:
             reason.encode()
         return (None if keep else reason or name), text
+
+
+def _source(module: ModuleType) -> str:
+    """The SHA-256 of a module's file."""
+    path = getattr(module, "__file__", None)
+    if path is None:
+        return f"built into Python {sys.version.split()[0]}"
+    with open(path, "rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def _name_of(function: FunctionType) -> str:

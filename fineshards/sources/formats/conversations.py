@@ -32,8 +32,9 @@ def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
         return columns.of_text
     has_pair = columns.text not in names and {*PAIR} <= {*names}
     first = PAIR if has_pair else (columns.text,)
-    also = (*PAIR, _TOOLS) if columns.text in names else (_TOOLS,)
-    return tuple(dict.fromkeys((*first, *(name for name in also if name in names))))
+    # Only rows without messages need the pair, so one that is there twice is left to them.
+    also = [name for name in PAIR if columns.text in names and [*names].count(name) == 1]
+    return tuple(dict.fromkeys((*first, *also, *(name for name in names if name == _TOOLS))))
 
 
 def conversation_text(record: Mapping[str, Any], columns: Columns) -> str | None:
@@ -54,6 +55,8 @@ def conversation_texts(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Arra
     names = text_columns(columns, batch.schema.names)
     for index, record in enumerate(_records(batch.select(names), columns.text)):
         try:
+            if record is None:
+                raise BadConversation("its conversation is not valid UTF-8")
             texts.append(conversation_text(record, columns))
         except BadConversation as error:
             texts.append(None)
@@ -61,8 +64,8 @@ def conversation_texts(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Arra
     return pa.array(texts, pa.large_string()), reasons
 
 
-def _records(batch: pa.RecordBatch, messages: str) -> list[dict[str, Any]]:
-    """The rows of a batch; one that is not valid UTF-8 has a value that is no conversation.
+def _records(batch: pa.RecordBatch, messages: str) -> list[dict[str, Any] | None]:
+    """The rows of a batch; None for one that is not valid UTF-8.
 
     messages: the column that is taken instead of the pair, which must not reject a row then.
     """
@@ -73,6 +76,6 @@ def _records(batch: pa.RecordBatch, messages: str) -> list[dict[str, Any]]:
         return [*batch.to_pylist()]
     except UnicodeDecodeError:
         if batch.num_rows == 1:
-            return [{names[0]: "text that is not valid UTF-8"}]
+            return [None]
     rows = (batch.slice(row, 1) for row in range(batch.num_rows))
     return [each for row in rows for each in _records(row, messages)]

@@ -28,7 +28,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.job_status.progress import watch
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import Launch, prepare
-from fineshards.shards import checkpoints
+from fineshards.shards import checkpoint_file, checkpoints
 from fineshards.shards.job.job import Job
 from fineshards.storage.base import always
 from fineshards.storage.gcs import GcsStorage
@@ -88,7 +88,8 @@ def test_many_checkpoints_are_deleted_in_parts(
         return found
 
     monkeypatch.setattr(GcsStorage, "delete_prefix", spy)
-    monkeypatch.setattr(checkpoints, "_NUMBERS_IN_A_PART", 2)
+    for module in (checkpoint_file, checkpoints):
+        monkeypatch.setattr(module, "NUMBERS_IN_A_PART", 2)
     # Each part twice, as where a worker fails.
     assert main(command(small, "--dedup=exact", "--direct_runner_bundle_repeat=1")) == 0
     assert not [name for name in cloud.names("data") if "/checkpoints/" in name]
