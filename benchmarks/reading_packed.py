@@ -22,8 +22,8 @@ from fineshards.loader.packing import Packing, pack
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
-# Documents as long as FineWeb's on average.
-_TOKENS, _SHARD_TOKENS, _MEAN = 200_000_000, 4_000_000, 655
+# Documents as long as FineWeb's on average, in shards as long as those of a build.
+_TOKENS, _SHARD_TOKENS, _MEAN = 200_000_000, 100_000_000, 655
 _SAMPLES, _LENGTH, _BATCH = 50_000, 2048, 32
 _FIELDS = ("inputs", "targets")
 _DOCUMENTS = (*_FIELDS, "position_ids", "cu_seqlens", "max_seqlen")
