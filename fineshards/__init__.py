@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from fineshards.loader.packing import Packing
     from fineshards.loader.token_dataset import TokenDataset
     from fineshards.loader.whole_documents import WholeDocuments
-    from fineshards.maintenance.rebuild import repair
     from fineshards.maintenance.redact import redact
+    from fineshards.maintenance.repair import repair
     from fineshards.pipeline.export_run import export
     from fineshards.pipeline.functions import append, build, estimate, recipe_check
     from fineshards.publishing.publish import publish
@@ -64,7 +64,7 @@ _HOME = {
     "publish": "fineshards.publishing.publish",
     "recipe_check": "fineshards.pipeline.functions",
     "redact": "fineshards.maintenance.redact",
-    "repair": "fineshards.maintenance.rebuild",
+    "repair": "fineshards.maintenance.repair",
     "report": "fineshards.reports.report",
     "stats": "fineshards.inspection.stats",
     "status": "fineshards.job_status.status",

@@ -118,7 +118,7 @@ def export(
 
 
 def run_here(
-    job: ExportJob, workers: int | None = None, done: Callable[[int], object] = lambda count: None
+    job: ExportJob, workers: int | None, done: Callable[[int], object] = lambda count: None
 ) -> Export:
     """Does all parts of an export in threads, which wait for disks and checksums most of the time.
 

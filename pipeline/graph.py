@@ -6,17 +6,17 @@ import apache_beam as beam
 
 from fineshards.pipeline.share import Share
 from fineshards.transforms.commit import Commit
-from fineshards.transforms.decision_tables import WriteDecisions
+from fineshards.transforms.count_leaks import CountLeaks
+from fineshards.transforms.count_repeats import CountRepeats
 from fineshards.transforms.discover import Discover
-from fineshards.transforms.leak_check import CountLeaks
 from fineshards.transforms.mark_later import METRICS as JUDGED
 from fineshards.transforms.mark_later import JudgeBlocks, MarkLater
 from fineshards.transforms.plan import FileReports, Plan
-from fineshards.transforms.repeat_count import CountRepeats
 from fineshards.transforms.shuffle_documents import ShuffleDocuments
-from fineshards.transforms.statistics_tables import WriteStatistics
 from fineshards.transforms.tokenize import ReadCounts, Tokenize
 from fineshards.transforms.write import WithEarlier, WriteShards
+from fineshards.transforms.write_decisions import WriteDecisions
+from fineshards.transforms.write_statistics import WriteStatistics
 from fineshards.worker.work import Work
 
 

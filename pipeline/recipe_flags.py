@@ -50,7 +50,7 @@ def read_recipe(place: str) -> str:
     return shipped[place]
 
 
-def recipe_shown(place: str, everything: bool = False) -> str:
+def recipe_shown(place: str, everything: bool) -> str:
     """A recipe as TOML: one by name or path as it is written, or the steps of a dataset.
 
     everything: of a dataset, also the parameters that have their default.

@@ -251,7 +251,7 @@ def _run_here(launch: Launch, config: BuildConfig, add: Callable[[Pipeline], Non
     """Runs the job on this machine; add: adds its steps to a pipeline."""
     import apache_beam as beam
 
-    from fineshards.pipeline.runners.processes import CachedOptions
+    from fineshards.pipeline.runners.cached_options import CachedOptions
 
     pipeline = beam.Pipeline(options=CachedOptions(local_args(config)))
     add(pipeline)

@@ -1,7 +1,7 @@
 """Files of earlier versions are still read: datasets and loader states.
 
 The first version, whose code was in six packages, wrote `fixtures/version-0.1.0`: a finished
-dataset, the same job interrupted, and loader states (tests/loader/test_batch_loader.py).
+dataset, the same job interrupted, and loader states (tests/loader/test_loader_state.py).
 Version 2 of the format wrote `fixtures/version-2` from the same input (`--shard_tokens 2000
 --test_fraction 0.2 --max_bad_rows 3`), with the split by document.
 Version 3, before manifests had a content fingerprint, wrote `fixtures/version-3`: a build of the

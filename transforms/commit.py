@@ -46,8 +46,8 @@ class Commit(JobStep):
         reports: beam.PCollection,
         plan: beam.PCollection,
         leaks: beam.PCollection | None,
-        written: beam.PCollection | None = None,
-        repeats: beam.PCollection | None = None,
+        written: beam.PCollection | None,
+        repeats: beam.PCollection | None,
     ) -> None:
         super().__init__(work)
         self._sides = (

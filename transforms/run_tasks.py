@@ -13,8 +13,9 @@ from apache_beam.transforms.window import GlobalWindows
 
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.worker.pool import current_pool
-from fineshards.worker.tasks import Task, Worker
+from fineshards.worker.tasks import Task
 from fineshards.worker.work import Work
+from fineshards.worker.worker import Worker
 
 
 class JobStep(beam.PTransform):

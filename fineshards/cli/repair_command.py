@@ -20,8 +20,7 @@ def _add_flags(parser: Parser) -> None:
 
 
 def _repair(args: Namespace) -> Answer:
-    from fineshards.maintenance.rebuild import repair
-    from fineshards.maintenance.repair import describe_repaired
+    from fineshards.maintenance.repair import describe_repaired, repair
 
     done = repair(args.folder, args.tokenizer)
     return Answer(asdict(done), describe_repaired(done), 1 if done.left else 0)

@@ -118,7 +118,7 @@ def check_recipe(
     columns: Columns,
     size: int,
     examples: int,
-    indexes: Sequence[tuple[int, SourceFile]] = (),
+    indexes: Sequence[tuple[int, SourceFile]],
 ) -> Check:
     """Runs steps over about `size` bytes of text from all over the input.
 

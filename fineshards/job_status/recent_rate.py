@@ -14,7 +14,7 @@ _LEAST_SECONDS = 0.5
 LONG_IDLE = 300
 
 
-def recent_rate(finished: Iterable[tuple[float, int]], began: float | None = None) -> float | None:
+def recent_rate(finished: Iterable[tuple[float, int]], began: float | None) -> float | None:
     """Amount per second over the most recent of (time, amount), in any order; None without one.
 
     Counts since the last long pause, in which no worker was running. began: when the first one was

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from fineshards.publishing.folders import is_local
+from fineshards.publishing.local_folders import is_local
 from fineshards.shards.job.generations import borders
 from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest

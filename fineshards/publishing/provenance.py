@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from fineshards.publishing.folders import Folders, is_local
+from fineshards.publishing.local_folders import Folders, is_local
 from fineshards.publishing.sums import Sums
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME

@@ -21,7 +21,7 @@ from fineshards.publishing.file_names import (
     PUBLISHED,
     SUMS_NAME,
 )
-from fineshards.publishing.folders import files_with_folders
+from fineshards.publishing.local_folders import files_with_folders
 from fineshards.publishing.sums import Sums
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints

@@ -195,7 +195,7 @@ def check_counts(block: TokenBlock, counts: Counts, documents: int, tokens: int)
         )
 
 
-def documents_writer(opened: BinaryIO, rule: SplitRule, chat: bool = False) -> pq.ParquetWriter:
+def documents_writer(opened: BinaryIO, rule: SplitRule, chat: bool) -> pq.ParquetWriter:
     """A document file to write. chat: whether the documents are conversations."""
     # The file is written once and soon read once or twice, so speed matters more than size.
     # TokenBlocks.read_documents skips row groups by these statistics.

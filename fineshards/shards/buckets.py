@@ -15,8 +15,8 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shuffle
-from fineshards.shards.runs import Gathered
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group, key_order, shuffle_keys
+from fineshards.shards.sorted_runs import Gathered
 
 # Requests for fragments at the same time, where each takes tens of milliseconds.
 _REQUESTS = 16

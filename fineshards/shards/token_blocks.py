@@ -26,8 +26,8 @@ from fineshards.shards.job.records import JSON_ERRORS, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import ONE_STREAM, Shuffle, SplitRule
 from fineshards.shards.parquet_file import open_parquet
-from fineshards.shards.runs import RunWriter, parse_cells
 from fineshards.shards.shuffle_order import Fragment
+from fineshards.shards.sorted_runs import RunWriter, parse_cells
 from fineshards.storage.base import Storage
 
 # Ends the name of what is left of a block whose tokens are in finished shards.

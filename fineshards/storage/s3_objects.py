@@ -103,7 +103,7 @@ def own_metadata(checksum: str) -> dict[str, str]:
 
 
 def list_objects(
-    bucket: str, prefix: str, delimiter: str = "", endpoint: str | None = None
+    bucket: str, prefix: str, delimiter: str, endpoint: str | None = None
 ) -> Iterator[S3Object | str]:
     """The objects with a prefix, in the order of their keys, and folders as text.
 
@@ -126,7 +126,7 @@ def list_objects(
         more["ContinuationToken"] = page["NextContinuationToken"]
 
 
-def read_object(bucket: str, key: str, endpoint: str | None = None) -> bytes | None:
+def read_object(bucket: str, key: str, endpoint: str | None) -> bytes | None:
     """An object's content, compared with its CRC-32C; None if there is no object.
 
     Raises boto's errors, also for a missing bucket. Takes one request.

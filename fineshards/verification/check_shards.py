@@ -56,9 +56,9 @@ def check_shard(
     shard: ShardRecord,
     files: set[str],
     file_numbers: dict[str, int],
-    now: ShardRecord | None = None,
-    growing: bool = False,
-    dropped: DroppedRows | None = None,
+    now: ShardRecord | None,
+    growing: bool,
+    dropped: DroppedRows | None,
 ) -> ShardFindings:
     """Reads a shard and its table, each once.
 

@@ -25,9 +25,9 @@ from fineshards.shards.tables.statistics_files import StatisticsFiles
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
-from fineshards.worker.judging import Judging
 from fineshards.worker.row_check import check_rows, same_blocks
 from fineshards.worker.work import Work
+from fineshards.worker.worker import Worker
 
 # Counts of record batches that are kept before they are added up.
 _ADDENDS = 64
@@ -43,28 +43,19 @@ def discover_file(file: SourceFile, work: Work) -> list[Block]:
     return blocks
 
 
-def finish_block(
-    file: SourceFile,
-    block: Block,
-    encoder: Encoder,
-    work: Work,
-    judging: Judging | None = None,
-    statistics: StatisticsFiles | None = None,
-) -> tuple[BlockSummary, bool]:
+def finish_block(file: SourceFile, block: Block, worker: Worker) -> tuple[BlockSummary, bool]:
     """Encodes a block into its token block, unless an earlier run did.
 
-    judging: the steps of the job's recipe, if it has one; its last stage is done here. statistics:
-    where those of the documents are stored, if the job makes any.
+    The last stage of the job's recipe, if it has one, is done here, and the statistics of the
+    documents are stored, if the job makes any.
 
     Returns the block's summary, and whether an earlier run had finished it. Rows with null text
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
     more than allowed raises InputError, as does a finished block whose file has other rows by now.
     """
-    read = (
-        work.checkpoints.blocks.read_runs
-        if work.settings.shuffle
-        else work.checkpoints.blocks.read_summary
-    )
+    work, judging, statistics = worker.work, worker.judging, worker.statistics
+    blocks = work.checkpoints.blocks
+    read = blocks.read_runs if work.settings.shuffle else blocks.read_summary
     finished = read(block.place)
     if (
         finished is not None
@@ -73,23 +64,16 @@ def finish_block(
     ):
         check_rows(file, block, finished.read, work)
         return finished, True
-    return _make_block(file, block, encoder, work, judging, statistics), False
+    return _make_block(file, block, worker), False
 
 
-def _make_block(
-    file: SourceFile,
-    block: Block,
-    encoder: Encoder,
-    work: Work,
-    judging: Judging | None,
-    statistics: StatisticsFiles | None,
-) -> BlockSummary:
-    work.checkpoints.stop_if_replaced(file.index)
+def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
+    worker.work.checkpoints.stop_if_replaced(file.index)
     found = RowHash()
-    rows = found.through(read_block(file, work.settings.columns, block))
-    if judging is not None:
-        rows = judging.last_stage(rows, file, block)
-    return _encode_rows(rows, file, block, encoder, work, found, statistics)
+    rows = found.through(read_block(file, worker.work.settings.columns, block))
+    if worker.judging is not None:
+        rows = worker.judging.last_stage(rows, file, block)
+    return _encode_rows(rows, file, block, worker, found, worker.statistics)
 
 
 def drop_written(shard: Shard, pieces: Iterable[Piece], work: Work) -> None:
@@ -118,20 +102,15 @@ def is_dropped(place: TokenBlock, stream: str, work: Work) -> bool:
     return checkpoints.blocks.part_tokens(place, stream) is None
 
 
-def make_again(
-    place: TokenBlock,
-    encoder: Encoder,
-    work: Work,
-    judging: Judging | None,
-    statistics: StatisticsFiles | None,
-) -> None:
+def make_again(place: TokenBlock, worker: Worker) -> None:
     """Makes a token block again, because a shard was damaged after its blocks were dropped."""
-    file = next(each for each in work.checkpoints.files_to_read() if each.index == place.file)
-    work.checkpoints.stop_if_replaced(file.index)
+    checkpoints = worker.work.checkpoints
+    file = next(each for each in checkpoints.files_to_read() if each.index == place.file)
+    checkpoints.stop_if_replaced(file.index)
     # Not found anew: where another launch has deleted them, nothing may be written again.
-    blocks = work.checkpoints.discovered.read_blocks(file.index) or []
+    blocks = checkpoints.discovered.read_blocks(file.index) or []
     for block in blocks[place.index : place.index + 1]:
-        _make_block(file, block, encoder, work, judging, statistics)
+        _make_block(file, block, worker)
 
 
 def _refuse_other_rows(file: SourceFile, block: Block, hashed: RowHash, work: Work) -> None:
@@ -163,24 +142,20 @@ def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSum
 
 
 def probe_block(
-    file: SourceFile,
-    block: Block,
-    limit: int,
-    encoder: Encoder,
-    work: Work,
-    judging: Judging | None,
+    file: SourceFile, block: Block, limit: int, worker: Worker
 ) -> tuple[BlockSummary, float, float]:
     """Does as `finish_block`, but of a large block with the first `limit` bytes of text only.
 
     Returns the summary, the share of the block's bytes that was read, from 0 to 1, and the seconds
     that the steps of the recipe took.
     """
-    head = Head(file, work.settings.columns, block, limit)
+    head = Head(file, worker.work.settings.columns, block, limit)
     read = judged = _Timed(head)
+    judging = worker.judging
     if judging is not None:
         assert judging.curator.stages == 1  # and is loaded by now, which takes seconds once
         judged = _Timed(judging.last_stage(read, file, block))
-    summary = _encode_rows(judged, file, block, encoder, work, RowHash())
+    summary = _encode_rows(judged, file, block, worker, RowHash())
     return summary, head.share, judged.seconds - read.seconds
 
 
@@ -204,44 +179,43 @@ def encode_again(
     file: SourceFile,
     block: Block,
     stretch: Damage,
-    encoder: Encoder,
-    work: Work,
-    judging: Judging | None = None,
-    redacted: Sequence[int] = (),
+    worker: Worker,
+    redacted: Sequence[int],
 ) -> tuple[BlockSummary, Counts, int]:
     """Encodes those documents of a block that lie in a stretch of a stream, for a repair.
 
-    judging: the steps of the job's recipe, whose decisions are in the storage. redacted: rows
-    whose tokens become EOT before they are written.
+    The decisions of the job's recipe are in the storage. redacted: rows whose tokens become EOT
+    before they are written.
 
     Returns the summary of the token block, the counts of the whole block without tokens, and how
     many of its documents are in the stream.
     """
+    settings = worker.work.settings
     whole: list[Counts] = []
     in_stream = 0
 
     read = RowHash()
 
     def wanted_rows() -> Iterator[Rows]:
-        for rows in read.through(read_block(file, work.settings.columns, block)):
+        for rows in read.through(read_block(file, settings.columns, block)):
             found, bad = rows.with_text(), rows.bad
-            if judging is not None:
-                found = judging.decided(found, file)
-            if work.settings.chat is not None:
-                found, *_ = _encoded(found, file, encoder)
+            if worker.judging is not None:
+                found = worker.judging.decided(found, file)
+            if settings.chat is not None:
+                found, *_ = _encoded(found, file, worker.encoder)
                 bad = [*bad, *found.bad]
                 whole.append(Counts(rejected=len(found.bad)))
             text_bytes = found.document_counts(np.zeros(len(found.numbers), np.int64)).text_bytes
             documents = len(found.numbers)
             whole.append(rows.counts() + Counts(documents=documents, text_bytes=text_bytes))
             nonlocal in_stream
-            sources = found.sources(file.index, work.settings.split)
+            sources = found.sources(file.index, settings.split)
             in_stream += int(stretch.in_stream(sources).sum())
             wanted = stretch.holds(sources)
             # Rejected rows are listed again, whether or not they are in the stretch.
             yield found.filter(wanted, bad)
 
-    summary = _encode_rows(wanted_rows(), file, block, encoder, work, read, redacted=redacted)
+    summary = _encode_rows(wanted_rows(), file, block, worker, read, redacted=redacted)
     return summary, Counts.total(whole), in_stream
 
 
@@ -276,8 +250,7 @@ def _encode_rows(
     read: Iterable[Rows],
     file: SourceFile,
     block: Block,
-    encoder: Encoder,
-    work: Work,
+    worker: Worker,
     hashed: RowHash,
     statistics: StatisticsFiles | None = None,
     redacted: Sequence[int] = (),
@@ -287,6 +260,7 @@ def _encode_rows(
     hashed: has seen the rows of the source when all are read. redacted: rows whose tokens become
     EOT.
     """
+    work, encoder = worker.work, worker.encoder
     checkpoints, settings = work.checkpoints, work.settings
     # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []

@@ -36,7 +36,7 @@ from fineshards.shards.tables.verdicts import FIRSTS, WANTED, KeyFile, Range, St
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type
-from fineshards.worker.memory import machine_memory
+from fineshards.worker.machine_memory import machine_memory
 from fineshards.worker.work import Work
 
 # The name of what `components` marks, which is not a range of keys.

@@ -30,7 +30,6 @@ from fineshards.shards.shard_prefix import ShardPrefix
 from fineshards.worker.tasks import (
     Done,
     Task,
-    Worker,
     discover_files,
     finish_block,
     first_task,
@@ -38,6 +37,7 @@ from fineshards.worker.tasks import (
     write_shard,
 )
 from fineshards.worker.work import Work
+from fineshards.worker.worker import Worker
 
 # macOS's own libraries do not survive a fork.
 _CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")

@@ -1,4 +1,4 @@
-"""The tasks of a job, and what a worker needs for them. No Beam.
+"""The tasks of a job. No Beam.
 
 Each step asks for one kind of task: a call of a function below, without the worker.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Concatenate, ParamSpec
 
 from fineshards.cores import usable_cores
-from fineshards.encoders.encoder import Encoder
 from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
 from fineshards.shards.counts import Counts
@@ -22,15 +21,13 @@ from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shard
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
 from fineshards.shards.tables import repeats
-from fineshards.shards.tables.leaks import Comparison, KnownTexts, ShardTexts, parts_of
+from fineshards.shards.tables.leaks import Comparison, ShardTexts, parts_of
 from fineshards.shards.tables.leaks import read_texts as texts_in
-from fineshards.shards.tables.statistics_files import Hosts, StatisticsFiles
+from fineshards.shards.tables.statistics_files import Hosts
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
-from fineshards.sources.places.hub_token import provide_token
 from fineshards.worker import blocks
-from fineshards.worker.document_encoder import document_encoder
-from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
+from fineshards.worker.worker import Worker
 
 _Arguments = ParamSpec("_Arguments")
 # Footers that a worker reads at once from far storage.
@@ -38,49 +35,6 @@ _FAR_FILES = 16
 
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]
-
-
-class Worker:
-    """What one process needs for its tasks; loaded when a task first needs it."""
-
-    def __init__(self, work: Work) -> None:
-        provide_token(work.hf_token_secret)
-        self.work = work
-        self._texts_in_test: KnownTexts | None = None
-
-    @cached_property
-    def encoder(self) -> Encoder:
-        """The encoder of the job."""
-        work = self.work
-        return document_encoder(work.settings, work.checkpoints.storage, work.tokenizer_engine)
-
-    @cached_property
-    def judging(self) -> Judging | None:
-        """The steps of the job's recipe, if it has one."""
-        return None if self.work.settings.recipe is None else Judging(self.work)
-
-    @property
-    def recipe(self) -> Judging:
-        """The steps of the job's recipe, which it has."""
-        assert self.judging is not None
-        return self.judging
-
-    @cached_property
-    def statistics(self) -> StatisticsFiles:
-        """The statistics in the job's checkpoints."""
-        return StatisticsFiles(self.work.checkpoints, self.work.settings, self.work.inline)
-
-    @cached_property
-    def paths(self) -> list[str]:
-        """The paths of the source files, by index."""
-        return [file.path for file in self.work.checkpoints.job().files]
-
-    def texts_in_test(self, shards: tuple[str, ...]) -> KnownTexts:
-        """The texts of test; shards: all of that split, the same ones in every call."""
-        if self._texts_in_test is None:
-            storage, rule = self.work.checkpoints.storage, self.work.settings.split
-            self._texts_in_test = KnownTexts(texts_in(storage, shard, rule) for shard in shards)
-        return self._texts_in_test
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +103,7 @@ def _block_words(file: SourceFile, block: Block) -> str:
 @_task(lambda file, block: f"tokenizing {_block_words(file, block)}")
 def finish_block(worker: Worker, file: SourceFile, block: Block) -> tuple[BlockSummary, bool]:
     """Makes the token block of a block."""
-    work = worker.work
-    statistics = worker.statistics if work.settings.statistics else None
-    return blocks.finish_block(file, block, worker.encoder, work, worker.judging, statistics)
+    return blocks.finish_block(file, block, worker)
 
 
 @_task(lambda file, block: f"reading the counts of {_block_words(file, block)}")
@@ -236,12 +188,14 @@ def write_decisions(worker: Worker, file: int) -> list[MetadataFile]:
 @_task(lambda file: f"adding up the statistics of file {file}")
 def add_statistics(worker: Worker, file: int) -> tuple[bytes, list[tuple[int, Hosts]]]:
     """Adds up the statistics of a file's blocks."""
+    assert worker.statistics is not None
     return worker.statistics.of_file(file)
 
 
 @_task(lambda number, _: f"counting hosts, range {number}")
 def top_hosts(worker: Worker, number: int, parts: tuple[Hosts, ...]) -> bytes:
     """Finds the hosts with the most documents in a range of hosts."""
+    assert worker.statistics is not None
     return worker.statistics.top_hosts(number, parts)
 
 
@@ -250,7 +204,7 @@ def probe_block(
     worker: Worker, file: SourceFile, block: Block, limit: int
 ) -> tuple[BlockSummary, float, float]:
     """Makes a token block from the beginning of a block, for an estimate."""
-    return blocks.probe_block(file, block, limit, worker.encoder, worker.work, worker.judging)
+    return blocks.probe_block(file, block, limit, worker)
 
 
 @_task(lambda file, block, *_: f"tokenizing {file.path} again (from row {block.first_row})")
@@ -258,8 +212,7 @@ def encode_again(
     worker: Worker, file: SourceFile, block: Block, stretch: Damage, redacted: tuple[int, ...]
 ) -> tuple[BlockSummary, Counts, int]:
     """Makes a token block of the documents in a stretch; rows of `redacted` become EOT."""
-    work, judging = worker.work, worker.judging
-    return blocks.encode_again(file, block, stretch, worker.encoder, work, judging, redacted)
+    return blocks.encode_again(file, block, stretch, worker, redacted)
 
 
 @_task(lambda group, _: f"merging sorted runs into group {group.number}")
@@ -291,8 +244,7 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
                 if work.shared:
                     blocks.finished_part(place, stream, work)
                 elif blocks.is_dropped(place, stream, work):
-                    statistics = worker.statistics if work.settings.statistics else None
-                    blocks.make_again(place, worker.encoder, work, worker.judging, statistics)
+                    blocks.make_again(place, worker)
             record = assembly.write_shard(
                 shard, pieces, work.checkpoints, worker.paths, work.assembly, work.earlier
             )

@@ -17,10 +17,12 @@ import re
 import subprocess
 import threading
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from support.served import Served
 
 _PODS = r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods"
 
@@ -89,7 +91,7 @@ class Pod:
         return self.manifest | {"status": {"phase": phase, "containerStatuses": [status]}}
 
 
-class KubernetesServer:
+class KubernetesServer(Served):
     """Use as a context manager. `created` has all pods, even deleted ones."""
 
     def __init__(self, environment: dict[str, str]) -> None:
@@ -97,18 +99,10 @@ class KubernetesServer:
         self.pods: dict[str, Pod] = {}
         self.created: list[Pod] = []
         self.lock = threading.Lock()
-        handler = type("Bound", (_Handler,), {"cluster": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-
-    def __enter__(self) -> KubernetesServer:
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-        return self
+        self.url = f"http://127.0.0.1:{self.listen(_Handler, cluster=self)}"
 
     def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        super().__exit__()
         for pod in self.created:
             pod.kill()
 

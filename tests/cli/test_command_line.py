@@ -1,31 +1,25 @@
-"""The command line as a person types it: help, spellings, near-misses, completion, exit codes."""
+"""The command line as a person types it: help, spellings, near-misses, exit codes."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from glob import glob
 from importlib import metadata
 from pathlib import Path
-from unicodedata import category
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.checkout import ROOT
-from support.hub_client import fineshards as with_hub
-from support.hub_server import HubServer, Repository
 from support.oracle import shards_in
+from support.shell import in_shell
 from support.token_files import with_eots, write_megatron
 from support.tokenizer_files import path_of
 
@@ -34,39 +28,10 @@ from fineshards.cli.cli import main
 from fineshards.cli.command_table import COMMANDS
 from fineshards.config import BuildConfig
 from fineshards.number_parser import byte_count, count
-from fineshards.printable import printable
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 NAMES = [command.name for command in COMMANDS]
 PAGE = (ROOT / "docs/templates/commands.md").read_text()
-
-
-@pytest.fixture(scope="module")
-def table(sample: Path) -> pa.Table:
-    return pq.read_table(sample, columns=["text", "id"]).slice(0, 40)
-
-
-@pytest.fixture
-def data(tmp_path: Path, table: pa.Table) -> Path:
-    """A folder with three files."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for number in range(3):
-        pq.write_table(table.slice(number * 10, 10), folder / f"{number}.parquet")
-    return folder
-
-
-def in_shell(command: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs a line of shell that calls `fineshards`."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env=os.environ | {"PATH": path} | environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_help_in_every_way(fineshards: Run) -> None:
@@ -318,251 +283,3 @@ def test_what_is_no_quantity_is_refused() -> None:
     for text in ["", "k", "1e", "1e-3", "1__0", "_1", "1e999", "١", "1 000", "0x1", "1m"]:
         with pytest.raises(ArgumentTypeError, match="must be a whole number"):
             byte_count(text)
-
-
-BASH = """
-source completion
-COMP_WORDS=({words}); COMP_CWORD={at}
-_fineshards
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["fineshards", "ver"], {"verify", "version"}),
-        (["fineshards", "build", "--dataset_"], None),
-        (["fineshards", "build", "--dtype", "u"], {"uint16", "uint32"}),
-        (["fineshards", "build", "--input", "x", "--dtype", "=", "uint1"], {"uint16"}),
-        (["fineshards", "build", "--dtype", "="], {"auto", "uint16", "uint32"}),
-        (["fineshards", "verify", "--s"], {"--sample", "--sha256"}),
-        (["fineshards", "completion", ""], {"bash", "zsh", "fish"}),
-        (["fineshards", "help", "sta"], {"stats", "status"}),
-        (["fineshards", "verify", "ou"], set()),
-    ],
-)
-def test_bash_completes_commands_flags_and_words(
-    words: list[str], found: set[str] | None, tmp_path: Path, fineshards: Run
-) -> None:
-    (tmp_path / "completion").write_text(fineshards("completion", "bash").stdout)
-    quoted = " ".join(f"'{word}'" for word in words)
-    done = in_shell(BASH.format(words=quoted, at=len(words) - 1), tmp_path)
-    assert done.stderr == ""
-    if found is None:
-        found = {f"--dataset_{what}" for what in ("config", "split", "revision")}
-    assert set(done.stdout.split()) == found
-
-
-def test_bash_completes_file_names_where_no_word_fits(fineshards: Run) -> None:
-    assert "complete -o bashdefault -o default -F" in fineshards("completion", "bash").stdout
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_reads_its_script(tmp_path: Path, fineshards: Run) -> None:
-    (tmp_path / "_fineshards").write_text(fineshards("completion", "zsh").stdout)
-    script = "autoload -U compinit; compinit -D; source ./_fineshards; echo $_comps[fineshards]"
-    done = subprocess.run(["zsh", "-fc", script], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("_fineshards\n", "")
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-def test_fish_completes(tmp_path: Path, fineshards: Run) -> None:
-    (tmp_path / "completion").write_text(fineshards("completion", "fish").stdout)
-    script = "source completion; complete -C 'fineshards build --dtype u'"
-    done = subprocess.run(["fish", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.split() == ["uint16", "uint32"]
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_other_scripts_name_every_command_and_flag(shell: str, fineshards: Run) -> None:
-    script = fineshards("completion", shell).stdout
-    for command in COMMANDS:
-        for flag in command.flags():
-            assert flag.option_strings[-1].lstrip("-") in script
-    assert "auto uint16 uint32" in script
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubServer]:
-    """A hub whose repository mine/tokenizer has a tokenizer, and whose mine/empty has none."""
-    with HubServer() as server:
-        for name in ("one", "two", "empty"):
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "config.json").write_text("{}")
-        shutil.copy(path_of("gpt2"), tmp_path / "one/tokenizer.json")
-        shutil.copy(path_of("qwen2"), tmp_path / "two/tokenizer.json")
-        server.push("mine/tokenizer", tmp_path / "one", branch="old")
-        server.push("mine/tokenizer", tmp_path / "two")
-        server.push("mine/empty", tmp_path / "empty")
-        server.repositories["mine/gated"] = Repository(token="secret", gated=True)
-        server.repositories["mine/gated"].branches["main"] = "0" * 40
-        server.repositories["mine/gated"].commits["0" * 40] = tmp_path / "one"
-        yield server
-
-
-@pytest.mark.long
-def test_a_tokenizer_of_the_hub_is_that_of_its_file(
-    hub: HubServer, data: Path, tmp_path: Path
-) -> None:
-    def build(tokenizer: str, output: str, endpoint: str = hub.url) -> str:
-        given = [f"--input={data}/0.parquet", f"--output={output}", "--shard_tokens=2k"]
-        done = with_hub(endpoint, tmp_path, "build", *given, f"--tokenizer={tokenizer}", "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["fingerprint"]
-
-    new, old = build("mine/tokenizer", "new"), build("mine/tokenizer@old", "old")
-    assert new != old
-    assert old == build("one", "folder") == build(str(tmp_path / "one/tokenizer.json"), "file")
-    assert shards_in(tmp_path / "old") == shards_in(tmp_path / "folder")
-    # Once downloaded, it needs no hub.
-    assert build("mine/tokenizer@old", "again", "http://127.0.0.1:1") == old
-    assert len(hub.paths("GET", "/mine/tokenizer/resolve/")) == 2  # each revision once
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("tokenizer", "code", "sentence"),
-    [
-        ("mine/missing", 2, "has no such model, or it is private."),
-        ("mine/tokenizer@never", 2, "no such revision. Give a branch, a tag or a full commit hash"),
-        (
-            "mine/empty",
-            2,
-            "mine/empty (no file or folder here): the repository has no tokenizer.json.",
-        ),
-        ("mine/gated", 2, "If the model is gated, accept its terms"),
-        ("empty", 2, "--tokenizer empty: its tokenizer.json cannot be read (No such file"),
-    ],
-)
-def test_a_tokenizer_that_cannot_be_had_is_one_sentence(
-    hub: HubServer, data: Path, tmp_path: Path, tokenizer: str, code: int, sentence: str
-) -> None:
-    given = [f"--input={data}/0.parquet", "--output=out", f"--tokenizer={tokenizer}"]
-    done = with_hub(hub.url, tmp_path, "build", *given)
-    assert done.returncode == code
-    assert sentence in done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-
-
-@pytest.mark.long
-def test_a_hub_out_of_reach_is_one_sentence(data: Path, tmp_path: Path) -> None:
-    given = [f"--input={data}/0.parquet", "--output=out", "--tokenizer=mine/tokenizer"]
-    done = with_hub("http://127.0.0.1:1", tmp_path, "build", *given)
-    assert done.returncode == 1
-    assert "tokenizer.json is not in the local cache, and cannot be fetched" in done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-
-
-EVIL = "\x1b[2J\x9b1m\r\u202e\nforged: [red]5 tokens\x07"
-
-
-@given(st.text() | st.from_regex(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e]+"))
-def test_a_printable_line_is_one_line_and_says_the_same(text: str) -> None:
-    line = printable(text)
-    assert len(line.splitlines()) <= 1
-    assert {category(char) for char in line if char != "\t"}.isdisjoint({"Cc", "Cs", "Zl", "Zp"})
-    plain = text.encode("ascii", "ignore").decode()
-    if plain.isprintable():
-        assert printable(plain) == plain
-
-
-def test_data_prints_no_control_characters(
-    table: pa.Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Every command, with hostile names and texts, on stdout and stderr."""
-    folder = tmp_path / f"in{EVIL}"
-    folder.mkdir()
-    source = folder / "a.parquet"
-    # In a text, unlike in a name, a line is a line.
-    rows = {f"text{EVIL}": [EVIL.replace("\n", "")] * 3, "id": [EVIL, "b", "c"]}
-    pq.write_table(pa.table(rows), source)
-    column = f"--text_column=text{EVIL}"
-    output = tmp_path / f"out{EVIL}"
-    build = ["build", f"--input={source}", f"--output={output}", column, "--shard_tokens=10"]
-    commands = [
-        ["build", f"--input={source}", f"--output={tmp_path}/no"],  # no such column
-        ["build", f"--input={source}{EVIL}", f"--output={tmp_path}/no"],
-        build,
-        build,
-        ["status", output],
-        ["inspect", output],
-        ["inspect", output, "--shard=train/0"],
-        ["find", output, f"--id={EVIL}"],
-        ["find", output, "--token=3"],
-        ["find", output, f"--id=x{EVIL}"],
-        ["verify", output],
-        ["status", f"{tmp_path}/{EVIL}"],
-        [f"no{EVIL}"],
-        ["verify", output, f"--no{EVIL}"],
-    ]
-    for arguments in commands:
-        main(list(map(str, arguments)))
-        printed = "".join(capfd.readouterr())
-        assert printed
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", printed), printed
-        assert not re.search("^ *forged: ", printed, re.MULTILINE)
-        assert "Traceback" not in printed
-    command = [sys.executable, "-m", "fineshards", "inspect", str(output), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-    assert done.stdout.isascii()
-    assert json.loads(done.stdout)["folder"] == str(output)
-
-
-@pytest.mark.long
-def test_a_terminal_shows_the_same_without_markup(table: pa.Table, tmp_path: Path) -> None:
-    source = tmp_path / f"in{EVIL.replace('/', '')}.parquet"
-    pq.write_table(table, source)
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "fineshards", "build", f"--input={source}"]
-    command += [f"--output={tmp_path}/out[red]", "--text_column=id"]
-    job = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    output = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            output += chunk
-    except OSError:  # the other end is closed
-        pass
-    assert job.wait() == 0, output
-    assert b"out[red]" in output
-    assert b"\x1b[2J" not in output
-
-
-@pytest.mark.parametrize("target", ["help", None])
-def test_make_lists_its_targets(target: str | None) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
-    command = ["make", "--no-print-directory", *([target] if target else [])]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for name in ("demo", "test", "quick", "template", "clean"):
-        assert re.search(rf"^  {name} +\w", done.stdout, re.MULTILINE)
-
-
-def test_the_demo_shows_a_short_english_document(
-    sample: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    lines = re.findall(r"^\t\$\(BIN\)/fineshards (.+)$", makefile.partition("\ndemo:")[2], re.M)
-    monkeypatch.chdir(tmp_path)
-    for line in lines[:4]:
-        capsys.readouterr()
-        assert main(line.replace("$(SAMPLE)", str(sample)).split()) == 0
-    shown = capsys.readouterr().out
-    (row,) = map(int, re.findall(r"row (\d+)$", shown, re.M))
-    document = pq.read_table(sample).slice(row, 1).to_pylist()[0]
-    assert document["language"] == "en"
-    assert shown.endswith(f"\n\n{document['text']}\n")
-    assert len(shown.splitlines()) < 15
-    assert "  ids     100257 " in shown
-
-
-def test_every_file_of_the_quick_tests_exists() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    names = makefile.partition("QUICK := $(addprefix tests/,")[2].partition(")")[0]
-    files = [ROOT / f"tests/{name}" for name in names.replace("\\", " ").split()]
-    assert len(files) > 8
-    assert [path for path in files if not path.exists()] == []

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.damage import flip_bit
+from support.damage import flip_bit, flip_middle
 from support.foreign_readers import (
     Documents,
     read_datatrove,
@@ -357,9 +357,7 @@ def test_a_damaged_or_short_file_of_the_dataset_is_a_sentence(
 ) -> None:
     shutil.copytree(by_document, tmp_path / "out")
     table = tmp_path / "out/metadata/documents/train_0001.parquet"
-    content = bytearray(table.read_bytes())
-    content[len(content) // 2] ^= 1
-    table.write_bytes(content)
+    flip_middle(table)
     with pytest.raises(OutputError, match=r"train_0001\.parquet is damaged"):
         fineshards.export(tmp_path / "out", tmp_path / "m", "megatron")
     os.truncate(tmp_path / "out/train/train_0002.npy", 500)

@@ -13,7 +13,6 @@ import pytest
 from fineshards.cli.cli import main
 from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.config import BuildConfig
-from fineshards.encoders.loading import load_reference
 from fineshards.parser import Parser
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.assembly import write_shard
@@ -25,6 +24,7 @@ from fineshards.transforms.commit import commit
 from fineshards.worker.blocks import discover_file, finish_block
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
+from fineshards.worker.worker import Worker
 
 
 def status(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[dict[str, Any], str]:
@@ -64,11 +64,10 @@ def test_a_job_that_no_one_works_on_is_noticed(
 
     # Just launched, then discovered, then with a block.
     (file,) = launch.job.files
-    encoder = load_reference(launch.job.settings.tokenizer, launch.checkpoints.storage)
     for step in (
         lambda: None,
         lambda: discover_file(file, work),
-        lambda: finish_block(file, discover_file(file, work)[0], encoder, work),
+        lambda: finish_block(file, discover_file(file, work)[0], Worker(work)),
     ):
         step()
         seconds, gone = idle()
@@ -106,10 +105,10 @@ def test_every_stage_of_a_job_is_reported(
     assert (now["blocks"], now["tokens"], now["shards_total"]) == (0, 0, None)
     assert f"  tokenize  0 of {len(blocks)} blocks, 0 tokens\n" in text
 
-    encoder = load_reference(job.settings.tokenizer, checkpoints.storage)
+    worker = Worker(work)
     summaries = []
     for number, block in enumerate(blocks, start=1):
-        summary, _ = finish_block(file, block, encoder, work)
+        summary, _ = finish_block(file, block, worker)
         summaries.append(summary)
         now, text = status(capsys, tmp_path)
         assert (now["stage"], now["blocks"]) == ("tokenizing", number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.curated import Steps, made_up_files, write_files, write_recipe
+from support.damage import cut, flip_middle
 from support.oracle import files_in
 
 import fineshards
@@ -40,16 +40,6 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 def test_shards_and_tables_are_made_again_and_redacted_again(built: Path, tmp_path: Path) -> None:
     dataset = Path(shutil.copytree(built / "out", tmp_path / "out"))
     listed = tmp_path / "ids"
@@ -59,7 +49,7 @@ def test_shards_and_tables_are_made_again_and_redacted_again(built: Path, tmp_pa
     assert main(["redact", str(dataset), f"--ids={listed}"]) == 0
     assert fineshards.verify(dataset, sample=100).problems == []
     whole = files_in(dataset)
-    damages = [truncate, flip, Path.unlink]
+    damages = [cut, flip_middle, Path.unlink]
     names = [name for name in whole if name.startswith(("test/", "train/", "metadata/documents/"))]
     names.append("metadata/rejected/00001-00000.jsonl")
     for number, name in enumerate(sorted(names)):
@@ -70,7 +60,7 @@ def test_shards_and_tables_are_made_again_and_redacted_again(built: Path, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["decisions/00001.parquet", "keys/00002-00002.keys"])
-@pytest.mark.parametrize("damage", [flip, Path.unlink])
+@pytest.mark.parametrize("damage", [flip_middle, Path.unlink])
 def test_what_follows_from_all_documents_is_not_made_again(
     built: Path,
     tmp_path: Path,

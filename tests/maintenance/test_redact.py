@@ -23,8 +23,8 @@ from support.redacted import SECRET, documents_of, secret_tokens
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
-from fineshards.maintenance.rebuild import repair
 from fineshards.maintenance.redact import redact
+from fineshards.maintenance.repair import repair
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.tables.documents import DocumentTable
 from fineshards.storage.open import open_storage

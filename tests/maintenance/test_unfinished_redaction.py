@@ -26,8 +26,8 @@ from fineshards.errors import OutputError
 from fineshards.exports.export_job import finish, prepare, write_part
 from fineshards.exports.export_options import ExportOptions
 from fineshards.job_status.status import StatusReader
-from fineshards.maintenance.rebuild import repair
 from fineshards.maintenance.redact import redact
+from fineshards.maintenance.repair import repair
 from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.storage.open import open_storage
 

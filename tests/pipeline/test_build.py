@@ -362,7 +362,7 @@ def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
 
 
 def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
-    """So the local runner does not need to look for them (pipeline/runners/processes.py)."""
+    """So the local runner does not need to look for them (pipeline/runners/cached_options.py)."""
     config = BuildConfig(input=sample, output=tmp_path, shuffle_seed=0)
     launch = prepare(config)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))

@@ -24,6 +24,7 @@ from support.curated import (
     write_files,
     write_recipe,
 )
+from support.damage import flip_middle
 from support.growing import append, unfinished_append
 from support.oracle import files_in, shards_in
 
@@ -191,13 +192,7 @@ def test_a_dataset_without_its_keys_does_not_grow(
         assert files_in(output) == before
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: os.truncate(path, 40)])
+@pytest.mark.parametrize("damage", [flip_middle, Path.unlink, lambda path: os.truncate(path, 40)])
 def test_damaged_keys_are_a_sentence_and_not_other_duplicates(
     grown: Path,
     tmp_path: Path,
@@ -242,7 +237,7 @@ def test_an_append_does_not_build_on_damaged_files(
     if resumed:
         unfinished_append(dataset, new)
     whole = (dataset / name).read_bytes()
-    flip(dataset / name)
+    flip_middle(dataset / name)
     before = files_in(dataset)
     assert main(["append", str(dataset), f"--input={new}"]) == 1
     line = capsys.readouterr().err.splitlines()[-1]

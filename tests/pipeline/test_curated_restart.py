@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
+from support.damage import cut, flip_middle, zeroed
 from support.killed_by_hand import crashes_of
 from support.oracle import files_in, shards_in
 
@@ -93,20 +93,6 @@ def test_finished_work_of_all_stages_is_found_again(
     assert written(kept) == before
 
 
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def one_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-def zeroed(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
 def kind_of(path: Path) -> str:
     """What marks are, such as firsts; empty for those of a range of keys."""
     kind = path.stem.rpartition("-")[2]
@@ -114,7 +100,7 @@ def kind_of(path: Path) -> str:
 
 
 @pytest.mark.curation
-@pytest.mark.parametrize("damage", [cut, one_bit, zeroed, Path.unlink])
+@pytest.mark.parametrize("damage", [cut, flip_middle, zeroed, Path.unlink])
 def test_what_a_power_cut_damaged_is_made_again(
     finished: Path, flags: list[str], tmp_path: Path, damage: Damage
 ) -> None:
@@ -154,7 +140,7 @@ def test_damage_found_as_late_as_the_decisions_is_made_again(
     (output / "metadata/manifest.json").unlink()
     for folder in ("decisions", "keys", "scores"):
         for path in output.glob(f"metadata/{folder}/*"):
-            one_bit(path)
+            flip_middle(path)
     assert main(["build", f"--output={output}", *flags]) == 0
     assert dataset_in(output) == dataset_in(finished)
 

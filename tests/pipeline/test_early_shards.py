@@ -29,12 +29,12 @@ from fineshards.worker.pool import Pool
 from fineshards.worker.tasks import (
     Done,
     Task,
-    Worker,
     discover_files,
     finish_block,
     write_shard,
 )
 from fineshards.worker.work import Work
+from fineshards.worker.worker import Worker
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -41,7 +41,7 @@ from fineshards.shards.tables.leaks import (
     parts_of,
 )
 from fineshards.storage.open import open_storage
-from fineshards.transforms.leak_check import CountLeaks
+from fineshards.transforms.count_leaks import CountLeaks
 from fineshards.verification.check_leaks import check_leaks
 from fineshards.wording import warn_of_leaks
 from fineshards.worker.work import Work

@@ -19,7 +19,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables import repeats
 from fineshards.storage.open import open_storage
-from fineshards.transforms import repeat_count
+from fineshards.transforms import count_repeats
 from fineshards.verification.check_leaks import check_repeats
 from fineshards.worker.tasks import Task
 
@@ -143,13 +143,13 @@ def test_only_the_numbers_of_ranges_are_shuffled(
     files = [write_rows(tmp_path / f"{n}.parquet", ROWS[n * 20 :]) for n in range(2)]
     build(tmp_path / "out", files[0], "--shard_tokens=300")
     seen: list[object] = []
-    task = repeat_count._Compare.task
+    task = count_repeats._Compare.task
 
-    def noted(step: repeat_count._Compare, element: object, *side: Any) -> Task:
+    def noted(step: count_repeats._Compare, element: object, *side: Any) -> Task:
         seen.append(element)
         return task(step, element, *side)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(repeat_count._Compare, "task", noted)
+    monkeypatch.setattr(count_repeats._Compare, "task", noted)
     monkeypatch.setattr(repeats, "RANGE_DOCUMENTS", 7)
     append(tmp_path / "out", files[1])
     assert sorted(map(str, seen)) == sorted(map(str, range(len(seen))))

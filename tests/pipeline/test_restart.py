@@ -22,7 +22,6 @@ from support.watched_encoder import watched_encode
 
 from fineshards.config import BuildConfig
 from fineshards.encoders.checked_encoder import ExactEncoder
-from fineshards.encoders.loading import load_encoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
@@ -31,6 +30,7 @@ from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.storage.open import open_storage
 from fineshards.worker.blocks import discover_file, finish_block
 from fineshards.worker.work import Work
+from fineshards.worker.worker import Worker
 
 Build = Callable[..., int]
 
@@ -264,10 +264,9 @@ def test_a_job_that_is_replaced_before_its_first_block_is_told_so_and_stops(
         "now 2000"
     )
     before = times_in(output)
-    encoder = load_encoder(launch.job.settings.tokenizer, launch.checkpoints.storage, "auto")
     # A worker that is about to begin a block, and the whole graph.
     with pytest.raises(OutputError, match=TAKEN):
-        finish_block(file, block, encoder, work)
+        finish_block(file, block, Worker(work))
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     build_pipeline(pipeline, work)
     with pytest.raises(OutputError, match=TAKEN):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.checkout import ROOT
+from support.damage import cut, flip_middle, zeroed
 from support.killed_by_hand import crashes_of, kill_before
 from support.oracle import EOT, oracle_shuffled, read_texts, shards_in, tokens_of
 
@@ -115,32 +115,18 @@ def test_a_restart_with_other_buckets_makes_new_ones(
     }
 
 
-def zeroed(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def one_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize(
     ("pattern", "damage"),
     [
         ("blocks/*.tokens", zeroed),
-        ("blocks/*.tokens", one_bit),
+        ("blocks/*.tokens", flip_middle),
         ("blocks/*.documents", cut),
         ("blocks/*.json", Path.unlink),
         ("merged/*.tokens", cut),
-        ("merged/*.documents", one_bit),
+        ("merged/*.documents", flip_middle),
         ("merged/*.documents", zeroed),
         ("merged/*.tokens", Path.unlink),
-        ("buckets/*.train.tokens", one_bit),
+        ("buckets/*.train.tokens", flip_middle),
         ("buckets/*.test.parquet", zeroed),
         ("buckets/*.train.parquet", cut),
     ],

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +20,8 @@ from huggingface_hub import DatasetCard
 from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.statement import Statement
-from support.chats import build_chats
 from support.checkout import ROOT
-from support.described import NAMES, SAID, check_sums, described, problems
+from support.described import NAMES, SAID, check_sums, described, problems, sha256, shards_of_rows
 from support.oracle import files_in
 
 import fineshards
@@ -42,16 +39,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The inplace keyword"),
 ]
 PAGE = (ROOT / "docs/formats.md").read_text().partition("\n## Publish\n")[2]
-
-
-@pytest.fixture
-def dataset(unpublished: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
-    return shutil.copytree(unpublished, tmp_path / "out")
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_it_writes_four_files_and_changes_no_other(unpublished: Path, published: Path) -> None:
@@ -74,72 +61,6 @@ def test_sha256sum_checks_every_file_of_the_dataset(unpublished: Path, published
     assert check_sums(published) == 1
 
 
-def test_mlcroissant_finds_nothing_to_say(
-    published: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        found = mlcroissant.Dataset(published / CROISSANT_NAME).metadata
-    assert caplog.messages == []
-    assert (found.ctx.issues.errors, found.ctx.issues.warnings) == (set(), set())
-    assert found.ctx.conforms_to.value == "http://mlcommons.org/croissant/1.1"
-    assert (found.name, found.version) == (SAID["name"], "1.0.0")
-    assert found.description.startswith(SAID["description"])
-    assert found.license == ["https://spdx.org/licenses/CC-BY-SA-4.0"]
-    assert [creator.name for creator in found.creators] == ["Ada Lovelace"]
-    assert (found.url, found.cite_as) == (SAID["url"], SAID["citation"])
-    assert f"{found.date_published:%Y-%m-%d}" == SAID["date_published"]
-    assert {"de", "en"} < set(found.in_language)
-    shards = [*(published / "test").iterdir(), *(published / "train").iterdir()]
-    more = ["metadata/manifest.json", "metadata/vocabulary.tiktoken", SUMS_NAME]
-    files = {(published / "metadata" / f.content_url).resolve(): f for f in found.file_objects}
-    assert set(files) == {path.resolve() for path in [*shards, *map(published.joinpath, more)]}
-    for path, file in files.items():
-        assert file.sha256 == sha256(path)
-        assert file.content_size == f"{path.stat().st_size} B"
-
-
-def test_mlcroissant_reads_the_documents(published: Path) -> None:
-    dataset = mlcroissant.Dataset(published / CROISSANT_NAME)
-    records = list(dataset.records("documents"))
-    tables = sorted((published / "metadata/documents").iterdir())
-    assert len(tables) > 3
-    expected = [
-        {"split": table.name.partition("_")[0], "shard": table.stem, **row}
-        for table in tables
-        for row in pq.read_table(table).to_pylist()
-    ]
-    assert [
-        {
-            name.removeprefix("documents/"): value.decode() if isinstance(value, bytes) else value
-            for name, value in record.items()
-        }
-        for record in records
-    ] == expected
-    splits = [record["splits/name"] for record in dataset.records("splits")]
-    assert splits == ["test", "train"]
-
-
-def test_mlcroissant_reads_what_is_learned_of_conversations(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = build_chats(tmp_path, 20)
-    assert main(["publish", str(folder), "--creator=Debian"]) == 0
-    with caplog.at_level(logging.WARNING):
-        dataset = mlcroissant.Dataset(folder / CROISSANT_NAME)
-    assert dataset.metadata.ctx.issues.errors == set()
-    expected = [
-        row["learned"]
-        for table in sorted((folder / "metadata/documents").iterdir())
-        for row in pq.read_table(table).to_pylist()
-    ]
-    records = dataset.records("documents")
-    assert [[*record["documents/learned"]] for record in records] == expected
-    about = {each.name: each.description for each in dataset.metadata.file_objects}
-    assert [*about.values()].count("") == 0
-    masks = [each for each in about.values() if each.startswith("The loss mask of train/")]
-    assert len(masks) == len([*(folder / "train").iterdir()])
-
-
 def test_what_no_one_said_is_named(
     dataset: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,71 +78,6 @@ def test_what_no_one_said_is_named(
     assert problems(dataset) == []
 
 
-def test_the_hub_reads_the_card(published: Path) -> None:
-    card = DatasetCard((published / CARD_NAME).read_text())
-    data = card.data.to_dict()
-    assert data["license"] == "cc-by-sa-4.0"
-    assert data["pretty_name"] == SAID["name"]
-    assert data["size_categories"] == ["n<1K"]
-    assert data["viewer"] is False
-    (config,) = data["configs"]
-    for each in config["data_files"]:
-        found = {path.name for path in published.glob(each["path"])}
-        shards = {path.stem + ".parquet" for path in (published / each["split"]).iterdir()}
-        assert found == shards
-    assert card.text.count(SAID["description"]) == 1
-    totals = json.loads((published / "metadata/manifest.json").read_text())["splits"]
-    for split, counts in totals.items():
-        numbers = " | ".join(f"{counts[name]:,}" for name in ("shards", "documents", "tokens"))
-        assert f"| {split} | {numbers} |" in card.text
-    assert str(published) not in card.text
-
-
-def test_a_name_is_whatever_text_it_is(published: Path) -> None:
-    name = 'Hilfe \U0001f600 ist "gut": # \\ä\x07\x7f\x85\x9f\u2028\u2029\ufeff\uffff.'
-    fineshards.publish(published, name=name)
-    card = DatasetCard((published / CARD_NAME).read_text())
-    assert card.data.pretty_name == name
-    assert "\U0001f600 ist" in (published / CARD_NAME).read_text().splitlines()[2]
-    assert mlcroissant.Dataset(published / CROISSANT_NAME).metadata.name == name
-    assert problems(published) == []
-
-
-def run_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """Runs the code of a card in its folder; returns its names."""
-    monkeypatch.chdir(folder)
-    names: dict[str, object] = {}
-    snippets = re.findall(r"```python\n(.*?)```", (folder / CARD_NAME).read_text(), re.DOTALL)
-    assert len(snippets) == 3
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder.parent / "cache")
-    for snippet in snippets:
-        exec(compile(snippet, CARD_NAME, "exec"), names)
-    return names
-
-
-def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = run_card(published, monkeypatch)
-    assert np.array_equal(names["tokens"], np.load("train/train_0000.npy"))
-    assert names["batch"].shape[1] == 1025
-    assert names["batch"].dtype == names["tokens"].dtype == np.uint32
-    assert names["documents"]["shard"][:] == shards_of_rows(published)
-    assert "Shard 0 of train is `train/train_0000.npy`." in (published / CARD_NAME).read_text()
-
-
-def test_the_code_of_the_card_of_a_small_dataset_runs(
-    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Shorter than 1,024 tokens, and without a train split."""
-    pq.write_table(pq.read_table(sample).slice(0, 1), tmp_path / "one.parquet")
-    flags = [f"--input={tmp_path}/one.parquet", "--test_fraction=0.9999"]
-    assert main(["build", *flags, f"--output={tmp_path}/out"]) == 0
-    fineshards.publish(tmp_path / "out")
-    names = run_card(tmp_path / "out", monkeypatch)
-    assert np.array_equal(names["tokens"], np.load("test/test_0000.npy"))
-    assert 1 < names["batch"].shape[1] <= len(names["tokens"]) < 1024
-    assert names["documents"]["shard"][:] == [0]
-
-
 def test_the_provenance_is_an_in_toto_statement(unpublished: Path, published: Path) -> None:
     content = (published / PROVENANCE_NAME).read_text()
     statement = json_format.Parse(content, statement_pb2.Statement())
@@ -236,103 +92,6 @@ def test_the_provenance_is_an_in_toto_statement(unpublished: Path, published: Pa
     assert source.uri == (unpublished.parent / "help.parquet").as_uri()
     assert tokenizer.digest["sha256"] == sha256(unpublished / "metadata/vocabulary.tiktoken")
     assert found.run_details.builder.version["numpy"] == np.__version__
-
-
-def test_the_page_names_all_files_with_names_of_local_folders(
-    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    secret, out = tmp_path / "secret-folder", tmp_path / "out"
-    secret.mkdir()
-    for command, name in (("build", "a"), ("append", "b")):
-        (secret / f"{name}.jsonl").write_text('{"id": "1", "text": "A text."}\n{\n')
-        flags = [f"--input={secret}/{name}.jsonl", "--max_bad_rows=1"]
-        flags += [f"--output={out}", "--test_fraction=0"] if command == "build" else [str(out)]
-        assert in_process(command, *flags).returncode == 0
-    done = fineshards.publish(out, **SAID)
-    listed = PAGE.partition("Names of local folders are published")[2].partition("\n### ")[0]
-    patterns = re.findall(r"`(metadata/[^`]+)`", listed)
-    named = {path for pattern in patterns for path in out.glob(pattern)}
-    assert all(list(out.glob(pattern)) for pattern in patterns)
-    found = {out / name for name, content in files_in(out).items() if b"secret-folder" in content}
-    assert found == named == {path for each in done.with_folders for path in out.glob(each)}
-    provenance = out / PROVENANCE_NAME
-    for no_paths in (True, None):
-        done = fineshards.publish(out, no_paths=no_paths)
-        assert {path for each in done.with_folders for path in out.glob(each)} == named - {
-            provenance
-        }
-        assert b"secret-folder" not in provenance.read_bytes()
-        assert problems(out) == []
-    dependencies = json.loads(provenance.read_bytes())["predicate"]["buildDefinition"][
-        "resolvedDependencies"
-    ]
-    assert [each["uri"] for each in dependencies[:-1]] == [
-        f"urn:fineshards:source:folder-1/{name}.jsonl" for name in "ab"
-    ]
-    fineshards.publish(out, no_paths=False)
-    assert b"secret-folder" in provenance.read_bytes()
-
-
-@pytest.mark.parametrize("flag", ["--dataset={}", "--input=local://{}/a.jsonl"])
-def test_however_a_local_folder_is_given_the_same_files_have_its_name(
-    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]], flag: str
-) -> None:
-    secret, out = tmp_path / "secret-folder", tmp_path / "out"
-    secret.mkdir()
-    (secret / "a.jsonl").write_text('{"id": "1", "text": "A text."}\n')
-    flags = [flag.format(secret), f"--output={out}", "--test_fraction=0"]
-    assert in_process("build", *flags).returncode == 0
-    done = fineshards.publish(out, no_paths=True)
-    found = {out / name for name, content in files_in(out).items() if b"secret-folder" in content}
-    assert found == {path for each in done.with_folders for path in out.glob(each)}
-    assert PROVENANCE_NAME not in done.with_folders
-    assert "Input: `a.jsonl`." in (out / CARD_NAME).read_text()
-    assert problems(out) == []
-
-
-def test_a_link_keeps_the_name_of_a_folder_out_of_all_files(
-    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    secret = tmp_path / "secret-folder"
-    secret.mkdir()
-    (secret / "a.jsonl").write_text('{"id": "1", "text": "A text."}\n')
-    (tmp_path / "link").symlink_to(secret)
-    for folder, name in ((secret, "named"), (tmp_path / "link", "linked")):
-        flags = [f"--input={folder}/a.jsonl", f"--output={tmp_path}/{name}", "--test_fraction=0"]
-        assert in_process("build", *flags).returncode == 0
-    fineshards.publish(tmp_path / "linked")
-    contents = files_in(tmp_path / "linked")
-    assert not [name for name, content in contents.items() if b"secret-folder" in content]
-    shards = [sha256(tmp_path / name / "train/train_0000.npy") for name in ("named", "linked")]
-    assert shards[0] == shards[1]
-
-
-def test_no_folder_of_a_recipe_is_in_the_provenance(
-    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    folder, out = tmp_path / "secret-folder", tmp_path / "out"
-    for place in ("one", "two"):
-        (folder / place).mkdir(parents=True)
-        (folder / place / "a.jsonl").write_text(f'{{"text": "{place} {place} {place}"}}\n')
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
-        f"""steps = [{{use = "where", sql = "text <> 'a/b'"}},
-        {{use = "seen_in", files = ["{folder}/two/a.jsonl"]}},
-        {{use = "decontaminate", files = ["{folder}/two/*.jsonl"], ngram = 3}}]"""
-    )
-    flags = [f"--input={folder}/one/a.jsonl", f"--recipe={recipe}", "--test_fraction=0"]
-    assert in_process("build", *flags, f"--output={out}").returncode == 0
-    assert main(["publish", str(out), "--no_paths"]) == 0
-    content = (out / PROVENANCE_NAME).read_bytes()
-    assert b"secret-folder" not in content
-    where, seen_in, decontaminate = json.loads(content)["predicate"]["buildDefinition"][
-        "externalParameters"
-    ]["settings"]["recipe"]["steps"]
-    assert where["parameters"]["sql"] == "text <> 'a/b'"
-    assert seen_in["parameters"]["files"] == ["folder-2/a.jsonl"]
-    assert decontaminate["parameters"]["files"] == ["folder-2/*.jsonl"]
-    assert "folder-2/a.jsonl" in decontaminate["pins"]
-    assert problems(out) == []
 
 
 def test_the_same_call_writes_the_same_bytes(
@@ -357,55 +116,6 @@ def test_what_was_said_is_remembered_and_can_be_taken_back(published: Path) -> N
     changed = {name: SAID[name] for name in ("license", "name", "description")}
     fineshards.publish(published, **changed)
     assert described(published) == before
-
-
-def test_an_owners_lines_of_the_card_are_kept(published: Path) -> None:
-    card = published / CARD_NAME
-    text = card.read_text()
-    edited = text.replace("\n---\n", "\ntags_of_mine: [a]\n---\nMine.\n", 1) + "Mine, too: Ä.\n"
-    card.write_text(edited)
-    assert problems(published) == []
-    (problem,) = problems(published, sha256=True)
-    assert problem.startswith(f"{CARD_NAME} is another one than {SUMS_NAME} lists")
-    assert check_sums(published) == 1
-    fineshards.publish(published, name="Another")
-    assert problems(published, sha256=True) == []
-    assert check_sums(published) == 0
-    now = card.read_text()
-    assert now == edited.replace(SAID["name"], "Another")
-    card.write_text(now.replace("| train |", "| training |"))
-    (problem,) = problems(published)
-    assert problem.startswith(f"the generated part of {CARD_NAME} is not what follows")
-    fineshards.publish(published)
-    assert card.read_text() == now
-
-
-def test_a_card_keeps_the_ends_of_its_lines(published: Path) -> None:
-    card = published / CARD_NAME
-    windows = card.read_bytes().replace(b"\n", b"\r\n")
-    card.write_bytes(windows)
-    assert problems(published) == []
-    fineshards.publish(published, name="Another")
-    assert card.read_bytes() == windows.replace(SAID["name"].encode(), b"Another")
-    card.write_bytes(windows.replace(b"| train |", b"| training |"))
-    assert "generated part" in problems(published)[0]
-
-
-def test_a_card_that_is_missing_is_written_again(published: Path) -> None:
-    content = (published / CARD_NAME).read_bytes()
-    (published / CARD_NAME).unlink()
-    (problem,) = problems(published)
-    assert problem.startswith(f"{CARD_NAME} is missing, and {SUMS_NAME} lists it")
-    fineshards.publish(published)
-    assert (published / CARD_NAME).read_bytes() == content
-
-
-def test_a_card_of_someones_own_is_left_alone(dataset: Path) -> None:
-    (dataset / CARD_NAME).write_bytes(b"# Mine \xe4\n")
-    assert problems(dataset) == []
-    assert fineshards.publish(dataset).own_card
-    assert (dataset / CARD_NAME).read_bytes() == b"# Mine \xe4\n"
-    assert problems(dataset, sha256=True) == []
 
 
 def test_overwrite_deletes_what_is_published_but_no_ones_own_lines(
@@ -550,16 +260,6 @@ def test_the_page_runs_as_written(
     rows = [pq.read_table(table).num_rows for table in dataset.glob("metadata/documents/train*")]
     assert names["documents"].num_rows == sum(rows)
     assert names["documents"]["shard"][:] == shards_of_rows(dataset)
-
-
-def shards_of_rows(dataset: Path) -> list[int]:
-    """The number of the shard of each row of the tables of train."""
-    tables = sorted(dataset.glob("metadata/documents/train_*.parquet"))
-    numbers = [
-        [int(table.stem.partition("_")[2])] * pq.read_table(table).num_rows for table in tables
-    ]
-    assert len(numbers) > 1
-    return [number for each in numbers for number in each]
 
 
 @pytest.mark.cloud

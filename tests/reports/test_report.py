@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,135 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 from lxml import html
 from support import growing
-from support.faulty_proxy import Proxy
-from support.hostile import documents
-from support.hostile_rows import ATTACK, write_hostile_input
-from support.oracle import EOT
-from support.token_files import made_up, with_eots, write_megatron
-from support.tokenizer_files import path_of
+from support.hostile_rows import ATTACK
+from support.reported import FLAGS, KINDS, figure, lengths_in_tables, rows_of, words_of, written
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.curation.steps import user_function
-from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.loading import load_reference
-from fineshards.errors import OutputError, UsageError
 from fineshards.publishing.loading_snippets import loading_snippets
-from fineshards.reports import lengths, report_contents, shown_documents
+from fineshards.reports import lengths, report_contents
 from fineshards.reports.markup import asset
 from fineshards.reports.report import Verified, report_page
-from fineshards.reports.shown_documents import token_spans
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.storage.open import open_storage
 from fineshards.verification.verify import Verdict
 
-FLAGS = ["--shard_tokens=700", "--block_bytes=1"]
 BEGIN, END = "<!-- verification -->", "<!-- end of verification -->"
-
-
-def two_files(folder: Path, *flags: str) -> None:
-    rows = growing.made_up_rows(3, 60)
-    files = [
-        growing.write_rows(folder / f"{n}.parquet", rows[n * 30 : n * 30 + 30]) for n in range(2)
-    ]
-    growing.build(folder / "out", *files, *FLAGS, *flags)
-
-
-def grow_and_redact(folder: Path) -> None:
-    rows = growing.made_up_rows(5, 60)
-    first, second = (
-        growing.write_rows(folder / f"{n}.parquet", rows[n * 30 : n * 30 + 30]) for n in range(2)
-    )
-    growing.build(folder / "out", first, *FLAGS, "--test_fraction=0.3")
-    growing.append(folder / "out", second)
-    assert main(["redact", str(folder / "out"), "--documents", "3", "4"]) == 0
-
-
-def take_tokens(folder: Path) -> None:
-    """One document in test, so that the last of test has the number of the first of train."""
-    bodies = made_up(5, 40)
-    train = write_megatron(folder / "train", with_eots(bodies, EOT, "end"))
-    test = write_megatron(folder / "test", with_eots(bodies[:1], EOT, "end"))
-    given = ["--from=megatron", "--eot_side=end", "--tokenizer=cl100k_base", "--shard_tokens=700"]
-    given += [f"--input={train}", f"--test_input={test}", f"--output={folder}/out"]
-    assert main(["import", *given]) == 0
-
-
-KINDS: dict[str, Callable[[Path], None]] = {
-    "by document": lambda folder: two_files(folder, "--test_fraction=0.3"),
-    "first shards are test": lambda folder: two_files(folder, "--test_shards=3"),
-    "no test": lambda folder: two_files(folder, "--test_fraction=0"),
-    "shuffled uint16": lambda folder: two_files(
-        folder,
-        "--shuffle_seed=5",
-        "--dtype=uint16",
-        f"--tokenizer={path_of('gpt2')}",
-        "--statistics",
-    ),
-    "grown and redacted": grow_and_redact,
-    "imported": take_tokens,
-}
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Datasets by kind, each built once."""
-    found: dict[str, Path] = {}
-
-    def build(kind: str) -> Path:
-        if kind not in found:
-            folder = tmp_path_factory.mktemp("report")
-            KINDS[kind](folder)
-            found[kind] = folder / "out"
-        return found[kind]
-
-    return build
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with a recipe, in whose every text, name and path is an attack."""
-    folder = tmp_path_factory.mktemp("hostile")
-    source = write_hostile_input(folder / "in<put>")
-    given = [f"--input={source}/*.jsonl", f"--output={folder}/out", "--shard_tokens=5000"]
-    assert main(["build", *given, f"--recipe={source}/recipe.toml"]) == 0
-    return folder / "out"
-
-
-def written(dataset: Path | str, output: Path, **flags: object) -> bytes:
-    fineshards.report(dataset, output=output, **flags)
-    return output.read_bytes()
-
-
-def rows_of(page: html.HtmlElement, section: str, number: int = 0) -> list[list[str]]:
-    """The cells of a table of a section, without the separators of thousands."""
-    table = page.get_element_by_id(section).findall(".//table")[number]
-    return [
-        [cell.text_content().replace(",", "") for cell in row]
-        for row in table.findall(".//tbody/tr")
-    ]
-
-
-def words_of(page: html.HtmlElement, section: str) -> str:
-    """What a section says, as a browser breaks its lines anew."""
-    return " ".join(page.get_element_by_id(section).text_content().split())
-
-
-def figure(page: html.HtmlElement, name: str) -> str:
-    (found,) = page.xpath(f"//header//dt[text() = '{name}']/following-sibling::dd/text()")
-    return str(found)
-
-
-def lengths_in_tables(dataset: Path, one_stream: bool) -> list[int]:
-    """The lengths of all documents, added up over the pieces in the document tables."""
-    found: Counter[tuple[str, int]] = Counter()
-    for path in (dataset / "metadata/documents").glob("*.parquet"):
-        split = "all" if one_stream else path.name.partition("_")[0]
-        for row in pq.read_table(path, columns=["document", "length"]).to_pylist():
-            found[split, row["document"]] += row["length"]
-    return sorted(found.values())
 
 
 @pytest.mark.long
@@ -312,56 +194,6 @@ def test_nothing_from_data_becomes_markup(hostile: Path, tmp_path: Path) -> None
     assert not set(seen) & set("\x00\x1b\x07\u202e\u2028")
 
 
-def test_a_tokenizer_that_cannot_be_loaded_leaves_the_ids(
-    built: Callable[[str], Path], tmp_path: Path
-) -> None:
-    dataset = shutil.copytree(built("by document"), tmp_path / "out")
-    (dataset / "metadata/vocabulary.tiktoken").write_bytes(b"IQ== 0\n")
-    page = html.fromstring(written(dataset, tmp_path / "report.html"))
-    opened = Dataset.open(open_storage(str(dataset)))
-    shown = shown_documents.show_documents(opened, lengths.lengths_of(opened))
-    boxes = page.xpath("//div[contains(@class, 'tokens')]")
-    assert len(boxes) == len(shown) == 5
-    for each, box in zip(shown, boxes, strict=True):
-        tokens = opened.document(each.number).tokens.tolist()
-        ids = [str(token) for token in tokens[1 : shown_documents.MOST_TOKENS]]
-        assert [span.text for span in box.xpath("span")] == ["EOT", *ids]
-    assert "cannot be loaded here" in words_of(page, "documents")
-
-
-@pytest.mark.parametrize("kind", ["by document", "first shards are test", "grown and redacted"])
-def test_the_shortest_the_longest_and_three_others_are_shown(
-    built: Callable[[str], Path], kind: str
-) -> None:
-    opened = Dataset.open(open_storage(str(built(kind))))
-    every = [opened.document(n).tokens for n in range(opened.manifest.totals()["documents"])]
-    with_text = [len(tokens) for tokens in every if set(tokens.tolist()) != {tokens[0]}]
-    shown = shown_documents.show_documents(opened, lengths.lengths_of(opened))
-    assert [each.why for each in shown] == ["shortest", "longest", *["chosen"] * 3]
-    assert [each.tokens for each in shown[:2]] == [min(with_text), max(with_text)]
-    assert len({each.number for each in shown}) == 5
-    for each in shown:
-        tokens = every[each.number].tolist()
-        ids = [each.eot, *(token for span in each.spans for token in span.ids)]
-        assert ids == tokens[: shown_documents.MOST_TOKENS]
-        assert each.tokens == len(tokens)
-
-
-@pytest.mark.parametrize("kind", ["by document", "shuffled uint16"])
-def test_tokens_are_shown_with_the_text_that_they_have(
-    built: Callable[[str], Path], kind: str
-) -> None:
-    opened = Dataset.open(open_storage(str(built(kind))))
-    encoder: Encoder = load_reference(opened.manifest.settings.tokenizer, opened.storage)
-    batch = encoder.encode(documents(seed=3, count=60))
-    for number in range(60):
-        ids = batch.document(number)[1:].tolist()
-        spans = token_spans(encoder, ids)
-        assert [token for span in spans for token in span.ids] == ids
-        text = "".join(span.text for span in spans)
-        assert text == encoder.decode(batch.document(number))
-
-
 def test_lists_end_and_say_so(
     built: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,95 +244,6 @@ def test_its_code_loads_the_dataset(
             assert printed == code.rpartition("# ")[2].strip()
 
 
-SECRET = "Grandmother hid the spare key below the third flower pot, and told only her sister. " * 4
-MENU = "Home and products and contact and about us"
-
-
-def forget_function() -> None:
-    """Forgets that of an earlier folder: a process can make the fixture below twice."""
-    sys.modules.pop("mine", None)
-    user_function._function.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset whose recipe calls a function in its folder, and cuts repeated lines.
-
-    The function writes a line to a file whenever its module is imported, or it is called.
-    """
-    folder = tmp_path_factory.mktemp("cut")
-    (folder / "mine.py").write_text(
-        "def keep(document):\n"
-        f"    open({str(folder / 'ran')!r}, 'a').write('called\\n')\n"
-        "    return 'unwanted' not in document['text']\n"
-        f"open({str(folder / 'ran')!r}, 'a').write('imported\\n')\n"
-    )
-    texts = [f"{MENU}\n{SECRET}", f"{MENU}\nAnother text.", f"{MENU}\nunwanted {SECRET}"]
-    growing.write_rows(folder / "a.jsonl", [{"text": text} for text in texts])
-    steps = '[[steps]]\nuse = "mine:keep"\n[[steps]]\nuse = "lines"\nmin_doc_words = 1\n'
-    (folder / "recipe.toml").write_text(steps)
-    forget_function()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        growing.build("out", "a.jsonl", "--recipe=recipe.toml", "--test_fraction=0")
-    return folder
-
-
-def test_a_report_runs_no_code_that_a_recipe_names(
-    cut: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(cut)
-    (cut / "ran").unlink(
-        missing_ok=True
-    )  # a worker that had imported the function did not write it
-    forget_function()
-    page = html.fromstring(written("out", cut / "report.html", verify=True))
-    assert not (cut / "ran").exists()
-    recipe = words_of(page, "recipe")
-    assert "Cut 1 span: lines" in recipe
-    assert "Cut out:" not in recipe
-    assert "What was cut is not shown: that would load mine:keep" in recipe
-    capsys.readouterr()
-    assert main(["inspect", "out", "--dropped", "--step=2", "--json"]) == 0
-    (decision,) = json.loads(capsys.readouterr().out)["shown"]
-    assert decision["cut"] == [MENU]
-    assert (cut / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    ("use", "parameters", "is_foreign"),
-    [
-        ("mine:keep", {}, True),
-        ("datatrove:LambdaFilter", {}, True),
-        ("fasttext", {"model_url": "model.bin"}, True),
-        ("language", {"model": "model.bin"}, True),
-        ("language", {"model": None}, False),
-        ("language", {"per_language": [{"label": "de", "model": "model.bin"}]}, True),
-        ("length", {"language_model": "model.bin"}, True),
-        ("length", {"language_model": "ft176"}, False),
-        ("regex", {"regex_exp": '"model": "model.bin"'}, False),
-        ("lines", {"min_chars": 20}, False),
-    ],
-)
-def test_code_and_models_that_a_recipe_names_are_foreign(
-    use: str, parameters: dict[str, object], is_foreign: bool
-) -> None:
-    assert StepRecord.of(use, parameters, 1, {}, False).is_foreign is is_foreign
-
-
-def test_redacted_texts_are_not_shown_of_earlier_generations(cut: Path, tmp_path: Path) -> None:
-    dataset = shutil.copytree(cut / "out", tmp_path / "out")
-    assert b"Grandmother" in written(dataset, tmp_path / "report.html")
-    assert main(["redact", str(dataset), "--documents", "0"]) == 0
-    for generation in (1, 2):
-        found = written(dataset, tmp_path / "report.html", generation=generation)
-        assert b"Grandmother" not in found
-        page = html.fromstring(found)
-        assert "No examples are shown" in words_of(page, "recipe")
-        said = words_of(page, "exactness")
-        assert "the tokens of 1 document were overwritten" in said
-
-
 def test_a_report_of_a_damaged_dataset_shows_what_is_left(
     built: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -547,112 +290,6 @@ def test_long_lists_of_problems_and_long_values_are_shortened(tmp_path: Path) ->
     longest = max(len(text) for text in plain.find("body").itertext() if "10" * 20 in text)
     assert 250 <= longest < 400
     assert "28" * 20_000 not in plain.text_content()
-
-
-def test_a_link_stays_and_what_is_not_a_file_is_not_replaced(
-    built: Callable[[str], Path], tmp_path: Path
-) -> None:
-    dataset = built("no test")
-    (tmp_path / "link.html").symlink_to("real.html")
-    page = written(dataset, tmp_path / "link.html")
-    assert (tmp_path / "link.html").is_symlink()
-    assert (tmp_path / "real.html").read_bytes() == page
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="pipe is not a regular file"):
-        fineshards.report(dataset, output=tmp_path / "pipe")
-    assert (tmp_path / "pipe").is_fifo()
-    assert sorted(os.listdir(tmp_path)) == ["link.html", "pipe", "real.html"]
-
-
-UNFINISHED = """
-import os, sys
-import fineshards
-def stop(*_):
-    print("stopped", flush=True)
-    sys.stdin.read()
-os.replace = stop
-fineshards.report(sys.argv[1], output=sys.argv[2])
-"""
-
-
-def test_a_report_removes_what_a_killed_one_left(
-    built: Callable[[str], Path], tmp_path: Path
-) -> None:
-    dataset, output = built("no test"), tmp_path / "page.html"
-    killed, running = (
-        subprocess.Popen(
-            [sys.executable, "-c", UNFINISHED, dataset, output],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for _ in range(2)
-    )
-    for process in (killed, running):
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"stopped\n"
-    there = set(tmp_path.rglob("*"))
-    killed.kill()
-    killed.communicate()
-    written(dataset, output)
-    left = set(tmp_path.rglob("*")) - {output}
-    assert left < there
-    assert 2 * len(left) == len(there)
-    running.kill()
-    running.communicate()
-    written(dataset, output)
-    assert [*tmp_path.iterdir()] == [output]
-
-
-def test_in_the_folder_of_a_dataset_the_report_goes_beside_it(
-    built: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = shutil.copytree(built("no test"), tmp_path / "mine")
-    for folder, name in ((dataset, "."), (dataset / "train", "..")):
-        monkeypatch.chdir(folder)
-        assert main(["report", name]) == 0
-        (tmp_path / "mine-report.html").unlink()
-    with pytest.raises(UsageError, match=r"Give gs://bucket/name\.html"):
-        fineshards.report(dataset, output="gs://mybucket")
-
-
-def test_places_that_a_report_cannot_be_in_are_refused(
-    built: Callable[[str], Path], tmp_path: Path, capsys
-) -> None:
-    dataset = built("no test")
-    for place in (dataset / "report.html", dataset / "train/report.html"):
-        with pytest.raises(UsageError, match="is in the dataset's folder, where verify allows no"):
-            fineshards.report(dataset, output=place)
-    with pytest.raises(UsageError, match="is a folder"):
-        fineshards.report(dataset, output=tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"file/x\.html cannot be written: "):
-        fineshards.report(dataset, output=tmp_path / "file/x.html")
-    assert main(["report", str(tmp_path)]) == 1
-    assert "holds no finished dataset" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == ["file"]
-    assert main(["verify", str(dataset)]) == 0
-
-
-@pytest.mark.cloud
-@pytest.mark.parametrize("scheme", ["gs", "s3"])
-def test_a_report_from_and_on_object_storage_has_the_bytes_of_a_local_one(
-    built: Callable[[str], Path], scheme: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    server: Proxy = request.getfixturevalue({"gs": "cloud", "s3": "s3"}[scheme])
-    dataset, place = built("by document"), f"{scheme}://data/deep/name"
-    storage = open_storage(place)
-    for path in dataset.rglob("*"):
-        if path.is_file():
-            storage.write(path.relative_to(dataset).as_posix(), path.read_bytes())
-    page = written(dataset, tmp_path / "local.html")
-    assert written(place, tmp_path / "far.html") == page
-    for verify in (True, False):  # the second replaces the first
-        fineshards.report(place, output=f"{scheme}://data/reports/x.html", verify=verify)
-        assert (server.content("data", "reports/x.html") == page) is not verify
-    with pytest.raises(UsageError, match="is in the dataset's folder"):
-        fineshards.report(place, output=f"{place}/x.html")
-    with pytest.raises(UsageError, match="is in the dataset's folder"):
-        fineshards.report(place, output=place)
 
 
 def test_a_step_shows_what_it_dropped_with_the_bytes_of_stats(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from benchmarks.made_up_dataset import make_dataset
 from fineshards import TokenDataset
 from fineshards.errors import FineshardsError
 from fineshards.maintenance.redact import redact
-from fineshards.shards.job.content import content_fingerprint
+from fineshards.shards.job.content_fingerprint import content_fingerprint
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_part import ManifestPart
 from fineshards.shards.job.seal import seal_holds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,21 @@ def flip_bit(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
     content[position] ^= 1
     path.write_bytes(content)
+
+
+def flip_middle(path: Path) -> None:
+    """Flips a bit in the middle of a file."""
+    flip_bit(path, path.stat().st_size // 2)
+
+
+def cut(path: Path) -> None:
+    """Leaves the first half of a file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def zeroed(path: Path) -> None:
+    """Leaves zeros in place of a file's bytes."""
+    path.write_bytes(bytes(path.stat().st_size))
 
 
 def load(folder: Path, shard: str) -> np.ndarray:

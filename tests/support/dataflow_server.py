@@ -27,9 +27,11 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from support.served import Served
 
 TERMINAL = {"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"}
 TIME = "2026-11-21T00:00:00Z"
@@ -109,7 +111,7 @@ class ServiceError(Exception):
         self.code, self.status = code, status
 
 
-class DataflowServer:
+class DataflowServer(Served):
     """Use as a context manager. `url` contains localhost, which makes Beam use REST."""
 
     def __init__(self) -> None:
@@ -119,19 +121,10 @@ class DataflowServer:
         # How many of the next lists leave out all jobs, as if they were not listed yet.
         self.hidden = 0
         self.expect()
-        self._http = ThreadingHTTPServer(
-            ("localhost", 0), type("Bound", (_Handler,), {"service": self})
-        )
-        self._http.daemon_threads = True
-        self.url = f"http://localhost:{self._http.server_port}"
-
-    def __enter__(self) -> DataflowServer:
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-        return self
+        self.url = f"http://localhost:{self.listen(_Handler, service=self)}"
 
     def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        super().__exit__()
         for job in self.jobs:
             if job.thread is not None:
                 job.thread.join()

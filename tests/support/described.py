@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -45,3 +46,17 @@ def check_sums(folder: Path) -> int:
     """The exit code of sha256sum."""
     command = ["sha256sum", "--check", "--strict", "--quiet", SUMS_NAME]
     return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def shards_of_rows(dataset: Path) -> list[int]:
+    """The number of the shard of each row of the tables of train."""
+    tables = sorted(dataset.glob("metadata/documents/train_*.parquet"))
+    numbers = [
+        [int(table.stem.partition("_")[2])] * pq.read_table(table).num_rows for table in tables
+    ]
+    assert len(numbers) > 1
+    return [number for each in numbers for number in each]

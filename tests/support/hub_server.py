@@ -13,11 +13,13 @@ import re
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
+
+from support.served import Served
 
 LFS_ENDINGS = (".parquet", ".gz", ".zst")
 API = re.compile(r"/api/datasets/([^/]+/[^/]+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
@@ -55,7 +57,7 @@ class HubError(Exception):
         self.status, self.code = status, code
 
 
-class HubServer:
+class HubServer(Served):
     """The server, as a context manager. `url` is the value for HF_ENDPOINT."""
 
     def __init__(self, page_size: int = 1000) -> None:
@@ -66,26 +68,15 @@ class HubServer:
         self.outage = 0
         self.lfs: dict[str, Path] = {}
         self.lock = threading.Lock()
-        self._http = ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self})
-        )
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        port = self.listen(_Handler, hub=self)
+        self.url = f"http://127.0.0.1:{port}"
         # Content is on another host than the hub, at addresses that are signed and expire.
-        self.stored_at = f"http://localhost:{self._http.server_port}"
+        self.stored_at = f"http://localhost:{port}"
         self.signature = 0
         self.expires_after: int | None = None  # requests
         # How often files may still be asked for in this window; when the hub says the next begins.
         self.resolves_left: int | None = None
         self.reset_seconds = 200
-
-    def __enter__(self) -> HubServer:
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
 
     def push(self, name: str, folder: Path, branch: str = "main") -> str:
         """Commits the folder and returns the commit. The folder must not change afterwards."""

@@ -1,12 +1,16 @@
-"""A source of samples that hold their own numbers, and the order they must come in."""
+"""Sources of samples that hold their own numbers, and the order they must come in."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.mixing.mixture import Mixture
 from support.scalar_permutation import ScalarPermutation, scalar_key
 
 
@@ -39,3 +43,24 @@ def scalar_order(samples: int, seed: int, epochs: int) -> list[int]:
         shuffled = ScalarPermutation(samples, scalar_key(seed, "epoch", "", epoch))
         order += [shuffled.forward(place) for place in range(samples)]
     return order
+
+
+def saved(loader: BatchLoader) -> dict[str, Any]:
+    """A state as it comes back from a checkpoint."""
+    state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
+    return state
+
+
+def mixture(**options: Any) -> Mixture:
+    """Three sources of 50, 7 and 400 samples."""
+    sources = {
+        "a": (Numbers(50, 1), 5),
+        "b": (Numbers(7, 2), 3),
+        "c": (Numbers(400, 3), 2.0),
+    }
+    return Mixture(sources, **options)
+
+
+def pairs(loader: Iterator[np.ndarray], batches: int | None = None) -> list[tuple[int, int]]:
+    """The (source, sample) numbers of the next batches, in one list."""
+    return [(int(row[0]), int(row[1])) for batch in islice(loader, batches) for row in batch]

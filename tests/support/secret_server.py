@@ -10,36 +10,25 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from support.served import Served
+
 _ACCESS = "an-access-token"
 
 
-class SecretServer:
+class SecretServer(Served):
     """The server, as a context manager. failures: how many requests it will answer with 503."""
 
     def __init__(self, secrets: dict[str, str], failures: int = 0) -> None:
         self.secrets = secrets
         self.failures = failures
         self.read: list[str] = []
-        self._http = ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Bound", (_Handler,), {"server_of": self})
-        )
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-
-    def __enter__(self) -> SecretServer:
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self.url = f"http://127.0.0.1:{self.listen(_Handler, server_of=self)}"
 
     def environment(self, folder: Path) -> dict[str, str]:
         """What makes clients use this server, with a service account's key in a folder."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
+
+from support.served import Served
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Request:
 
 
 @dataclass
-class Web:
+class Web(Served):
     """The server, as a context manager. Its switches may be changed while it runs.
 
     ranges: whether it reads parts of files. says: which headers tell a file's version. faults: one
@@ -40,18 +41,7 @@ class Web:
     retry_after: str = ""
 
     def __post_init__(self) -> None:
-        handler = type("Bound", (_Handler,), {"web": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-
-    def __enter__(self) -> Web:
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self.url = f"http://127.0.0.1:{self.listen(_Handler, web=self)}"
 
     def put(self, name: str, content: bytes, changed: str = "01:00:00") -> str:
         """Puts a file, last changed at this time of a day, and returns its URL."""

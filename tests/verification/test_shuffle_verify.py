@@ -18,7 +18,7 @@ from support.damage import edit_manifest, edit_table, flip_bit, load, save_consi
 
 import fineshards
 from fineshards.errors import FineshardsError
-from fineshards.maintenance.rebuild import repair
+from fineshards.maintenance.repair import repair
 
 pytestmark = pytest.mark.growing
 

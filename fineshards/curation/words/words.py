@@ -147,10 +147,6 @@ class WordTokenizer(Tokenizer):
                     part.append(token)
         return words
 
-    def _plain(self, text: str) -> list[str]:
-        stripped = map(str.strip, self._tokens(text))
-        return [word for word in stripped if word]
-
     def _tokens(self, text: str) -> list[str]:
         # What spaCy keeps of new words is freed with the zone.
         with self._tokenizer.vocab.memory_zone():

@@ -19,7 +19,7 @@ from fineshards.errors import FineshardsError, OutputError, clipped
 from fineshards.shards import npy
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import manifest_checks, version_1
-from fineshards.shards.job.content import content_fingerprint
+from fineshards.shards.job.content_fingerprint import content_fingerprint
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest_fields import manifest_fields

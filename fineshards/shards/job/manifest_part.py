@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.job.content import content_fingerprint, fingerprint_of_lines
+from fineshards.shards.job.content_fingerprint import content_fingerprint, fingerprint_of_lines
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.manifest import MANIFEST_VERSION, Manifest
 from fineshards.shards.job.manifest_file import load_generation, unfinished

@@ -19,7 +19,7 @@ class SortedRun:
 
     All keys of a cell have the same leading bits; there are 2^n cells. Cell i is tokens
     `[tokens[i], tokens[i + 1])` of the block's tokens, and bytes `[documents[i], documents[i + 1])`
-    of its file of documents (`fineshards/shards/runs.py`).
+    of its file of documents (`fineshards/shards/sorted_runs.py`).
     """
 
     stream: str

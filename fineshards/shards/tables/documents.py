@@ -298,7 +298,7 @@ def cut_documents(
 
 
 def join_documents(
-    parts: Iterable[pa.Table], paths: Sequence[str], rule: SplitRule, before: pa.Table | None = None
+    parts: Iterable[pa.Table], paths: Sequence[str], rule: SplitRule, before: pa.Table | None
 ) -> pa.Table:
     """The document table of a shard, from the rows of its pieces in order.
 

@@ -157,7 +157,7 @@ def read_texts(storage: Storage, shard: str, rule: SplitRule) -> Texts:
     return count_texts(table["text_hash"].to_numpy()[table["start"].to_numpy() == 0])
 
 
-def number_of_ranges(documents: int, most: int = RANGE_DOCUMENTS) -> int:
+def number_of_ranges(documents: int, most: int) -> int:
     """How many ranges of hashes there must be for at most about `most` documents in each."""
     return max(1, -(-documents // most))
 

@@ -158,7 +158,7 @@ class StageFiles:
             return COUNTS.empty_table()
         return pa.table(json.loads(stored), schema=COUNTS)
 
-    def judged_blocks(self, files: int = 0) -> dict[tuple[int, int], float]:
+    def judged_blocks(self, files: int) -> dict[tuple[int, int], float]:
         """When each judged block was finished, by (file, block). files: as in `finished_blocks`."""
         found, folder = {}, self._name("judged", "").rstrip("/")
         for entry in self._storage.entries_by_beginning(folder, beginnings(files)):
@@ -274,7 +274,7 @@ class StageFiles:
         """The file of the keys of a block."""
         return self._block_name(block, "keys")
 
-    def _marks_name(self, partition: int, partitions: int, kind: str = "") -> str:
+    def _marks_name(self, partition: int, partitions: int, kind: str) -> str:
         return self._name("marks", f"{partition:05d}-of-{partitions:05d}{kind}")
 
     def _marked_name(self, file: int) -> str:

@@ -57,7 +57,7 @@ class _FooterCache:
 _footers = _FooterCache()
 
 
-def open_source(file: SourceFile, opened: BinaryIO, buffer_size: int = 0) -> pq.ParquetFile:
+def open_source(file: SourceFile, opened: BinaryIO, buffer_size: int) -> pq.ParquetFile:
     """Opens a source file, with the footer of an earlier call if there was one.
 
     The footer belongs to one version of the file: `file` holds its size and identity. Raises

@@ -1,4 +1,4 @@
-"""Beam's Python runner on this machine."""
+"""Options of Beam that are parsed once, for its Python runner on this machine."""
 
 from __future__ import annotations
 

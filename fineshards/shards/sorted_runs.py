@@ -193,7 +193,7 @@ class RunWriter:
 
 
 def parse_cells(
-    content: bytes, rule: SplitRule, chat: bool = False
+    content: bytes, rule: SplitRule, chat: bool
 ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
     """The documents of neighbouring cells: the number of tokens of each, and their sources."""
     length = pa.field("length", pa.int64(), nullable=False)  # in tokens

@@ -1,0 +1,93 @@
+"""Which files of a dataset are not what its manifest says; `repair.py` makes them again."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from fineshards.cores import usable_cores
+from fineshards.errors import OutputError
+from fineshards.shards.dataset_files import expected_files
+from fineshards.shards.earlier_generation import EarlierGeneration, has_mask, has_tokens, table_head
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_checks import refuse_earlier_version
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.layout import files_of
+from fineshards.shards.readable import readable_manifest
+from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64, file_checksum
+from fineshards.verification.check_folders import Folders
+from fineshards.verification.check_published import check_published
+
+
+def load_whole_manifest(storage: Storage) -> Manifest:
+    """The manifest of a dataset; raises OutputError if it is damaged: all else follows from it.
+
+    Also while a redaction is not finished.
+    """
+    manifest = readable_manifest(storage)
+    refuse_earlier_version(
+        manifest.version,
+        storage,
+        "whose files this one does not make. Repair it with that version, or build it again with "
+        "--overwrite.",
+    )
+    if storage.read(MANIFEST_NAME) != manifest.to_bytes():
+        raise OutputError(
+            f"{storage.path(MANIFEST_NAME)} is damaged itself, so nothing says what the other "
+            "files must be. Copy it from its origin, or build the dataset again with --overwrite."
+        )
+    return manifest
+
+
+def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
+    """The names of the files that are missing or have another content than the manifest says.
+
+    While an append is not finished, last shards may be longer.
+    """
+    following = Job.load(storage, manifest.generation + 1)
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        checked = pool.map(
+            lambda file: (file[0], is_whole(storage, *file)), expected_files(manifest)
+        )
+        damaged = [name for name, whole in checked if not whole]
+    longer = set() if following is None else _longer(storage, manifest, damaged)
+    return [name for name in damaged if name not in longer]
+
+
+def _longer(storage: Storage, manifest: Manifest, damaged: list[str]) -> set[str]:
+    """Those of the damaged files that begin as they should: an append has made them longer."""
+    settings, paths, found = manifest.settings, [file.path for file in manifest.files], set[str]()
+    for shard in EarlierGeneration.of(manifest).growing:
+        name, table, mask = files_of(shard.name)
+        with suppress(OutputError, OSError):
+            if name in damaged and has_tokens(storage, shard, settings.token_dtype):
+                found.add(name)
+            head = table_head(storage.read(table), shard, paths, settings.split)
+            if head is None:
+                continue
+            found |= {table} & {*damaged}
+            if mask in damaged and has_mask(storage.read(mask), head, shard.tokens):
+                found.add(mask)
+    return found
+
+
+def is_whole(storage: Storage, name: str, size: int, checksum: str) -> bool:
+    """Whether a file is there, with this size and CRC-32C."""
+    try:
+        if storage.size(name) != size:
+            return False
+        with storage.open(name, 8 << 20) as opened:
+            return checksum_to_base64(file_checksum(opened)) == checksum
+    except (OutputError, OSError):
+        return False
+
+
+def left_wrong(storage: Storage, manifest: Manifest) -> list[str]:
+    """What is wrong in a dataset whose files are whole, a sentence each."""
+    following = Job.load(storage, manifest.generation + 1)
+    found = [*Folders(storage, manifest, following).problems()]
+    if not found and following is None:
+        found += check_published(storage, manifest, hashes=False)
+    return found

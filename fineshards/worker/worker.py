@@ -1,0 +1,59 @@
+"""What one process needs for the tasks of a job. No Beam."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from fineshards.encoders.encoder import Encoder
+from fineshards.shards.tables.leaks import KnownTexts, read_texts
+from fineshards.shards.tables.statistics_files import StatisticsFiles
+from fineshards.sources.places.hub_token import provide_token
+from fineshards.worker.document_encoder import document_encoder
+from fineshards.worker.judging import Judging
+from fineshards.worker.work import Work
+
+
+class Worker:
+    """What one process needs for the tasks of a job; loaded when a task first needs it."""
+
+    def __init__(self, work: Work) -> None:
+        provide_token(work.hf_token_secret)
+        self.work = work
+        self._texts_in_test: KnownTexts | None = None
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder of the job."""
+        work = self.work
+        return document_encoder(work.settings, work.checkpoints.storage, work.tokenizer_engine)
+
+    @cached_property
+    def judging(self) -> Judging | None:
+        """The steps of the job's recipe, if it has one."""
+        return None if self.work.settings.recipe is None else Judging(self.work)
+
+    @property
+    def recipe(self) -> Judging:
+        """The steps of the job's recipe, which it has."""
+        assert self.judging is not None
+        return self.judging
+
+    @cached_property
+    def statistics(self) -> StatisticsFiles | None:
+        """The statistics in the job's checkpoints, if it makes any."""
+        work = self.work
+        if not work.settings.statistics:
+            return None
+        return StatisticsFiles(work.checkpoints, work.settings, work.inline)
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The paths of the source files, by index."""
+        return [file.path for file in self.work.checkpoints.job().files]
+
+    def texts_in_test(self, shards: tuple[str, ...]) -> KnownTexts:
+        """The texts of test; shards: all of that split, the same ones in every call."""
+        if self._texts_in_test is None:
+            storage, rule = self.work.checkpoints.storage, self.work.settings.split
+            self._texts_in_test = KnownTexts(read_texts(storage, shard, rule) for shard in shards)
+        return self._texts_in_test

@@ -1,0 +1,336 @@
+"""The state of a BatchLoader: exact resuming at every step, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkout import FIXTURES
+from support.numbered_samples import Numbers, mixture, numbers, saved, scalar_order
+from support.scalar_permutation import ScalarPermutation, scalar_key
+from support.sentences import refused
+
+from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.mixing.mixture import Mixture
+from fineshards.loader.state import in_new_words
+from fineshards.loader.token_dataset import TokenDataset
+
+# A dataset and loader states, as fineshards 0.1.0 wrote them.
+STATES = FIXTURES / "version-0.1.0"
+
+
+@pytest.mark.parametrize("samples", [24, 25, 60])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_it_resumes_at_every_step_of_three_epochs(samples: int, prefetch: int) -> None:
+    def make(batch: int = 12, rank: int = 0, world: int = 1) -> BatchLoader:
+        return BatchLoader(
+            Numbers(samples), batch, 3, rank, world, epochs=3, drop_last=False, prefetch=prefetch
+        )
+
+    order = scalar_order(samples, 3, 6)
+    expected, later = order[: 3 * samples], order[3 * samples :]
+    loader = make()
+    states = [saved(loader)]
+    for _ in loader:
+        states.append(saved(loader))
+    assert [state["consumed"] for state in states] == [
+        min(at, 3 * samples) for at in range(0, 3 * samples + 12, 12)
+    ]
+    other = make()
+    for state in states:
+        rest = expected[state["consumed"] :]
+        # Into a new loader; saved at once and loaded again; into a loader that was in use.
+        fresh = make()
+        fresh.load_state_dict(state)
+        assert saved(fresh) == state
+        assert numbers(fresh) == rest
+        next(iter(other), None)
+        other.load_state_dict(state)
+        other.load_state_dict(saved(other))
+        assert numbers(other, 1) == rest[:12]
+        again = make()
+        again.load_state_dict(saved(other))
+        # `other` has seen the end if nothing was left: its next iteration is epochs 3 to 5.
+        assert numbers(again) == (rest[12:] if rest else later)
+        # With other world sizes and batch sizes.
+        for batch, world in ((8, 4), (5, 1), (36, 2)):
+            ranks = [make(batch, rank, world) for rank in range(world)]
+            for each in ranks:
+                each.load_state_dict(state)
+            batches = zip(*map(list, ranks), strict=True)
+            assert [int(row[1]) for parts in batches for part in parts for row in part] == rest
+    loader.close()
+
+
+def test_a_state_is_equal_on_all_ranks_and_counts_returned_batches() -> None:
+    loaders = [BatchLoader(Numbers(100), 8, 0, rank, 4, prefetch=9) for rank in range(4)]
+    for taken in range(1, 30):
+        for loader in loaders:
+            next(loader)
+        states = [loader.state_dict() for loader in loaders]
+        assert all(state == states[0] for state in states)
+        assert states[0]["consumed"] == 8 * taken
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_state_can_count_steps_taken_elsewhere() -> None:
+    loader = BatchLoader(Numbers(50), 8, epochs=2, drop_last=True)
+    taken = [loader.state_dict(steps)["consumed"] for steps in range(14)]
+    assert taken == [*range(0, 97, 8), 96]
+    loader = BatchLoader(Numbers(50), 8, epochs=2, drop_last=False)
+    assert loader.state_dict(13)["consumed"] == 100
+    assert loader.state_dict(10**9)["consumed"] == 100
+
+
+def test_a_far_step_is_reached_like_a_near_one() -> None:
+    """2^60 samples later, in a source of more than 2^32 samples."""
+    n = 2**33 + 1
+    loader = BatchLoader(Numbers(n), 4, 1)
+    consumed = 2**60 + 2
+    loader.load_state_dict(loader.state_dict() | {"consumed": consumed})
+    shuffled = ScalarPermutation(n, scalar_key(1, "epoch", "", consumed // n))
+    expected = [shuffled.forward(consumed % n + i) % 2**32 for i in range(8)]
+    assert numbers(loader, 2) == expected
+    loader.close()
+
+
+def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> None:
+    source = TokenDataset(folder, sequence_length=30)
+    loader = BatchLoader(source, 4, seed=1, shuffle_shards=2)
+    state = saved(loader)
+    for other, said in [
+        (BatchLoader(source, 4, seed=2, shuffle_shards=2), "seed is 1 in the state but 2 here"),
+        (BatchLoader(source, 4, seed=1), "shuffle_shards is 2 in the state but None here"),
+        (
+            BatchLoader(source, 4, seed=1, shuffle=False),
+            "shuffle is True in the state but False here",
+        ),
+        (
+            BatchLoader(TokenDataset(folder, sequence_length=31), 4, seed=1, shuffle_shards=2),
+            "sequence_length is 30 in the state but 31 here",
+        ),
+        (
+            BatchLoader(
+                TokenDataset(folder, "test", sequence_length=30), 4, seed=1, shuffle_shards=2
+            ),
+            "/train' in the state but",
+        ),
+    ]:
+        before = saved(other)
+        message = refused(lambda other=other: other.load_state_dict(state))  # type: ignore[misc]
+        assert said in message
+        assert saved(other) == before
+    for name, value, said in [
+        ("version", 3, "version is 3 in the state but 2 here"),
+        ("version", 1, "version is 1 in the state but 2 here"),
+        ("algorithm", 0, "algorithm is 0 in the state but 1 here"),
+        ("consumed", -1, "consumed in the state is -1; give an integer of at least 0"),
+        ("consumed", 1.5, "consumed in the state is 1.5"),
+        ("consumed", None, "consumed in the state is None"),
+    ]:
+        message = refused(lambda v={name: value}: loader.load_state_dict(state | v))  # type: ignore[misc]
+        assert said in message
+    assert "it lacks seed, shuffle" in refused(
+        lambda: loader.load_state_dict(
+            {key: state[key] for key in state if key not in ("seed", "shuffle")}
+        )
+    )
+    assert saved(loader) == state
+
+
+@pytest.mark.parametrize("order", ["shuffled", "in_order", "windowed", "mixture"])
+def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) -> None:
+    """What it saves then says the same, but for the fingerprint, which was that of the job."""
+    folder = STATES / "finished"
+    train = TokenDataset(folder, "train", sequence_length=64)
+    test = TokenDataset(folder, "test", sequence_length=64)
+    source: TokenDataset | Mixture = train
+    if order == "mixture":
+        source = Mixture({"train": (train, 0.75), "test": (test, 0.25)}, seed=3)
+    recorded = json.loads((STATES / "states.json").read_text())[order]
+    with BatchLoader(
+        source,
+        batch_size=8,
+        seed=7,
+        shuffle=order != "in_order",
+        shuffle_shards=3 if order == "windowed" else None,
+    ) as loader:
+        loader.load_state_dict(recorded["state"])
+        kept = in_new_words(recorded["state"]) | {
+            "batch_size": 8,
+            "fingerprint": source.fingerprint,
+        }
+        assert recorded["state"]["fingerprint"] != source.fingerprint
+        assert saved(loader) == saved(loader) | kept
+        assert loader.step == recorded["state"]["consumed"] // 8
+        content = next(loader).astype("<u4").tobytes()
+    assert hashlib.sha256(content).hexdigest() == recorded["next_batch_sha256"]
+
+
+def test_a_dataset_that_was_moved_is_the_same(folder: Path, tmp_path: Path) -> None:
+    loader = BatchLoader(TokenDataset(folder, sequence_length=30), 4)
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    BatchLoader(TokenDataset(moved, sequence_length=30), 4).load_state_dict(loader.state_dict())
+
+
+def test_a_state_of_another_mixture_is_refused() -> None:
+    state = BatchLoader(mixture(), 4).state_dict()
+    assert "fingerprint" in refused(lambda: BatchLoader(mixture(seed=1), 4).load_state_dict(state))
+    assert "a mixture has no epochs" in refused(lambda: BatchLoader(mixture(), 4, epochs=1))
+
+
+@pytest.mark.parametrize("state", [None, [], "state", 3])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    loader = BatchLoader(Numbers(10), 2)
+    next(loader)
+    assert "this is not the state of a BatchLoader" in refused(
+        lambda: loader.load_state_dict(state)
+    )
+    assert loader.consumed == 2
+    loader.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("saved_epochs", [None, 1, 2, 3])
+@pytest.mark.parametrize("epochs", [None, 1, 2, 3])
+def test_other_epochs_repeat_and_skip_nothing(saved_epochs: int | None, epochs: int | None) -> None:
+    order = scalar_order(25, 6, 12)
+    for steps in range(1, 22):
+        loader = BatchLoader(Numbers(25), 4, 6, epochs=saved_epochs)
+        taken: list[int] = []
+        while loader.step < steps:
+            taken += numbers(iter(loader), steps - loader.step)
+        state = saved(loader)
+        loader.close()
+        assert taken == order[: len(taken)]
+        other = BatchLoader(Numbers(25), 4, 6, epochs=epochs)
+        other.load_state_dict(state)
+        while len(taken) < 200:
+            taken += numbers(iter(other), 1 if epochs is None else None)
+        assert taken[:200] == order[:200]
+        other.close()
+
+
+def test_a_plain_run_of_epochs_goes_on_with_a_mixture() -> None:
+    first, second = Numbers(25, 0, "first"), Numbers(30, 0, "second")
+    loader = BatchLoader(first, 4, 6, epochs=1)
+    assert numbers(loader) == scalar_order(25, 6, 1)
+    schedule = {25: {"": 0, "new": 1}}
+    mixed = Mixture({"": (first, 1), "new": (second, 0)}, exhausted="drop", schedule=schedule)
+    joined = BatchLoader(mixed, 4, 6)
+    joined.load_state_dict(saved(loader))
+    assert sorted(numbers(joined)) == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"step": 10**15},
+            "the state says step 1,000,000,000,000,000, but only 12 samples were drawn until then",
+        ),
+        (
+            {"begin": 13},
+            "the state says begin 13, but only 12 samples were drawn until then, so begin can be",
+        ),
+        ({"begin": -1}, "begin in the state is -1"),
+        ({"step": None}, "step in the state is None"),
+        ({"consumed": 2**62}, "consumed in the state is"),
+    ],
+)
+def test_numbers_that_no_loader_saves_are_refused(changes: dict[str, Any], said: str) -> None:
+    for options in ({}, {"epochs": 1}):
+        loader = BatchLoader(Numbers(25), 4, 6, **options)
+        for _ in range(3):
+            next(loader)
+        state = saved(loader)
+        assert said in refused(lambda: loader.load_state_dict(state | changes))  # noqa: B023
+        assert saved(loader) == state
+        loader.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": True}, {"consumed": True}, {"samples": False}, {"shuffle": 1}, {"rank": 3}, {"x": 0}]
+    + [{name: True} for name in ("version", "batch_size", "epochs", "step", "begin", "since")],
+)
+def test_booleans_and_unknown_keys_are_no_state(changes: dict[str, Any]) -> None:
+    loader = BatchLoader(Numbers(25), 1, 1, epochs=1)
+    next(loader)
+    state = saved(loader)
+    (name,) = changes
+    message = refused(lambda: loader.load_state_dict(state | changes))
+    assert f"it says that {name} is {changes[name]!r}" in message
+    assert saved(loader) == state
+    loader.close()
+
+
+def test_a_state_of_0_1_0_with_a_wrong_batch_size_is_refused() -> None:
+    loader = BatchLoader(Numbers(25), 4)
+    old = {name: value for name, value in saved(loader).items() if name not in ("step", "begin")}
+    assert "batch_size in the state is 0" in refused(
+        lambda: loader.load_state_dict(old | {"batch_size": 0})
+    )
+
+
+OF_0_1_0 = {
+    "version": 1,
+    "algorithm": 1,
+    "fingerprint": "numbers",
+    "samples": 25,
+    "tokens_a_sample": 2,
+    "seed": 6,
+    "shuffle": True,
+    "window": None,
+    "consumed": 8,
+}
+OF_VERSION_1 = OF_0_1_0 | {
+    "packing": None,
+    "step": 2,
+    "begin": 0,
+    "batch_size": "[[0, 4], [2, 8]]",
+    "epochs": 1,
+    "drop_last": False,
+    "since": "[0, 0, 0]",
+}
+
+
+@pytest.mark.parametrize("old", [OF_0_1_0, OF_VERSION_1])
+def test_a_state_in_earlier_words_gives_the_same_batches(old: dict[str, Any]) -> None:
+    loader = BatchLoader(Numbers(25), {0: 4, 2: 8}, 6, epochs=1)
+    loader.load_state_dict(old)
+    assert numbers(loader, 1) == [17, 18, 10, 7, 0, 24, 3, 6]
+    # A loader of the same settings knows the steps before.
+    assert loader.batches.steps.first.step == (0 if "since" in old else 2)
+    assert saved(loader) == {
+        "version": 2,
+        "algorithm": 1,
+        "fingerprint": "numbers",
+        "samples": 25,
+        "sequence_length": 2,
+        "seed": 6,
+        "shuffle": True,
+        "shuffle_shards": None,
+        "packing": None,
+        "step": 3,
+        "consumed": 16,
+        "begin": 0,
+        "batch_size": "[[0, 4], [2, 8]]",
+        "epochs": 1,
+        "drop_last": False,
+        "since": [0, 0, 0] if "since" in old else [2, 8, 0],
+    }
+
+
+def test_more_draws_than_a_mixture_has_are_refused() -> None:
+    for options, end in (({}, 2**45), ({"exhausted": "drop"}, 457)):
+        loader = BatchLoader(mixture(**options), 4)
+        state = saved(loader) | {"consumed": 2**50}
+        assert f"but the mixture ends after {end}" in refused(
+            lambda: loader.load_state_dict(state)  # noqa: B023
+        )

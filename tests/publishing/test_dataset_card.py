@@ -1,0 +1,138 @@
+"""The dataset card: what the hub reads, code that runs, and lines of its owner."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import mlcroissant
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import DatasetCard
+from support.described import SAID, check_sums, problems, shards_of_rows
+
+import fineshards
+from fineshards.cli.cli import main
+from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, SUMS_NAME
+
+# Of the libraries that read what is published.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:ConjunctiveGraph:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The inplace keyword"),
+]
+
+
+def test_the_hub_reads_the_card(published: Path) -> None:
+    card = DatasetCard((published / CARD_NAME).read_text())
+    data = card.data.to_dict()
+    assert data["license"] == "cc-by-sa-4.0"
+    assert data["pretty_name"] == SAID["name"]
+    assert data["size_categories"] == ["n<1K"]
+    assert data["viewer"] is False
+    (config,) = data["configs"]
+    for each in config["data_files"]:
+        found = {path.name for path in published.glob(each["path"])}
+        shards = {path.stem + ".parquet" for path in (published / each["split"]).iterdir()}
+        assert found == shards
+    assert card.text.count(SAID["description"]) == 1
+    totals = json.loads((published / "metadata/manifest.json").read_text())["splits"]
+    for split, counts in totals.items():
+        numbers = " | ".join(f"{counts[name]:,}" for name in ("shards", "documents", "tokens"))
+        assert f"| {split} | {numbers} |" in card.text
+    assert str(published) not in card.text
+
+
+def test_a_name_is_whatever_text_it_is(published: Path) -> None:
+    name = 'Hilfe \U0001f600 ist "gut": # \\ä\x07\x7f\x85\x9f\u2028\u2029\ufeff\uffff.'
+    fineshards.publish(published, name=name)
+    card = DatasetCard((published / CARD_NAME).read_text())
+    assert card.data.pretty_name == name
+    assert "\U0001f600 ist" in (published / CARD_NAME).read_text().splitlines()[2]
+    assert mlcroissant.Dataset(published / CROISSANT_NAME).metadata.name == name
+    assert problems(published) == []
+
+
+def run_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Runs the code of a card in its folder; returns its names."""
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    snippets = re.findall(r"```python\n(.*?)```", (folder / CARD_NAME).read_text(), re.DOTALL)
+    assert len(snippets) == 3
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder.parent / "cache")
+    for snippet in snippets:
+        exec(compile(snippet, CARD_NAME, "exec"), names)
+    return names
+
+
+def test_the_code_of_the_card_runs(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run_card(published, monkeypatch)
+    assert np.array_equal(names["tokens"], np.load("train/train_0000.npy"))
+    assert names["batch"].shape[1] == 1025
+    assert names["batch"].dtype == names["tokens"].dtype == np.uint32
+    assert names["documents"]["shard"][:] == shards_of_rows(published)
+    assert "Shard 0 of train is `train/train_0000.npy`." in (published / CARD_NAME).read_text()
+
+
+def test_the_code_of_the_card_of_a_small_dataset_runs(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shorter than 1,024 tokens, and without a train split."""
+    pq.write_table(pq.read_table(sample).slice(0, 1), tmp_path / "one.parquet")
+    flags = [f"--input={tmp_path}/one.parquet", "--test_fraction=0.9999"]
+    assert main(["build", *flags, f"--output={tmp_path}/out"]) == 0
+    fineshards.publish(tmp_path / "out")
+    names = run_card(tmp_path / "out", monkeypatch)
+    assert np.array_equal(names["tokens"], np.load("test/test_0000.npy"))
+    assert 1 < names["batch"].shape[1] <= len(names["tokens"]) < 1024
+    assert names["documents"]["shard"][:] == [0]
+
+
+def test_an_owners_lines_of_the_card_are_kept(published: Path) -> None:
+    card = published / CARD_NAME
+    text = card.read_text()
+    edited = text.replace("\n---\n", "\ntags_of_mine: [a]\n---\nMine.\n", 1) + "Mine, too: Ä.\n"
+    card.write_text(edited)
+    assert problems(published) == []
+    (problem,) = problems(published, sha256=True)
+    assert problem.startswith(f"{CARD_NAME} is another one than {SUMS_NAME} lists")
+    assert check_sums(published) == 1
+    fineshards.publish(published, name="Another")
+    assert problems(published, sha256=True) == []
+    assert check_sums(published) == 0
+    now = card.read_text()
+    assert now == edited.replace(SAID["name"], "Another")
+    card.write_text(now.replace("| train |", "| training |"))
+    (problem,) = problems(published)
+    assert problem.startswith(f"the generated part of {CARD_NAME} is not what follows")
+    fineshards.publish(published)
+    assert card.read_text() == now
+
+
+def test_a_card_keeps_the_ends_of_its_lines(published: Path) -> None:
+    card = published / CARD_NAME
+    windows = card.read_bytes().replace(b"\n", b"\r\n")
+    card.write_bytes(windows)
+    assert problems(published) == []
+    fineshards.publish(published, name="Another")
+    assert card.read_bytes() == windows.replace(SAID["name"].encode(), b"Another")
+    card.write_bytes(windows.replace(b"| train |", b"| training |"))
+    assert "generated part" in problems(published)[0]
+
+
+def test_a_card_that_is_missing_is_written_again(published: Path) -> None:
+    content = (published / CARD_NAME).read_bytes()
+    (published / CARD_NAME).unlink()
+    (problem,) = problems(published)
+    assert problem.startswith(f"{CARD_NAME} is missing, and {SUMS_NAME} lists it")
+    fineshards.publish(published)
+    assert (published / CARD_NAME).read_bytes() == content
+
+
+def test_a_card_of_someones_own_is_left_alone(dataset: Path) -> None:
+    (dataset / CARD_NAME).write_bytes(b"# Mine \xe4\n")
+    assert problems(dataset) == []
+    assert fineshards.publish(dataset).own_card
+    assert (dataset / CARD_NAME).read_bytes() == b"# Mine \xe4\n"
+    assert problems(dataset, sha256=True) == []

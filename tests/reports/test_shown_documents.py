@@ -1,0 +1,69 @@
+"""The documents that a report shows, with their tokens."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lxml import html
+from support.hostile import documents
+from support.reported import words_of, written
+
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.loading import load_reference
+from fineshards.reports import lengths, shown_documents
+from fineshards.reports.shown_documents import token_spans
+from fineshards.shards.dataset_files import Dataset
+from fineshards.storage.open import open_storage
+
+
+def test_a_tokenizer_that_cannot_be_loaded_leaves_the_ids(
+    built: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dataset = shutil.copytree(built("by document"), tmp_path / "out")
+    (dataset / "metadata/vocabulary.tiktoken").write_bytes(b"IQ== 0\n")
+    page = html.fromstring(written(dataset, tmp_path / "report.html"))
+    opened = Dataset.open(open_storage(str(dataset)))
+    shown = shown_documents.show_documents(opened, lengths.lengths_of(opened))
+    boxes = page.xpath("//div[contains(@class, 'tokens')]")
+    assert len(boxes) == len(shown) == 5
+    for each, box in zip(shown, boxes, strict=True):
+        tokens = opened.document(each.number).tokens.tolist()
+        ids = [str(token) for token in tokens[1 : shown_documents.MOST_TOKENS]]
+        assert [span.text for span in box.xpath("span")] == ["EOT", *ids]
+    assert "cannot be loaded here" in words_of(page, "documents")
+
+
+@pytest.mark.parametrize("kind", ["by document", "first shards are test", "grown and redacted"])
+def test_the_shortest_the_longest_and_three_others_are_shown(
+    built: Callable[[str], Path], kind: str
+) -> None:
+    opened = Dataset.open(open_storage(str(built(kind))))
+    every = [opened.document(n).tokens for n in range(opened.manifest.totals()["documents"])]
+    with_text = [len(tokens) for tokens in every if set(tokens.tolist()) != {tokens[0]}]
+    shown = shown_documents.show_documents(opened, lengths.lengths_of(opened))
+    assert [each.why for each in shown] == ["shortest", "longest", *["chosen"] * 3]
+    assert [each.tokens for each in shown[:2]] == [min(with_text), max(with_text)]
+    assert len({each.number for each in shown}) == 5
+    for each in shown:
+        tokens = every[each.number].tolist()
+        ids = [each.eot, *(token for span in each.spans for token in span.ids)]
+        assert ids == tokens[: shown_documents.MOST_TOKENS]
+        assert each.tokens == len(tokens)
+
+
+@pytest.mark.parametrize("kind", ["by document", "shuffled uint16"])
+def test_tokens_are_shown_with_the_text_that_they_have(
+    built: Callable[[str], Path], kind: str
+) -> None:
+    opened = Dataset.open(open_storage(str(built(kind))))
+    encoder: Encoder = load_reference(opened.manifest.settings.tokenizer, opened.storage)
+    batch = encoder.encode(documents(seed=3, count=60))
+    for number in range(60):
+        ids = batch.document(number)[1:].tolist()
+        spans = token_spans(encoder, ids)
+        assert [token for span in spans for token in span.ids] == ids
+        text = "".join(span.text for span in spans)
+        assert text == encoder.decode(batch.document(number))
