@@ -12,7 +12,8 @@ from dataclasses import replace
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.pipeline.launch import Launch, find_input, refuse_leaks, settle_input, touched_files
+from fineshards.pipeline.input_files import find_input, settle_input
+from fineshards.pipeline.launch import Launch, refuse_leaks, touched_files
 from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.output_folder import refuse_foreign_files
 from fineshards.pipeline.overlap import refuse_overlap

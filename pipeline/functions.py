@@ -196,7 +196,8 @@ def check(config: BuildConfig, probe_bytes: int, examples: int) -> Check:
     probe_bytes = checked_integer("probe_bytes", probe_bytes, 1)
     examples = checked_integer("examples", examples, 0)
     from fineshards.inspection.recipe_check import check_recipe
-    from fineshards.pipeline.launch import columns_of, find_input, settle_input
+    from fineshards.pipeline.input_files import find_input, settle_input
+    from fineshards.pipeline.launch import columns_of
     from fineshards.pipeline.requested_steps import columns_of_steps, describe_steps, steps_of
 
     if not config.curates:

@@ -7,23 +7,19 @@ from the record, so on any runner nothing depends on the launching machine after
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fineshards.chat.chat_template import BESIDE
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
 from fineshards.pipeline.imports import (
-    FoundInput,
-    continued,
     describe_import,
-    find_tokens,
     rule_of_test_files,
 )
+from fineshards.pipeline.input_files import find_input, settle_input
 from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
@@ -37,23 +33,10 @@ from fineshards.shards.job.settings import Chat, Columns, FillInMiddle, Settings
 from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.split_hash import split_column
 from fineshards.shards.tables.measures import OPTIONAL_COLUMNS
-from fineshards.sources.finding import find_files
-from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.token_lists import COLUMN
-from fineshards.sources.limit import first_documents
-from fineshards.sources.places.hub_token import provide_token
-from fineshards.sources.places.schemes import imports_libraries
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
-from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_apart
-
-if TYPE_CHECKING:
-    from fineshards.sources.places.hub import ResolvedDataset
-
-# Formats of texts alone.
-_WITHOUT_COLUMNS = ("text", "warc", "wet")
-_log = logging.getLogger("fineshards")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,54 +250,6 @@ def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:
     return wanted
 
 
-def find_input(config: BuildConfig, kind: str | None = None) -> FoundInput:
-    """Returns the ordered files.
-
-    kind: the layout of token files, for an import. Raises UsageError or InputError if there are
-    none.
-    """
-    if config.s3_endpoint and own_process.is_alone():
-        # For input too, here and in the processes that this one starts.
-        os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
-    provide_token(config.hf_token_secret)
-    if kind is not None:
-        return find_tokens(config, kind)
-    if config.dataset is None:
-        apart = any(imports_libraries(pattern) for pattern in config.patterns)
-        files = call_apart(find_files, config.patterns) if apart else find_files(config.patterns)
-        return FoundInput(files, (("input", " ".join(config.patterns)),))
-    resolved = call_apart(_resolve, config)
-    if resolved.warning:
-        _log.warning("%s", resolved.warning)
-    origin = {
-        "dataset": config.dataset,
-        "config": resolved.config,
-        "split": config.dataset_split,
-        "commit": resolved.commit or "",
-    }
-    return FoundInput(resolved.files, tuple(origin.items()))
-
-
-def settle_input(
-    files: Sequence[SourceFile], columns: Columns, config: BuildConfig, test_files: int = 0
-) -> list[SourceFile]:
-    """The files with how they are read: what extracts their text, what token files go on in, and
-    where a limit ends them.
-    """
-    found = with_extraction(files, config.extract)
-    plain = next((file for file in files if file.format in _WITHOUT_COLUMNS), None)
-    if columns.conversations and plain is not None:
-        raise UsageError(
-            f"{plain.path} holds no conversations: files of {plain.format} have no columns of "
-            "messages. Leave it out, or leave out --chat_template."
-        )
-    if columns.imported is not None:
-        found = continued(files, test_files, columns)
-    if config.limit is None:
-        return found
-    return call_apart(first_documents, found, columns, config.limit)
-
-
 def _curation(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None]:
     """The columns that the steps of a job read, and their record."""
     if not config.curates:
@@ -343,14 +278,3 @@ def _chat(
         config.chat_template, config.roles, place, recorded_vocabulary(tokenizer, vocabulary)
     )
     return chat, (content,)
-
-
-def _resolve(config: BuildConfig) -> ResolvedDataset:
-    from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
-
-    assert config.dataset is not None
-    return resolve_dataset(
-        DatasetRequest(
-            config.dataset, config.dataset_config, config.dataset_split, config.dataset_revision
-        )
-    )

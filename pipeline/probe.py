@@ -19,7 +19,8 @@ from fineshards.inspection.dataflow_cost import on_dataflow
 from fineshards.inspection.estimate import Curation, Estimate, StepShare, hub_limit, scaled, spread
 from fineshards.inspection.last_estimate import remember
 from fineshards.pipeline.append import are_new, finished_dataset
-from fineshards.pipeline.launch import default_block_bytes, describe_job, find_input, settle_input
+from fineshards.pipeline.input_files import find_input, settle_input
+from fineshards.pipeline.launch import default_block_bytes, describe_job
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts

@@ -58,7 +58,7 @@ WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
 # They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
 MOST_FILES = 25
-MOST_LINES = 62_339
+MOST_LINES = 62_333
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 

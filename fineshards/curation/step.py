@@ -175,7 +175,7 @@ class Keyed(Step):
     @property
     def reason(self) -> str:
         """Why a document is dropped that has a key of an earlier one."""
-        raise NotImplementedError
+        return self.NAME
 
     def keys(self, batch: Batch) -> Keys:
         """The keys of the documents of a batch."""

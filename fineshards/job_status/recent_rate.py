@@ -21,11 +21,11 @@ def recent_rate(finished: Iterable[tuple[float, int]], began: float | None) -> f
     begun, if that is known.
 
     Example:
-        >>> recent_rate([(100.0, 5), (101.0, 6), (103.0, 6)])
+        >>> recent_rate([(100.0, 5), (101.0, 6), (103.0, 6)], None)
         4.0
-        >>> recent_rate([(100.0, 5), (9000.0, 6), (9003.0, 6)])
+        >>> recent_rate([(100.0, 5), (9000.0, 6), (9003.0, 6)], None)
         2.0
-        >>> recent_rate([(103.9, 6), (104.0, 6)], began=100.0)
+        >>> recent_rate([(103.9, 6), (104.0, 6)], 100.0)
         3.0
     """
     ordered = sorted(finished)

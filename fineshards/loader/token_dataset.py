@@ -126,17 +126,14 @@ class TokenDataset(Completed):
         self._begin = 0
         if after_generation is not None:
             self._begin = self._tokens_of(after_generation)
-        if len(self) == 0 and self._begin:
-            raise UsageError(
-                f"{path}: after generation {after_generation} the {split} split has "
-                f"{self.tokens:,} tokens, but a sample of sequence_length {sequence_length:,} "
-                f"needs {sequence_length + 1:,}. Wait until more is appended."
-            )
         if len(self) == 0:
+            which, advice = "", "Choose a smaller sequence_length."
+            if self._begin:
+                which = f"after generation {after_generation} "
+                advice = "Wait until more is appended."
             raise UsageError(
-                f"{path}: the {split} split has {self._split.tokens:,} tokens, but a sample of "
-                f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. Choose a "
-                "smaller sequence_length."
+                f"{path}: {which}the {split} split has {self.tokens:,} tokens, but a sample of "
+                f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. {advice}"
             )
         reading = Reading.checked(
             self._split,

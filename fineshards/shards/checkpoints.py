@@ -8,7 +8,7 @@
     blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
     blocks/00003-00012.parquet     the block's documents and summary; written after the tokens
     blocks/00003-00012.written.json  of a block whose tokens are in shards: what is left of it
-    blocks/00003-00012.json        instead of it, if documents are shuffled: see runs.py
+    blocks/00003-00012.json        instead of it, if documents are shuffled: see sorted_runs.py
     merged/00003-00000.json        sorted blocks made of several, where one is too small
     buckets/00003-00000.parquet    a token block of all documents with the same leading bits
     plan.json                      the layout of the shards (step Plan)

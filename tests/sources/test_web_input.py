@@ -338,7 +338,7 @@ def test_launch_describes_files_in_another_process(web: Web) -> None:
     done = run_program(
         "import sys\n"
         "from fineshards.worker import own_process\n"
-        "from fineshards.pipeline.launch import find_input\n"
+        "from fineshards.pipeline.input_files import find_input\n"
         "from fineshards.config import BuildConfig\n"
         "own_process.claim()\n"
         f"files = find_input(BuildConfig(input={url!r}, output='x'))[0]\n"

@@ -111,10 +111,6 @@ class MinHash(Keyed, name="minhash"):
         check(self.NAME, "buckets", self.buckets, fits, together)
 
     @property
-    def reason(self) -> str:
-        return "minhash"
-
-    @property
     def columns(self) -> tuple[str, ...]:
         return columns_of(self.within)
 

@@ -78,11 +78,6 @@ class SeenIn(Keyed, name="seen_in"):
         """The columns of the step that is compared."""
         return self._keyed.columns
 
-    @property
-    def reason(self) -> str:
-        """`seen_in`."""
-        return "seen_in"
-
     def pins(self) -> dict[str, str]:
         """What the step that is compared decides by."""
         return self._keyed.pins()

@@ -40,10 +40,6 @@ class _Separated(KeyedSpans):
     min_chars: Count = 20
     min_doc_words: Count = 50
 
-    @property
-    def reason(self) -> str:
-        return self.NAME
-
     def pins(self) -> dict[str, str]:
         return pins()
 
@@ -146,10 +142,6 @@ class Sentences(KeyedSpans, name="sentences"):
     min_doc_words: Count = 50
     min_num_sentences: Count = 3
     min_words_to_remove_span: Count = 0
-
-    @property
-    def reason(self) -> str:
-        return "sentences"
 
     def pins(self) -> dict[str, str]:
         return pins("spacy")

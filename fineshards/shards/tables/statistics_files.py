@@ -6,7 +6,7 @@
                                                hosts of a source file in a range of hashes, where
                                                they do not travel themselves
 
-What the stages of a recipe count is stored with the blocks that they have judged (`judged.py`).
+What the stages of a recipe count is stored with the blocks that they have judged (`verdicts.py`).
 """
 
 from __future__ import annotations
