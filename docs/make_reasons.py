@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fineshards.curation.recipe import STEPS, step_class
+from fineshards.curation.step import Keyed
 from fineshards.curation.step_docs import describe_step
 
 _HEAD = """# Reasons
@@ -45,8 +46,10 @@ def page() -> str:
 
 def reasons(step: str) -> dict[str, str]:
     """The reasons of a step, with the names of parameters; "" where none is named."""
-    found: dict[str, str] = {}
-    for kind in step_class(step).__mro__:
+    made = step_class(step)
+    by_name = issubclass(made, Keyed) and made.reason is Keyed.reason
+    found: dict[str, str] = {step: ""} if by_name else {}
+    for kind in made.__mro__:
         if kind.__module__.startswith("fineshards.curation.steps"):
             source = Source(kind)
             for reason, parameter in source.reasons():

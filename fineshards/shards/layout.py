@@ -26,7 +26,7 @@ FILES = "files"
 # Version of the hash of documents' split keys (`split_hash.py`), which is part of the fingerprint.
 # Increment when the hash or a key changes.
 HASH_VERSION = 1
-# Version of the keys that a shuffle sorts by (`shuffle_order.py`), which is part of the fingerprint.
+# Version of the keys that a shuffle sorts by (`shuffle_order.py`): part of the fingerprint.
 KEY_VERSION = 1
 
 # A test fraction as a job record holds it.
