@@ -286,9 +286,10 @@ def _verify(
 
 def _compare(storage: Storage, manifest: Manifest, percent: float) -> Compared:
     """Compares with the sources, by functions of the user's own as their files are now."""
-    recipe = manifest.settings.recipe
-    named = [name for step in recipe.steps for name, _ in step.pins] if recipe else []
-    if any(":" in name and name.partition(":")[0] in sys.modules for name in named):
+    steps = manifest.settings.recipe.steps if manifest.settings.recipe else ()
+    named = (name for step in steps for name, _ in step.pins if ":" in name)
+    # Of "named:function", and of "named:function in defined".
+    if any(word in sys.modules for name in named for word in name.replace(":", " ").split()):
         return call_in_fresh_interpreter(_compare_here, storage, manifest, percent)
     return _compare_here(storage, manifest, percent)
 

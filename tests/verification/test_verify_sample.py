@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from support.oracle import EOT
 
 import fineshards
 from fineshards.cli.cli import main
+from fineshards.curation.steps import UserFunction
 from fineshards.errors import UsageError
 
 FLAGS = ["--shard_tokens=1000", "--keep_checkpoints"]
@@ -254,3 +256,19 @@ def test_a_sample_that_is_neither_is_a_usage_error(
 ) -> None:
     assert main(["verify", str(dataset), f"--sample={percent}"]) == 2
     assert "--sample" in capsys.readouterr().err
+
+
+def test_functions_are_those_of_files_edited_after_they_were_imported(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the recipe names the function in another module, which was not imported."""
+    module = tmp_path / "defined_by_a_test.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module.write_text("LEAST = 1000\ndef keep(document): return len(document['text']) > LEAST\n")
+    (tmp_path / "named_by_a_test.py").write_text("from defined_by_a_test import keep\n")
+    import_module("defined_by_a_test")
+    module.write_text(module.read_text().replace("1000", "20000"))
+    recipe = fineshards.Recipe([UserFunction("named_by_a_test:keep")])
+    fineshards.build(input=sample, output=tmp_path / "out", recipe=recipe)
+    assert fineshards.verify(tmp_path / "out", sample="100%").problems == []

@@ -87,8 +87,7 @@ class UserFunction(Judge):
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError if there is no such function.
 
-        The source of the module is a pin, and of the one that defines the function. What these
-        import is not.
+        Pins are the sources of its module and of the one that defines it, not what these import.
         """
         module, function = _function(self.use)
         while isinstance(function, partial):
