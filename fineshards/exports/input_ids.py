@@ -104,8 +104,8 @@ def row_ends(reader: PartReader, sequence_length: int | None) -> npt.NDArray[np.
         ends = np.append(np.arange(sequence_length, tokens, sequence_length), tokens)
     if (longest := int(np.diff(ends, prepend=0).max(initial=0))) > _LONGEST:
         raise UsageError(
-            f"a row of {reader.part.split} would have {longest:,} tokens, and a list of Arrow "
-            f"holds at most {_LONGEST:,}. Give --sequence_length, or a smaller one."
+            f"a row of {reader.part.split} would have {longest:,} tokens, and can have at most "
+            f"{_LONGEST:,}. Give --sequence_length, or a smaller one."
         )
     return ends
 

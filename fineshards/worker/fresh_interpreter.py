@@ -36,7 +36,7 @@ from multiprocessing.connection import Connection
 launcher = Connection({descriptor})
 try:
     sys.path[:] = launcher.recv()
-except EOFError:
+except (EOFError, OSError):
     sys.exit()
 from fineshards.worker.fresh_interpreter import answer
 answer(launcher, {process})
@@ -154,7 +154,7 @@ def answer(launcher: Connection, process: int) -> None:
     end_with(process)
     try:
         function, arguments, tells = launcher.recv()
-    except EOFError:  # the launching process was interrupted
+    except (EOFError, OSError):  # the launching process was interrupted
         return
     sending = threading.Lock()
 
