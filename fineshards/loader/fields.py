@@ -160,8 +160,7 @@ class Fields:
         return self.ignore_index is not None or self.has("loss_mask")
 
     def of(self, rows: BatchRows, memory: Memory, max_documents: int | None) -> dict[str, Any]:
-        """A batch. max_documents: no row has more, and `cu_seqlens` has room for so many of each
-        row; its end repeats the total. None for its own size."""
+        """A batch. max_documents: those of a row for which `cu_seqlens` has room, if not None."""
         part: ContextPart | None = None
         ends = np.zeros(1, np.int32)
         if rows.starts is not None and self.context is not None:

@@ -166,4 +166,5 @@ def _best_fit(items: Numbers, rows: int, length: int, max_documents: int | None)
                 continue
         insort(free, best - need, 0, place)
     found = np.array(taken, np.int64)
+    # Without a row, nothing is taken.
     return np.append(first[:long], np.where(found < 0, -1, found % max(rows, 1)))
