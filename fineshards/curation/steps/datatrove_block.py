@@ -42,7 +42,7 @@ _REFUSED = {
     "WARC input",
     "URLFilter": "fetches the list of public suffixes and unpacks its lists into the home folder; "
     "use url",
-    "UnigramLogProbFilter": "downloads its frequencies; use unigram",
+    "UnigramLogProbFilter": "downloads its frequencies of words",
 }
 # Libraries that decide in some of its blocks.
 _DECIDING = ("datatrove", "spacy", "ftfy", "regex")
