@@ -37,7 +37,6 @@ def export(
     skip: Literal["redacted", "none"] | None = None,
     columns: str | Sequence[str] | None = None,
     copies: bool = False,
-    indices: str | None = None,
     token_column: str | None = None,
     compression: str | None = None,
     no_masks: bool = False,
@@ -68,8 +67,6 @@ def export(
             `hf-arrow`.
         copies: Write how many duplicates of each document the recipe dropped, for `text` and
             `text-jsonl`.
-        indices: Local files with descriptions of indices of Megatron's GPTDataset, with commas
-            between them; their indices are written too, for `megatron`.
         token_column: The name of the tokens in each row, for `mds` and `array_record`. Default:
             `tokens`, or for `array_record` `text`.
         compression: `zstd` for compressed files, for `mds`.
@@ -108,7 +105,6 @@ def export(
         skip,
         columns,
         copies,
-        indices,
         token_column,
         compression,
         no_masks,

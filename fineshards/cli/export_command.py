@@ -63,11 +63,6 @@ def _add_flags(parser: Parser) -> None:
     )
     add_flag(
         what,
-        "--indices FILES",
-        "For megatron: make the indices of its GPTDataset too, as these descriptions say.",
-    )
-    add_flag(
-        what,
         "--token_column NAME",
         "The name of the tokens, for mds (default: tokens) and array_record (default: text).",
     )

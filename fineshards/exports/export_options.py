@@ -30,7 +30,6 @@ class ExportOptions:
         columns: Columns to write as well, with commas between them: those of the sources for text,
             `labels` and `attention_mask` for `parquet` and `hf-arrow`.
         copies: Whether to write how many duplicates of each document were dropped, for text.
-        indices: Files that describe indices of Megatron, with commas between them.
         token_column: The name of the tokens in each row, for `mds` and `array_record`.
         compression: `zstd` for compressed files, for `mds`.
         no_masks: Leave out which tokens of conversations are learned.
@@ -49,7 +48,6 @@ class ExportOptions:
     skip: str | None = None
     columns: str | None = None
     copies: bool = False
-    indices: str | None = None
     token_column: str | None = None
     compression: str | None = None
     no_masks: bool = False

@@ -29,9 +29,9 @@ class ExportSettings:
     side: whether the EOT is before each document or after it. tokens_per_file: None for one file
     per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
     skip: `redacted` if there are redacted documents and they are left out. columns: to be written
-    in addition to the format's own. copies: whether the numbers of dropped duplicates are. indices:
-    descriptions of those to write. token_column: name of the tokens. compression: of files.
-    masks: whether it is written which tokens of conversations are learned.
+    in addition to the format's own. copies: whether the numbers of dropped duplicates are.
+    token_column: name of the tokens. compression: of files. masks: whether it is written which
+    tokens of conversations are learned.
     """
 
     to: str
@@ -46,7 +46,6 @@ class ExportSettings:
     skip: str | None = None
     columns: tuple[str, ...] = ()
     copies: bool = False
-    indices: tuple[str, ...] = ()
     token_column: str | None = None
     compression: str | None = None
     masks: bool = False
@@ -126,16 +125,15 @@ class Format(ABC):
     name: as in `--to`. sides: where the EOT may be; the first one is the default. cuts: whether
     files end where documents end, or after a number of tokens. tokens_per_file: default, None for
     one file per split, or `shard` for that of a shard. rows: whether `--sequence_length` may be
-    given. links: whether `--link` works. dtypes: types of tokens that it
-    holds. most_ids: how many different ids it holds. libraries: packages whose versions
-    decide its bytes. revision: goes up when the same dataset gets other bytes. by_eot: whether
-    readers find documents by their EOTs alone, so that redacted ones are left out by default.
-    fixed_dtype: what tokens are stored as whatever `--dtype` says; empty where it decides.
-    whole_documents: whether a split may not begin or end within a document. own_columns: those of
-    its rows; empty if `--columns` has no meaning. offered_columns: those that `--columns` may name;
-    empty for all of the sources. flags: those of `indices`, `token_column` and `compression` that
-    work. masks: whether it can say which tokens are learned. reading: how a trainer is told to read
-    the split train of `FOLDER`.
+    given. links: whether `--link` works. dtypes: types of tokens that it holds. most_ids: how many
+    different ids it holds. libraries: packages whose versions decide its bytes. revision: goes up
+    when the same dataset gets other bytes. by_eot: whether readers find documents by their EOTs
+    alone, so that redacted ones are left out by default. fixed_dtype: what tokens are stored as
+    whatever `--dtype` says; empty where it decides. whole_documents: whether a split may not begin
+    or end within a document. own_columns: those of its rows; empty if `--columns` has no meaning.
+    offered_columns: those that `--columns` may name; empty for all of the sources. flags: which of
+    `token_column` and `compression` work. masks: whether it can say which tokens are learned.
+    reading: how a trainer is told to read the split train of `FOLDER`.
     """
 
     name: ClassVar[str]

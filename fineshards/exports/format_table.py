@@ -7,7 +7,6 @@ from importlib import import_module
 from fineshards.errors import UsageError
 from fineshards.exports.export_options import REDACTED, ExportOptions
 from fineshards.exports.format import ExportSettings, Format
-from fineshards.exports.megatron_indices import read_description
 from fineshards.shards.job.settings import Settings
 from fineshards.suggestions import did_you_mean
 
@@ -79,7 +78,6 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
             f"--link: the shards hold {dataset.dtype}, and --to {options.to} needs {wanted}. "
             "Leave --link out, so that the tokens are copied."
         )
-    indices = options.indices or ""
     per_file = options.tokens_per_file or (
         dataset.shard_tokens if kind.tokens_per_file == "shard" else kind.tokens_per_file
     )
@@ -96,7 +94,6 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         _skip(options, kind) if redacted else None,
         _columns(options, kind, dataset),
         _copies(options, kind, dataset),
-        tuple(dict.fromkeys(map(read_description, filter(None, indices.split(","))))),
         options.token_column,
         options.compression,
         _masks(options, kind, dataset),
@@ -171,7 +168,7 @@ def _check_flags(options: ExportOptions, kind: Format) -> None:
         raise UsageError(f"--skip {options.skip}: a redacted document has no text. Leave it out.")
     if options.link and options.tokens_per_file:
         raise UsageError("--link has one file per shard; leave --tokens_per_file out.")
-    for name in ("indices", "token_column", "compression"):
+    for name in ("token_column", "compression"):
         if getattr(options, name) is not None and name not in kind.flags:
             raise UsageError(f"--{name} has no meaning for {to}. Leave it out.")
     if not kind.rows and options.sequence_length is not None:

@@ -5,17 +5,14 @@ of the dtype, u64 sequences, u64 documents + 1, i32 lengths, i64 pointers into `
 document indices. Here a sequence is a document. There is no code for uint32; ids below 2^31 have
 the same bytes in int32.
 
-With `--link`, `.bin` is a link to a shard, and the pointers step over its header. With `--indices`,
-those of GPTDataset are made too, and a JSON object of each file's numbers of sequences and of
-document indices, which Megatron can read instead of each `.idx`. Conversations also have
-`NAME.loss_mask.bin` and `.idx`: a float32 per token, 1 where it is learned.
+With `--link`, `.bin` is a link to a shard, and the pointers step over its header. Conversations
+also have `NAME.loss_mask.bin` and `.idx`: a float32 per token, 1 where it is learned.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +26,7 @@ from fineshards.exports.format import (
     write_mask,
     write_tokens,
 )
-from fineshards.exports.megatron_indices import prefix, split_of, write_indices
 from fineshards.exports.parts import Part, PartReader, plan_by_shards
-from fineshards.exports.record import PartRecord
 from fineshards.exports.stream import Stream
 from fineshards.shards import npy
 
@@ -49,26 +44,12 @@ class Megatron(Format):
     links = True
     most_ids = 1 << 31
     by_eot = False
-    flags = ("indices",)
     masks = True
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         if settings.link:
             return plan_by_shards(stream, settings.side)
         return super().plan(stream, settings)
-
-    def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
-        for split in {split_of(description) for description in settings.indices}:
-            if not any(part.split == split for part in parts):
-                raise UsageError(
-                    f"--indices: the export has no files {split}_0000. Name others in dataset_path."
-                )
-        # With the numbers of sequences, Megatron takes the dtype that fits the vocabulary.
-        if settings.indices and settings.dtype == "uint32" and settings.vocabulary <= 1 << 16:
-            raise UsageError(
-                f"--indices: Megatron reads ids up to {settings.vocabulary - 1:,} as uint16 when "
-                "it starts fast. Give --dtype uint16."
-            )
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part, dtype = reader.part, settings.token_dtype
@@ -92,22 +73,8 @@ class Megatron(Format):
             with target.create(f"{stem}.loss_mask.bin") as file:
                 write_mask(reader, file, "<f4")
             _write_index(f"{stem}.loss_mask.idx", ends, "float32", 0, target)
-        meant = [each for each in settings.indices if split_of(each) == part.split]
-        for description in meant:
-            write_indices(description, part.index, lengths.astype(np.int32), target)
-        prefixes = [prefix(description, part.index) for description in meant]
-        sequences = {key: [len(ends), len(ends) + 1] for key in prefixes}
         # Of links, pieces of documents are counted, which no one asks for.
-        return Written(None if settings.link else len(ends), 0, {"sequences": sequences})
-
-    def finish_all(
-        self, records: Sequence[PartRecord], settings: ExportSettings
-    ) -> Iterator[tuple[str, bytes]]:
-        if settings.indices:
-            sequences: dict[str, list[int]] = {}
-            for record in records:
-                sequences |= record.facts["sequences"]
-            yield "sequences.json", json.dumps(sequences).encode()
+        return Written(None if settings.link else len(ends))
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         said = []

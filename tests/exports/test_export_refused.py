@@ -46,8 +46,6 @@ def by_document(folder: Path) -> Path:
         ({"to": "megatron", "link": True, "tokens_per_file": 5}, "one file per shard"),
         ({"to": "megatron", "sequence_length": 5}, "has no rows"),
         ({"to": "raw", "no_masks": True}, "only datasets of conversations have masks"),
-        ({"to": "raw", "indices": "x"}, "--indices has no meaning for --to raw"),
-        ({"to": "megatron", "indices": "x"}, "--indices x: this is no description .*No such file"),
         ({"to": "modded-nanogpt"}, "ids up to 65,535 .* of cl100k_base go up to 100,276"),
         ({"to": "raw", "dtype": "uint16"}, "ids up to 65,535 .* Use --dtype uint32"),
         ({"to": "modded-nanogpt", "dtype": "uint32"}, "holds uint16 only"),
