@@ -24,7 +24,6 @@ from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Status
 from fineshards.job_status.workers import Writing
 from fineshards.loader.batches import DrawnSample
-from fineshards.loader.notebook_table import Completed
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.maintenance.redact import Redacted
 from fineshards.maintenance.repair import Repaired
@@ -78,6 +77,12 @@ PAGES = {
     "api-inspect.md": ("Inspect", INSPECT),
     "api-train.md": ("Train", TRAIN),
 }
+# Methods of public classes that are for the loader's own use.
+_HELPERS = {
+    *("part", "plain_source", "saved", "fingerprint_of", "generation_of", "job_fingerprint"),
+    *("job_fingerprint_of", "gather_into", "refuse_unknown", "expect", "request", "work"),
+    *("request_tokens", "mask_between", "within_redacted", "documents_between"),
+}
 _NOTHING = inspect.Signature.empty
 _HEADINGS = ("Args", "Returns", "Yields", "Raises", "Example", "Attributes")
 
@@ -114,9 +119,8 @@ def _described(value: Any) -> Iterator[str]:
     yield _markdown(inspect.getdoc(value) or "")
     if not inspect.isclass(value):
         return
-    helpers = value.HELPERS if issubclass(value, Completed) else ()
     for name, member in vars(value).items():
-        if name in helpers:
+        if name in _HELPERS:
             continue
         member = getattr(member, "__func__", member)
         member = getattr(member, "fget", member)

@@ -18,7 +18,6 @@ from fineshards.loader.batches import Batches, DrawnSample, Order, Shape, Share
 from fineshards.loader.context_parallel import ContextParallel, check_context
 from fineshards.loader.fields import Batch, Fields, checked_dtype
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
-from fineshards.loader.notebook_table import Completed, notebook_table
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
@@ -35,7 +34,7 @@ from fineshards.loader.state import (
 from fineshards.loader.steps import Position
 
 
-class BatchLoader(Completed):
+class BatchLoader:
     """Iterates over one rank's part of every global batch.
 
     The global order is all samples in the order of training. It depends only on `source`, `seed`,
@@ -126,8 +125,6 @@ class BatchLoader(Completed):
         ...     {key: value.shape for key, value in next(loader).items()}
         {'input_ids': (8, 1024), 'labels': (8, 1024)}
     """
-
-    HELPERS = ("batches",)
 
     def __init__(
         self,
@@ -514,20 +511,6 @@ class BatchLoader(Completed):
             f"BatchLoader at step {self.step:,}: batches of {size:,} samples of "
             f"{order['sequence_length']:,} tokens, {how}, rank {share.rank} of {share.world_size}, "
             f"from {self.batches.sources[0] if self._mixture is None else self._mixture!r}"
-        )
-
-    def _repr_html_(self) -> str:
-        share, order = self.batches.share, self._order
-        return notebook_table(
-            "BatchLoader",
-            {
-                "step": self.step,
-                "samples per batch": self.batches.steps.sizes(self.step),
-                "sequence length": order["sequence_length"],
-                "order": f"shuffled by seed {order['seed']}" if order["shuffle"] else "in order",
-                "rank": f"{share.rank} of {share.world_size}",
-                "reads": self.batches.sources[0] if self._mixture is None else self._mixture,
-            },
         )
 
     def __enter__(self) -> Self:

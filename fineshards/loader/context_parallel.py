@@ -18,7 +18,6 @@ import numpy.typing as npt
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
-from fineshards.loader.notebook_table import Completed
 from fineshards.loader.sample_sources import Numbers
 
 Layout = Literal["zigzag", "contiguous"]
@@ -39,7 +38,7 @@ class ContextPart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ContextParallel(Completed):
+class ContextParallel:
     """This process's place in a context-parallel group, whose ranks divide each batch's tokens.
 
     docs/loader.md says what a part's fields are.
@@ -63,8 +62,6 @@ class ContextParallel(Completed):
         ...     next(loader)["inputs"].shape
         (2048,)
     """
-
-    HELPERS = ("part",)
 
     rank: int
     size: int

@@ -24,12 +24,11 @@ import numpy as np
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.notebook_table import Completed, notebook_table
 from fineshards.loader.sample_sources import Numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Packing(Completed):
+class Packing:
     """How `BatchLoader` packs documents into rows of T tokens: whole where they fit.
 
     The tokens of `rows` consecutive samples, a window, become as many rows. No token is lost,
@@ -51,14 +50,9 @@ class Packing(Completed):
         Packing(rows=64, max_documents=None, shuffle_windows=16)
     """
 
-    HELPERS = ("saved",)
-
     rows: int = 256
     max_documents: int | None = None
     shuffle_windows: int = 16
-
-    def _repr_html_(self) -> str:
-        return notebook_table("Packing", asdict(self))
 
     def __post_init__(self) -> None:
         for name in ("rows", "max_documents", "shuffle_windows"):

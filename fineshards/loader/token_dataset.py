@@ -13,7 +13,6 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
-from fineshards.loader.notebook_table import Completed, notebook_table
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.learned_tokens import LearnedTokens
@@ -28,7 +27,7 @@ from fineshards.shards.job.manifest_part import ManifestPart
 from fineshards.storage.open import open_storage
 
 
-class TokenDataset(Completed):
+class TokenDataset:
     """The samples of one split: sample i is tokens `[i*T, i*T + T + 1)` of the split.
 
     T is the sequence length. `sample[:-1]` is the model's input and `sample[1:]` its labels. Each
@@ -86,20 +85,6 @@ class TokenDataset(Completed):
         (3, 1025)
         >>> dataset.close()
     """
-
-    HELPERS = (
-        "documents_between",
-        "expect",
-        "gather_into",
-        "generation_of",
-        "job_fingerprint",
-        "mask_between",
-        "refuse_unknown",
-        "request",
-        "request_tokens",
-        "stream",
-        "within_redacted",
-    )
 
     def __init__(
         self,
@@ -580,20 +565,6 @@ class TokenDataset(Completed):
             f"TokenDataset({self._split.storage.root!r}, {self._split.name!r}, "
             f"sequence_length={self.sequence_length}): {len(self):,} samples, "
             f"{self.tokens:,} tokens"
-        )
-
-    def _repr_html_(self) -> str:
-        return notebook_table(
-            "TokenDataset",
-            {
-                "folder": self._split.storage.root,
-                "split": self._split.name,
-                "samples": len(self),
-                "sequence length": self.sequence_length,
-                "tokens": self.tokens,
-                "dtype": self.dtype,
-                "generation": self.generation,
-            },
         )
 
     def _check_tokens(self, begin: int, end: int) -> None:

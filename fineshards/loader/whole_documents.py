@@ -20,7 +20,6 @@ import numpy.typing as npt
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, whole_documents
-from fineshards.loader.notebook_table import Completed
 from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.token_dataset import TokenDataset
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _VERSION = 2
 
 
-class WholeDocuments(Completed):
+class WholeDocuments:
     """The documents of a dataset, whole, in padded rows: a source for BatchLoader and Mixture.
 
     For conversations, where a cut document is an answer without its question. Opening it reads all
@@ -55,15 +54,6 @@ class WholeDocuments(Completed):
         ...     next(loader)["inputs"].shape
         (8, 1024)
     """
-
-    HELPERS = (
-        "expect",
-        "gather_into",
-        "job_fingerprint",
-        "request",
-        "within_redacted",
-        "work",
-    )
 
     def __init__(self, dataset: TokenDataset, rows: int = 256) -> None:
         if not isinstance(dataset, TokenDataset):

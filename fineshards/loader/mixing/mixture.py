@@ -20,7 +20,6 @@ from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.mixing.mixture_plan import MixturePlan, SourcePlan
 from fineshards.loader.mixing.mixture_stretches import Stretches
 from fineshards.loader.mixing.mixture_weights import Weight, checked_weights, exact_text, in_samples
-from fineshards.loader.notebook_table import Completed, notebook_table
 from fineshards.loader.sample_sources import Numbers, Source, job_fingerprint
 
 Exhausted = Literal["repeat", "stop", "drop"]
@@ -30,7 +29,7 @@ Exhausted = Literal["repeat", "stop", "drop"]
 ALGORITHM_VERSION = 2
 
 
-class Mixture(Completed):
+class Mixture:
     """A sequence of draws from several sources, by exact weights.
 
     Each draw is a source and a number within that source. Numbers count the source's draws from 0:
@@ -86,8 +85,6 @@ class Mixture(Completed):
         (8, 1025)
     """
 
-    HELPERS = ("fingerprint_of", "job_fingerprint_of", "plain_source")
-
     def __init__(
         self,
         sources: Mapping[str, tuple[Source, Weight]],
@@ -135,15 +132,6 @@ class Mixture(Completed):
         parts = [f"{name!r}: {weight / sum(first):.3g}" for name, weight in shares]
         length = "endless" if self.length is None else f"{self.length:,} draws"
         return f"Mixture({', '.join(parts)}): {length}"
-
-    def _repr_html_(self) -> str:
-        first = list(map(float, self._changes[0]))
-        shares = {
-            name: f"{weight / sum(first):.3g} of the draws, from {length:,} samples"
-            for name, weight, length in zip(self.names, first, self.lengths.tolist(), strict=True)
-        }
-        length = "endless" if self.length is None else self.length
-        return notebook_table("Mixture", shares | {"draws": length})
 
     def __len__(self) -> int:
         """The number of draws; raises TypeError if the mixture is endless."""
