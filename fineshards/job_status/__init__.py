@@ -1,1 +1,1 @@
-"""How far a job is, in words and as a live page."""
+"""How far a job is, in words and as a table."""

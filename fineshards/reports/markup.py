@@ -23,35 +23,22 @@ def asset(name: str) -> str:
     return files("fineshards").joinpath(name).read_text(encoding="utf-8")
 
 
-def page(template: str, script: str, style: str, connects: bool = False, **values: object) -> str:
+def page(template: str, script: str, style: str, **values: object) -> str:
     """A whole page, as text that ends with a line feed.
 
     Args:
         template: Fills the body of `page.html`.
         script: Its script, which runs when the page is there.
         style: Its style.
-        connects: Whether the script may ask the server that the page came from.
         values: What the template shows.
     """
     # Of this package, so not escaped; their hashes are those of these very bytes.
     frame = {"style": Markup(style), "script": Markup(script)}
-    policy = content_policy(script, style, connects)
-    return _environment().get_template(template).render(values, policy=policy, **frame)
-
-
-def content_policy(script: str, style: str, connects: bool = False) -> str:
-    """The Content-Security-Policy of a page, of which `page` says the parts."""
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"style-src {_source(style)}",
-            f"script-src {_source(script)}",
-            "connect-src 'self'" if connects else "connect-src 'none'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
+    policy = (
+        f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
+        "connect-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
     )
+    return _environment().get_template(template).render(values, policy=policy, **frame)
 
 
 @cache

@@ -135,7 +135,7 @@ def report_page(contents: Contents, verified: Verified | None = None) -> str:
     return page(
         "reports/report.html",
         script=asset("reports/page.js"),
-        style=asset("reports/style.css") + asset("reports/report.css"),
+        style=asset("reports/style.css"),
         contents=contents,
         verified=verified,
         sections=[(anchor, heading) for anchor, heading in headings.items() if heading],

@@ -14,13 +14,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from support.checkout import ROOT
 from support.faulty_proxy import Proxy
-from support.paused_build import BLOCKS, PausedBuild, paused_build
 
 from fineshards.cli.cli import main
 from fineshards.job_status.progress import watch
@@ -29,6 +31,21 @@ from fineshards.job_status.status import StatusReader, status
 from fineshards.shards.job.local_run import held_lock
 from fineshards.storage.open import open_storage
 from fineshards.wording import approximately
+
+# Of the input.
+BLOCKS = 8
+
+
+class PausedBuild:
+    """A build whose processes are stopped (SIGSTOP)."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.process = process
+        self.output = output
+
+    def resume(self) -> None:
+        """Lets it go on."""
+        os.killpg(self.process.pid, signal.SIGCONT)
 
 
 class Terminal:
@@ -90,10 +107,41 @@ def age(folder: Path, seconds: float) -> None:
         os.utime(path, times=(time.time() - seconds,) * 2)
 
 
+def is_in_the_middle(output: Path) -> bool:
+    """Whether a block is finished, and another one is being written."""
+    finished = output.glob("checkpoints/*/blocks/*.train.parquet")
+    return any(finished) and any(output.glob("checkpoints/unfinished/00000-*.train.parquet.*"))
+
+
 @pytest.fixture(scope="module")
-def paused(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> PausedBuild:
-    with paused_build(sample, tmp_path_factory.mktemp("paused")) as build:
+def paused(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PausedBuild]:
+    """A build of six copies of the sample, stopped in a block that is not its first."""
+    folder = tmp_path_factory.mktemp("paused")
+    output = folder / "out"
+    table = pa.concat_tables([pq.read_table(sample, columns=["text"])] * 6)
+    pq.write_table(table, folder / "in.parquet", row_group_size=900)
+    # One worker and the slow engine, so that there is a middle.
+    flags = ["--block_bytes=1", "--workers=1", "--tokenizer_engine=tiktoken"]
+    command = [sys.executable, "-m", "fineshards", "build", f"--input={folder / 'in.parquet'}"]
+    process = subprocess.Popen(
+        [*command, f"--output={output}", *flags],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    build = PausedBuild(process, output)
+    try:
+        while not is_in_the_middle(output):
+            assert process.poll() is None
+            build.resume()
+            time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGSTOP)
         yield build
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @pytest.fixture
