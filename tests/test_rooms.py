@@ -56,9 +56,32 @@ ALLOWED = {
 WITH_BEAM = {"benchmarks", "pipeline", "transforms"}
 # Imported only by the loader's adapter to each.
 TRAINERS = {"torch", "torchdata", "jax", "grain"}
-# They only go down; a feature may raise the lines by what it needs, with the reason in its commit.
+# Files of one folder.
 MOST_FILES = 25
-MOST_LINES = 62_333
+# Lines of each room, all its files included. They only fall: a feature that needs more names the
+# room, and another one in it goes.
+MOST_LINES = {
+    "chat": 1_034,
+    "cli": 1_982,
+    "curation": 8_367,
+    "encoders": 1_776,
+    "exports": 3_319,
+    "inspection": 2_448,
+    "job_status": 1_543,
+    "loader": 7_511,
+    "maintenance": 907,
+    "pipeline": 3_139,
+    "publishing": 1_506,
+    "reports": 1_764,
+    "root": 1_617,
+    "shards": 8_972,
+    "sources": 5_971,
+    "storage": 3_872,
+    "templates": 754,
+    "transforms": 1_376,
+    "verification": 2_059,
+    "worker": 2_416,
+}
 NOT_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
 
@@ -197,8 +220,14 @@ def test_no_folder_is_too_full_to_find_a_file_in() -> None:
     assert {str(folder): count for folder, count in folders.items() if count > MOST_FILES} == {}
 
 
-def test_the_product_grows_no_larger() -> None:
-    assert sum(path.read_text().count("\n") for path in product_files()) <= MOST_LINES
+def test_no_room_grows_larger() -> None:
+    lines = Counter[str]()
+    for path in product_files():
+        folder, *below = path.relative_to(ROOT).parts[:-1]
+        lines[below[0] if below else "root" if folder == "fineshards" else folder] += len(
+            path.read_text().splitlines()
+        )
+    assert {room: count for room, count in lines.items() if count > MOST_LINES[room]} == {}
 
 
 def test_the_package_has_all_its_folders() -> None:

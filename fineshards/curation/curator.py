@@ -8,8 +8,10 @@ rewrite is done again in each later stage, because texts are not stored.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.golden_documents import golden_sha256
+from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.recipe import NamedStep, load_steps
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Scorer, Step
 from fineshards.errors import FineshardsError, InputError
@@ -341,3 +343,51 @@ def _cut(step: KeyedSpans, batch: Batch, number: int, decisions: Decisions) -> O
         texts.append("" if left is None else left)
         reasons.append(reason if left is None else None)
     return Outcome(reasons, texts)
+
+
+GOLDEN_TEXTS = (
+    "",
+    " \n\t ",
+    "Hello, world! It's 2026-11-21, 12:34:56; mail me@example.org or 8.8.8.8.",
+    "the and of to that with be have: a short line of stop words\n" * 3,
+    'One sentence. Another one! A third? "A fourth." And a fifth one, that ends here.\n\n' * 4,
+    "- a bullet\n* another\n• a third ...\nan ellipsis…\n# a heading # with ## hashes\n",
+    "lorem ipsum dolor { sit } amet, javascript must be enabled. Terms of use, cookie policy[1].\n",
+    "Ünïcödé naïve café cafe\u0301 ﬁ ﷽ \ufeffbom \u00a0nbsp\u200bzw \u2028ls \u0085nel\r\n",
+    "中文分词测试。日本語のテキスト、한국어 문장, ไทย, हिन्दी में, עברית, العربية",
+    "👩‍👩‍👧‍👦 :-) :O(( 8) 🇩🇪 ❤️ don't can't U.S. e.g. 10km $5.00 3,000.50 ١٢٣",
+    " ".join(f"word{number % 7} is number {number}" for number in range(200)),
+    "âœ” schÃ¶n &amp; broken “quotes” <b>",
+    "a" * 2000 + " " * 50 + "\n" * 10 + "|" * 30 + "\n||\n",
+)
+
+
+def golden_sha256(steps: Iterable[Step]) -> str:
+    """SHA-256, as hex, of what each step makes of the golden documents.
+
+    Steps that read columns of the input are left out: golden documents have none.
+    """
+    digest = hashlib.sha256()
+    batch = Batch.of_texts(GOLDEN_TEXTS)
+    for step in _parts(steps):
+        if step.columns or not step.GOLDEN:
+            continue
+        if isinstance(step, Judge):
+            outcome = step.apply(batch)
+            made = [outcome.reasons and [*outcome.reasons], outcome.texts and [*outcome.texts]]
+            if outcome.scores is not None:
+                made.append(outcome.scores.to_pylist())
+            digest.update(json.dumps(made).encode())
+        elif isinstance(step, Keyed):
+            keys = step.keys(batch)
+            digest.update(keys.keys.astype("<u8").tobytes())
+            digest.update(keys.owners.astype("<i8").tobytes())
+            if keys.spans is not None:
+                digest.update(keys.spans.astype("<u4").tobytes())
+    return digest.hexdigest()
+
+
+def _parts(steps: Iterable[Step]) -> Iterator[Step]:
+    """The steps, with those of each language instead of what chooses between them."""
+    for step in steps:
+        yield from step.all_steps if isinstance(step, PerLanguage) else (step,)

@@ -17,9 +17,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fineshards.encoders.byte_level import ALPHABET, to_bytes
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.tokenizer_json import TokenizerJson
+
+
+def _alphabet() -> list[str]:
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)]
+    printable += range(ord("®"), ord("ÿ") + 1)
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+# The character for each byte.
+ALPHABET = tuple(_alphabet())
+_BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
+
+
+def to_bytes(token: str) -> bytes | None:
+    """Decodes a vocabulary token to its bytes; None if it contains other characters."""
+    try:
+        return bytes([_BYTES[character] for character in token])
+    except KeyError:
+        return None
+
 
 # Tokens joined to one text of a trial, and added tokens that are combined in pairs.
 _JOINED = 100

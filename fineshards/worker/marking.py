@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +39,20 @@ from fineshards.shards.tables.verdicts import FIRSTS, WANTED, KeyFile, Range, St
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type
-from fineshards.worker.machine_memory import machine_memory
 from fineshards.worker.work import Work
+
+# The limits of a container's control group, of version 2 and of version 1.
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def machine_memory() -> int:
+    """Bytes of memory of the machine, or of the container that this process is in."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for limit in _LIMITS:
+        with suppress(OSError, ValueError):  # there is none, or it is "max"
+            found.append(int(limit.read_text()))
+    return min(found)
+
 
 # The name of what `components` marks, which is not a range of keys.
 _OF_COMPONENTS = (0, 0)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.reference_files import pin
-from fineshards.curation.steps.url import Url
-from fineshards.curation.string_set import StringSet, lines_of
+from fineshards.curation.steps.url import StringSet, Url, lines_of
 from fineshards.errors import InputError, MissingLibraryError, UsageError
 
 

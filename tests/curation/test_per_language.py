@@ -20,8 +20,7 @@ from support.curated import write_recipe
 from fineshards.cli.cli import main
 from fineshards.curation import per_language
 from fineshards.curation.batch import Batch
-from fineshards.curation.curator import Curator, describe
-from fineshards.curation.golden_documents import golden_sha256
+from fineshards.curation.curator import Curator, describe, golden_sha256
 from fineshards.curation.recipe import Recipe, load_steps, make_step, parse_recipe
 from fineshards.curation.recipe_text import toml_of
 from fineshards.curation.step import Judge

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.storage.ranges import planned_ranges
-from fineshards.storage.ranges.planned_ranges import (
+from fineshards.storage.ranges import range_reader
+from fineshards.storage.ranges.range_reader import (
     LARGEST_HOLE,
     PIECE_BYTES,
     PlannedRanges,
+    RangeReader,
     pieces_of,
 )
-from fineshards.storage.ranges.range_reader import RangeReader
 
 MIB = 1 << 20
 # The distance of a start from the stop before it, and the size of a range.
@@ -57,8 +57,8 @@ def test_pieces_cover_what_is_wanted_and_no_large_hole(gaps: list[tuple[int, int
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned_ranges, "PIECE_BYTES", 100)
-    monkeypatch.setattr(planned_ranges, "LARGEST_HOLE", 10)
+    monkeypatch.setattr(range_reader, "PIECE_BYTES", 100)
+    monkeypatch.setattr(range_reader, "LARGEST_HOLE", 10)
 
 
 @pytest.mark.usefixtures("small_pieces")
