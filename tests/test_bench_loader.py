@@ -5,22 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.contestants import ROOT
-from benchmarks.made_up_dataset import make_dataset, uneven
-from benchmarks.mixing import compiled_loop
-from benchmarks.reading import shard_maps
-from benchmarks.reading_packed import copied, joined, packed_places
 from benchmarks.run import main
-from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.mixing.blending import greedy
-from fineshards.loader.packing import Packing
-from fineshards.loader.token_dataset import TokenDataset
-from fineshards.storage.open import open_storage
 
 HAS_COMPILER = shutil.which("g++") is not None
 
@@ -52,29 +41,3 @@ def test_the_loader_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert timing["items_per_second"] == pytest.approx(timing["items"] / timing["seconds"])
     printed = capsys.readouterr().out
     assert "compiled loop" in printed if HAS_COMPILER else "g++ is not installed" in printed
-
-
-@pytest.mark.parametrize("loop", [copied, joined])
-@pytest.mark.parametrize("dtype", ["uint32", "int64"])
-def test_rows_packed_by_hand_are_the_loaders(tmp_path: Path, loop: Any, dtype: str) -> None:
-    """Two windows, the last one with fewer rows."""
-    tokens = 800_000
-    make_dataset(open_storage(str(tmp_path)), tokens, 4_000_000, made=uneven(tokens, 655))
-    dataset = TokenDataset(tmp_path, sequence_length=2048)
-    maps = shard_maps(tmp_path)
-    by_hand = loop(maps, packed_places(dataset, 12, maps), dtype)
-    fields = ["inputs", "targets"]
-    with BatchLoader(dataset, 32, dtype=dtype, fields=fields, packing=Packing()) as loader:
-        for batch, (inputs, targets) in zip(loader, by_hand, strict=False):
-            assert inputs.dtype == batch["inputs"].dtype
-            assert np.array_equal(inputs, batch["inputs"])
-            assert np.array_equal(targets, batch["targets"])
-
-
-@pytest.mark.skipif(not HAS_COMPILER, reason="g++ is not installed")
-@pytest.mark.parametrize("weights", [[0.1, 0.5, 0.3, 0.1], [1 / 3, 2 / 3], [0.9, 1e-9, 0.1 - 1e-9]])
-def test_the_compiled_loop_equals_greedy(tmp_path: Path, weights: list[float]) -> None:
-    blend = compiled_loop(tmp_path)
-    assert blend is not None
-    for found, expected in zip(greedy(weights, 30_011), blend(weights, 30_011, 1), strict=True):
-        assert np.array_equal(found, expected)

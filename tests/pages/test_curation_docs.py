@@ -15,8 +15,6 @@ from support.build_here import build_here
 from support.checkout import ROOT, SAMPLE
 
 import fineshards
-from fineshards.cli.cli import main
-from fineshards.curation.recipe import STEPS
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.storage.open import open_storage
 
@@ -77,14 +75,3 @@ def test_samples_are_drawn_as_often_as_the_score_of_their_documents_says(
         assert [drawn[name, number] for number in range(len(dataset))] == [often] * len(dataset)
         found = pq.read_table(f"{name}/metadata/documents")["row"].unique().to_pylist()
         assert sorted(found) == [row for row, given in enumerate(scores) if given == score]
-
-
-def test_every_step_is_on_the_page() -> None:
-    for name in STEPS:
-        assert f"`{name}`" in PAGE or f'"{name}"' in PAGE
-
-
-def test_the_commands_of_the_page_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in set(re.findall(r"^    fineshards (\w+)", PAGE, re.MULTILINE)):
-        assert main(["help", name]) == 0
-    capsys.readouterr()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from fineshards.shards.tables.decisions import read_decisions
 from fineshards.storage.open import open_storage
 
 EXAMPLES = ROOT / "examples"
-PROGRAMS = {file.name for file in EXAMPLES.iterdir() if file.suffix in (".py", ".sh", ".ipynb")}
 
 
 def run(name: str, folder: Path, *arguments: str) -> str:
@@ -93,26 +91,6 @@ def test_the_notebook_has_the_outputs_of_a_run() -> None:
     make_notebook = runpy.run_path(str(ROOT / "docs/make_notebook.py"))
     run_again = make_notebook["executed"]()
     assert make_notebook["NOTEBOOK"].read_text() == run_again, "run make notebook"
-
-
-def test_the_commands_that_the_notebook_names_show_its_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Callable[..., Any]
-) -> None:
-    finished = ROOT / "tests/fixtures/version-2/finished"
-    (tmp_path / "explored").symlink_to(finished)
-    monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"`fineshards (.+?)`", (EXAMPLES / "explore.ipynb").read_text())
-    assert {command.split()[0] for command in commands} == {"inspect", "report"}
-    printed = ""
-    for command in commands:
-        done = in_process(*command.split())
-        assert done.returncode == 0, done.stderr
-        printed += done.stdout
-    page = (tmp_path / "explored-report.html").read_text()
-    for count in manifest_of(finished).totals().values():
-        if count:
-            assert f"{count:,}" in page
-    assert f"{manifest_of(finished).totals()['tokens']:,}" in printed
 
 
 @pytest.mark.curation
@@ -188,15 +166,3 @@ def test_a_recipe_for_languages_has_the_thresholds_of_their_files(tmp_path: Path
         assert list(quality.stop_words) == config["stopwords"]
         words = {"deu_Latn": "de", "nld_Latn": "nl"}[label]
         assert {repetition.language, fineweb.language, quality.language} == {words}
-
-
-def test_the_page_of_the_examples_names_each() -> None:
-    page = (EXAMPLES / "README.md").read_text()
-    assert set(re.findall(r"\]\((\w+\.(?:py|sh|ipynb))\)", page)) == PROGRAMS
-
-
-@pytest.mark.parametrize("name", sorted(PROGRAMS - {"explore.ipynb"}))
-def test_an_example_says_how_to_run_it(name: str) -> None:
-    head = (EXAMPLES / name).read_text()[:400]
-    assert f"examples/{name}" in head
-    assert "pip install" in head

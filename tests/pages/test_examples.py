@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.build_here import build_here
-from support.checkout import ROOT, docs_program
+from support.checkout import ROOT
 
 import fineshards
-from fineshards.curation.step_docs import step_names
 
 PACKAGES = {
     "fineshards": "fineshards",
@@ -24,9 +23,6 @@ MODULES = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if ">>> " in path.read_text()
 )
-
-# Steps that change or score documents, and drop none.
-REWRITES = {"ftfy", "pii", "score"}
 
 
 @pytest.fixture(scope="session")
@@ -64,15 +60,3 @@ def test_examples_run_as_written(
 def test_every_public_name_has_an_example() -> None:
     names = [name for name in fineshards.__all__ if name != "__version__"]
     assert [name for name in names if ">>> " not in (getattr(fineshards, name).__doc__ or "")] == []
-
-
-def test_the_reference_has_every_public_name() -> None:
-    headings = "".join(docs_program("make_api").pages().values()).splitlines()
-    names = [name for name in fineshards.__all__ if name != "__version__"]
-    assert [name for name in names if headings.count(f"### {name}") != 1] == []
-
-
-def test_the_table_of_reasons_has_every_step_that_drops() -> None:
-    made = docs_program("make_reasons")
-    found = {step: made.reasons(step) for step in step_names()}
-    assert {step for step, reasons in found.items() if not reasons} == REWRITES

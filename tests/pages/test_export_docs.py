@@ -12,7 +12,6 @@ from support.checkout import ROOT
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.exports.format_table import NAMES
 
 PAGE, TRAINERS = ((ROOT / f"docs/{name}.md").read_text() for name in ("formats", "trainers"))
 
@@ -21,11 +20,6 @@ def commands(page: str, name: str) -> list[list[str]]:
     joined = page.replace("\\\n", " ")
     lines = re.findall(rf"^    fineshards ({name} .+)$", joined, re.MULTILINE)
     return [shlex.split(line) for line in lines]
-
-
-def test_the_page_has_every_format() -> None:
-    table = PAGE.partition("| `--to` |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`([\w-]+)`", table)) >= set(NAMES)
 
 
 def test_the_commands_of_the_pages_run_as_written(

@@ -1,4 +1,4 @@
-"""What a forge reads: workflows, changelog, citation; and the list of targets that `make` prints.
+"""The workflows that a forge runs, the extras of the package, and the first change.
 
 The forms of these files are checked by `make lint`; here is what no schema knows.
 """
@@ -22,10 +22,6 @@ WORKFLOWS = sorted((ROOT / ".github/workflows").iterdir())
 MAKEFILE = (ROOT / "Makefile").read_text()
 RULES = re.findall(r"^([a-z][a-z-]*):(?!=)", MAKEFILE, re.MULTILINE)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-VERSION = PROJECT["version"]
-CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
-# Keep a Changelog 1.1.0: what a section may be called, in the order used here.
-KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
 
 
 def jobs() -> list[tuple[str, dict[str, Any]]]:
@@ -70,48 +66,6 @@ def test_a_workflow_may_only_read_and_runs_fixed_versions_of_actions(path: Path)
     assert actions
     for action in actions:
         assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+(\.\d+)*", action)
-
-
-def test_every_job_ends() -> None:
-    assert [name for name, job in jobs() if not job.get("timeout-minutes")] == []
-
-
-def headings() -> list[tuple[str, str]]:
-    """The changelog's versions, newest first, each with its date; Unreleased without one."""
-    found = [heading.partition(" - ") for heading in re.findall(r"^## (.+)", CHANGELOG, re.M)]
-    return [(version, date) for version, _, date in found]
-
-
-def test_the_changelog_is_one_that_is_kept() -> None:
-    first, *dated = headings()
-    assert first == ("Unreleased", "")
-    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version, _ in dated)
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for _, date in dated)
-    numbers = [tuple(map(int, version.split("."))) for version, _ in dated]
-    assert numbers == sorted(set(numbers), reverse=True)
-    for section in re.split(r"^## .+", CHANGELOG, flags=re.M)[1:]:
-        kinds = re.findall(r"^### (.+)", section, re.M)
-        assert kinds == [kind for kind in KINDS if kind in kinds]
-
-
-def test_the_version_is_that_of_the_last_release_or_a_later_one() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    _, (version, date), *_ = headings()
-    assert (citation["version"], str(citation["date-released"])) == (version, date)
-    later, _, dev = VERSION.partition(".dev")
-    if later != version:
-        assert tuple(map(int, later.split("."))) > tuple(map(int, version.split(".")))
-        assert dev.isdigit()
-
-
-def test_make_lists_every_target_in_groups() -> None:
-    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
-    listed = re.findall(r"^  ([a-z-]+) +\S", done.stdout, re.MULTILINE)
-    assert listed == RULES
-    assert max(map(len, done.stdout.splitlines())) <= 100
-    groups = re.findall(r"^(\w.*):\n  ", done.stdout, re.MULTILINE)
-    assert groups[0] == "First steps"
-    assert groups[-1] == "Release"
 
 
 def test_the_page_on_installing_lists_every_extra() -> None:

@@ -44,21 +44,6 @@ def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading(page: Path) -> No
             assert anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_lines_of_running_text_have_at_most_100_columns(page: Path) -> None:
-    text = re.sub(r"^ *(```|~~~).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    shown = [re.sub(r"\]\([^)]*\)", "]", line) for line in text.splitlines()]
-    assert [
-        line for line in shown if len(line) > 100 and not line.startswith(("    ", "|", "!["))
-    ] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_block_of_code_is_one_on_the_site_too(page: Path) -> None:
-    """mkdocs takes what follows a language for text, and the rest of the section for code."""
-    assert re.findall(r"^(?:```|~~~)\w+ .*$", page.read_text(), re.MULTILINE) == []
-
-
 def test_every_page_is_in_the_navigation() -> None:
     named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} <= named
@@ -122,42 +107,3 @@ def test_the_start_runs_and_prints_what_it_shows(
     )
     assert len(expected) >= 9
     assert [line for line in shown.splitlines() if line not in printed] == []
-
-
-def test_a_page_of_the_site_has_the_links_of_the_site(tmp_path: Path) -> None:
-    gather_pages = docs_program("gather_pages")
-    rewrite = gather_pages.with_links_of_the_site
-    assert rewrite("README.md", "[a](docs/loader.md#resume)") == "[a](loader.md#resume)"
-    assert (
-        rewrite("docs/loader.md", "[a](../README.md) [b](input.md)")
-        == "[a](index.md) [b](input.md)"
-    )
-    script = "examples/train_ddp.py"
-    assert rewrite("docs/loader.md", f"[a](../{script})") == f"[a]({script}.md)"
-    assert (
-        rewrite("docs/loader.md", "[a](https://a.example) x[1](2)")
-        == "[a](https://a.example) x[1](2)"
-    )
-    gather_pages.gather(tmp_path / "pages")
-    assert (ROOT / script).read_text() in (tmp_path / f"pages/{script}.md").read_text()
-
-
-def test_the_check_of_the_site_finds_lost_links_and_requests(tmp_path: Path) -> None:
-    problems = docs_program("check_site").problems
-    for empty in (tmp_path, tmp_path / "missing"):
-        assert list(problems(empty)) == [f"{empty} has no pages"]
-    (tmp_path / "b.html").write_text("<h1 id=here>b</h1>")
-    (tmp_path / "a.html").write_text(
-        "<a href=b.html#here></a><a href=b.html></a><a href=https://a.example></a><a href=#top></a>"
-        "<a href=c.html></a><a href=b.html#there></a><img src=https://a.example/a.png>"
-        f"<pre><b>{'x' * 60}</b>\n{'y' * 100}\n<b>{'z' * 60}</b>{'z' * 41}</pre>{'-' * 101}"
-    )
-    (tmp_path / "a.css").write_text("@font-face { src: url(//a.example/a.woff2) }")
-    assert list(problems(tmp_path)) == [
-        "a.html loads https://a.example/a.png",
-        f"a.html has code of more than 100 columns: {'z' * 101}",
-        "a.html links to #top, but that page has no such place",
-        "a.html links to c.html, which is not there",
-        "a.html links to b.html#there, but that page has no such place",
-        "a.css loads //a.example/a.woff2",
-    ]
