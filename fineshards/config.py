@@ -15,7 +15,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, quoted
 from fineshards.flag_values import allowance, local_path, place_of, simplest, utf8
-from fineshards.import_flags import settled_import
 from fineshards.number_parser import byte_count, count
 from fineshards.text_template import template_parts
 
@@ -32,14 +31,13 @@ _SPLIT_KEYS = ("text", "id", "host", "row")
 _SECRET = re.compile(r"projects/[^/\s]+/secrets/[-\w]+/versions/(latest|[0-9]+)", re.ASCII)
 
 # Flags that take files, one or more.
-PATTERNS = ("input", "test_input", "verify_text")
+PATTERNS = ("input", "test_input")
 
 _INPUT = "input (--input or --dataset)"
 _OUTPUT = "output"
 _TOKENIZER = "tokenizer"
 _WORK = "work"
 _CURATION = "curation"
-_IMPORT = "tokens in place of text"
 
 
 def _flag(
@@ -64,6 +62,8 @@ class BuildConfig:
             README, LICENSE and *.md. May be repeated. Files are read in the order given, and each
             pattern's matches are sorted. Formats: .parquet, .arrow, .feather; .jsonl, .csv, .tsv
             and .txt, plain or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz.
+        test_input: Files like those of --input whose documents are the test split; those of
+            --input are train then.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
         dataset_config: The dataset's configuration, such as sample-350BT.
@@ -96,16 +96,6 @@ class BuildConfig:
         decontaminate: Files of evaluations, such as evals/*.jsonl. Documents that contain their
             questions are dropped, after the recipe.
         keep_keys: Keep the keys of duplicates with the dataset, so that it can grow.
-        import_from: Take tokens that exist already, from files of this layout. It is --from of
-            fineshards import.
-        eot_side: Whether each document in the files begins or ends with its EOT. Default: begin
-            for llmc and nemo, which must; no default for others.
-        source_dtype: Type of the tokens in files that do not say it: olmo, and raw, where uint16
-            is the default.
-        test_input: Files like those of --input whose documents are the test split; those of
-            --input are train then.
-        verify_text: Files with the texts of all documents, in their order. Before the job begins,
-            one core tokenizes each and compares the tokens.
         output: Folder for the dataset: local, gs://bucket/folder or s3://bucket/folder.
         s3_endpoint: The URL of the store that s3:// means, such as https://minio.example:9000.
             Default: AWS_ENDPOINT_URL, or Amazon S3.
@@ -170,6 +160,9 @@ class BuildConfig:
     """
 
     input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag((), _INPUT, "FILE")
+    test_input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag(
+        (), _INPUT, "FILE", decides=True
+    )
     dataset: str | None = _flag(None, _INPUT, "NAME")
     dataset_config: str | None = _flag(None, _INPUT, "NAME")
     dataset_split: str = _flag("train", _INPUT, "NAME")
@@ -188,29 +181,6 @@ class BuildConfig:
     dedup: Literal["exact", "minhash"] | None = _flag(None, _CURATION, decides=True)
     decontaminate: str | None = _flag(None, _CURATION, "FILE", decides=True)
     keep_keys: bool = _flag(False, _CURATION, decides=True)
-    import_from: (
-        Literal[
-            "megatron",
-            "datatrove",
-            "olmo",
-            "raw",
-            "llmc",
-            "nemo",
-            "mds",
-            "litdata",
-            "parquet",
-            "hf-arrow",
-        ]
-        | None
-    ) = _flag(None, _IMPORT, decides=True)
-    eot_side: Literal["begin", "end"] | None = _flag(None, _IMPORT, decides=True)
-    source_dtype: Literal["uint16", "uint32"] | None = _flag(None, _IMPORT, decides=True)
-    test_input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag(
-        (), _IMPORT, "FILE"
-    )
-    verify_text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag(
-        (), _IMPORT, "FILE"
-    )
     output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
     s3_endpoint: str | None = _flag(None, _OUTPUT, "URL")
     tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
@@ -263,7 +233,12 @@ class BuildConfig:
             )
         if self.test_fraction is not None and self.test_shards is not None:
             raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
-        self._check_import()
+        for name in ("dataset", "test_fraction", "test_shards", "split_key"):
+            if self.test_patterns and getattr(self, name) is not None:
+                raise UsageError(
+                    f"--{name} and --test_input exclude each other: the files of --test_input are "
+                    "the test split, and those of --input are train. Give one."
+                )
         if self.text_template is not None:
             self._check_template(self.text_template)
         self._check_chat()
@@ -289,11 +264,6 @@ class BuildConfig:
             self._settle("test_fraction", simplest("test_fraction", self.test_fraction))
 
     @property
-    def token_layout(self) -> str | None:
-        """The layout of an import's files as records name it: they call nemo nanogpt."""
-        return "nanogpt" if self.import_from == "nemo" else self.import_from
-
-    @property
     def patterns(self) -> tuple[str, ...]:
         """The input patterns, as a tuple however they were given."""
         assert isinstance(self.input, tuple)
@@ -301,15 +271,9 @@ class BuildConfig:
 
     @property
     def test_patterns(self) -> tuple[str, ...]:
-        """The patterns of the test split of an import, as a tuple however they were given."""
+        """The patterns of the test split, as a tuple however they were given."""
         assert isinstance(self.test_input, tuple)
         return self.test_input
-
-    @property
-    def text_patterns(self) -> tuple[str, ...]:
-        """The patterns of the texts to verify an import with, as a tuple."""
-        assert isinstance(self.verify_text, tuple)
-        return self.verify_text
 
     @property
     def test_share(self) -> str | None:
@@ -385,13 +349,6 @@ class BuildConfig:
     def roles(self) -> tuple[str, ...]:
         """The roles whose messages are learned, sorted."""
         return tuple(sorted({role.strip() for role in self.learn.split(",")}))
-
-    def _check_import(self) -> None:
-        """What says how tokens are read is complete, and nothing needs text."""
-        values = {flag.name: getattr(self, flag.name) for flag in flags()}
-        given = {flag.name for flag in flags() if values[flag.name] != flag.default}
-        for name, value in settled_import(values, given).items():
-            self._settle(name, value)
 
     def _check_places(self) -> None:
         """Input and output are given, and go together."""

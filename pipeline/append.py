@@ -49,8 +49,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     manifest = finished_dataset(storage)
     before = manifest.job
     _refuse_lost_keys(storage, before)
-    imported = before.settings.columns.imported
-    files, origin, _ = find_input(config, None if imported is None else imported.kind)
+    files, origin, _ = find_input(config)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
     files = settle_input(files, before.settings.columns, config)

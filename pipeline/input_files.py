@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
-from fineshards.pipeline.imports import FoundInput, continued, find_tokens
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.finding import find_files
+from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.limit import first_documents
 from fineshards.sources.places.hub_token import provide_token
@@ -28,22 +27,31 @@ _WITHOUT_COLUMNS = ("text", "warc", "wet")
 _log = logging.getLogger("fineshards")
 
 
-def find_input(config: BuildConfig, kind: str | None = None) -> FoundInput:
-    """Returns the ordered files.
+class FoundInput(NamedTuple):
+    """The files of an input in order, and how the user named them, for the manifest.
 
-    kind: the layout of token files, for an import. Raises UsageError or InputError if there are
-    none.
+    test_files: how many of them, the first ones, are the test split by --test_input.
     """
+
+    files: list[SourceFile]
+    origin: tuple[tuple[str, str], ...]
+    test_files: int = 0
+
+
+def find_input(config: BuildConfig) -> FoundInput:
+    """Returns the ordered files; raises UsageError or InputError if there are none."""
     if config.s3_endpoint and own_process.is_alone():
         # For input too, here and in the processes that this one starts.
         os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
     provide_token(config.hf_token_secret)
-    if kind is not None:
-        return find_tokens(config, kind)
     if config.dataset is None:
-        apart = any(imports_libraries(pattern) for pattern in config.patterns)
-        files = call_apart(find_files, config.patterns) if apart else find_files(config.patterns)
-        return FoundInput(files, (("input", " ".join(config.patterns)),))
+        named = (config.test_patterns, config.patterns)
+        apart = any(imports_libraries(pattern) for patterns in named for pattern in patterns)
+        files, test_files = call_apart(find_splits, *named) if apart else find_splits(*named)
+        origin = {"input": " ".join(config.patterns)}
+        if config.test_patterns:
+            origin["test_input"] = " ".join(config.test_patterns)
+        return FoundInput(files, tuple(origin.items()), test_files)
     resolved = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)
@@ -57,11 +65,9 @@ def find_input(config: BuildConfig, kind: str | None = None) -> FoundInput:
 
 
 def settle_input(
-    files: Sequence[SourceFile], columns: Columns, config: BuildConfig, test_files: int = 0
+    files: Sequence[SourceFile], columns: Columns, config: BuildConfig
 ) -> list[SourceFile]:
-    """The files with how they are read: what extracts their text, what token files go on in, and
-    where a limit ends them.
-    """
+    """The files with how they are read: what extracts their text, and where a limit ends them."""
     found = with_extraction(files, config.extract)
     plain = next((file for file in files if file.format in _WITHOUT_COLUMNS), None)
     if columns.conversations and plain is not None:
@@ -69,8 +75,6 @@ def settle_input(
             f"{plain.path} holds no conversations: files of {plain.format} have no columns of "
             "messages. Leave it out, or leave out --chat_template."
         )
-    if columns.imported is not None:
-        found = continued(files, test_files, columns)
     if config.limit is None:
         return found
     return call_apart(first_documents, found, columns, config.limit)

@@ -15,10 +15,6 @@ from fineshards.chat.chat_template import BESIDE
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
-from fineshards.pipeline.imports import (
-    describe_import,
-    rule_of_test_files,
-)
 from fineshards.pipeline.input_files import find_input, settle_input
 from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
@@ -30,10 +26,16 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Chat, Columns, FillInMiddle, Settings, Tokenizer
-from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
+from fineshards.shards.layout import (
+    FILES,
+    FRACTION,
+    HASH_VERSION,
+    KEY_VERSION,
+    Shuffle,
+    SplitRule,
+)
 from fineshards.shards.split_hash import split_column
 from fineshards.shards.tables.measures import OPTIONAL_COLUMNS
-from fineshards.sources.formats.token_lists import COLUMN
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
 from fineshards.worker.fresh_interpreter import call_apart
@@ -71,8 +73,6 @@ def prepare(config: BuildConfig) -> Launch:
         which = f"{len(job.files):,} files have" if job.files[1:] else f"{job.files[0].path} has"
         raise InputError(f"the input has no documents: {which} no bytes. Check --input.")
     refuse_foreign_files(storage)
-    if config.verify_text:
-        _verify_texts(config, job, stored[0])
     found = job.files
     job, replaces = take_folder(storage, job, stored, config.overwrite)
     manifest = Manifest.load(storage)
@@ -93,12 +93,6 @@ def touched_files(job: Job, found: Sequence[SourceFile]) -> tuple[SourceFile, ..
     """Those files, as they are now, whose path or identity is not that of the job's record."""
     known = {file.path: file.version for file in job.files}
     return tuple(file for file in found if known.get(file.path) != file.version)
-
-
-def _verify_texts(config: BuildConfig, job: Job, vocabulary: bytes) -> None:
-    from fineshards.verification.verify_text import verify_texts
-
-    call_apart(verify_texts, job, vocabulary, config.text_patterns)
 
 
 def refuse_leaks(manifest: Manifest, root: str) -> None:
@@ -124,7 +118,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
 
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
-    files, origin, test_files = find_input(config, config.token_layout)
+    files, origin, test_files = find_input(config)
     others, recipe = _curation(config)
     place = _tokenizer_place(os.fspath(config.tokenizer), config.chat_template is not None)
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
@@ -133,16 +127,15 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
         columns_of(config),
         others=others,
         optional=OPTIONAL_COLUMNS if statistics else (),
-        imported=describe_import(config, tokenizer),
         scores=() if recipe is None else tuple(recipe.scores),
     )
-    files = settle_input(files, columns, config, test_files)
+    files = settle_input(files, columns, config)
     chat, template = _chat(config, place, tokenizer, vocabulary)
     settings = Settings(
         columns=columns,
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
-        split=rule_of_test_files(test_files) if test_files else _split_rule(config),
+        split=_split_rule(config, test_files),
         block_bytes=config.block_bytes or default_block_bytes(files, recipe is not None),
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
@@ -186,8 +179,9 @@ def _fill_in_middle(config: BuildConfig, tokenizer: Tokenizer) -> FillInMiddle |
 def columns_of(config: BuildConfig) -> Columns:
     """Returns the columns to read."""
     key = config.key_of_split
+    is_default = config.text_column == "text" and config.chat_template is not None
     return Columns(
-        text=_text_column(config),
+        text="messages" if is_default else config.text_column,
         id=config.id_column or "id",
         id_required=bool(config.id_column) or key == "id",
         split=split_column(key),
@@ -196,14 +190,10 @@ def columns_of(config: BuildConfig) -> Columns:
     )
 
 
-def _text_column(config: BuildConfig) -> str:
-    if config.import_from is not None:
-        return COLUMN
-    is_default = config.text_column == "text" and config.chat_template is not None
-    return "messages" if is_default else config.text_column
-
-
-def _split_rule(config: BuildConfig) -> SplitRule:
+def _split_rule(config: BuildConfig, test_files: int) -> SplitRule:
+    if test_files:
+        # Of the two numbers that stand for hashes, 0 and the largest, a half chooses the first.
+        return SplitRule("1/2", None, f"{FILES}:{test_files}", HASH_VERSION)
     key, share = config.key_of_split, config.test_share
     if share is not None and not FRACTION.fullmatch(share):
         raise UsageError(

@@ -59,12 +59,9 @@ class _Grows:
 
     @classmethod
     def of(cls, config: BuildConfig) -> _Grows:
-        """The dataset; raises OutputError if it is not finished, UsageError if it has no texts."""
+        """The dataset; raises OutputError if it is not finished."""
         storage = open_storage(config.folder, config.s3_endpoint)
-        manifest = finished_dataset(storage)
-        if manifest.settings.columns.imported is not None:
-            raise UsageError("an import tokenizes nothing, so there is nothing to estimate.")
-        return cls(storage, manifest)
+        return cls(storage, finished_dataset(storage))
 
     def describe(self, config: BuildConfig, block_bytes: int) -> tuple[Job, tuple[bytes, ...]]:
         """As `describe_job`, with the dataset's settings, and without its recipe."""
@@ -117,8 +114,6 @@ def estimate(config: BuildConfig, workers: int | None, size: int | None = None) 
     workers: on Dataflow; None for a sensible number. size: bytes of text to probe. Raises
     FineshardsError for an input or a tokenizer that `build` refuses too.
     """
-    if config.import_from is not None:
-        raise UsageError("an import tokenizes nothing, so there is nothing to estimate.")
     with scratch_folder() as folder:
         probed = size or min(_CORE_BYTES * usable_cores(), _MOST_BYTES)
         return call_in_fresh_interpreter(_measure, config, workers, probed, folder)

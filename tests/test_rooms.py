@@ -26,7 +26,7 @@ ROOMS = [
     *("job_status", "reports", "maintenance", "verification", "inspection", "worker"),
     *("exports", "loader", "curation", "chat", "encoders", "sources", "publishing", "wording"),
     *("shards", "storage", "config"),
-    *("flag_values", "parser", "number_parser", "import_flags", "text_template", "extras", "cores"),
+    *("flag_values", "parser", "number_parser", "text_template", "extras", "cores"),
     *("parent", "credentials"),
     *("errors", "printable", "suggestions"),
 ]
@@ -45,12 +45,11 @@ ALLOWED = {
     "shards": {"storage", "text_template", "errors"},
     "storage": {"credentials", "errors", "extras"},
     "config": {
-        *("credentials", "errors", "flag_values", "import_flags", "number_parser"),
+        *("credentials", "errors", "flag_values", "number_parser"),
         "text_template",
     },
     "flag_values": {"credentials", "errors"},
     "credentials": {"errors"},
-    "import_flags": {"errors"},
     "extras": {"errors"},
 }
 WITH_BEAM = {"benchmarks", "pipeline", "transforms"}

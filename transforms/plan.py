@@ -83,8 +83,7 @@ def _report(summaries: list[BlockSummary]) -> FileReport:
 
 def check_counts(reports: list[FileReport], work: Work) -> None:
     """Raises InputError for source files whose counts the job does not accept."""
-    of_tokens = work.settings.columns.imported is not None
-    check_reports(reports, work.max_bad_rows, not work.earlier, of_tokens)
+    check_reports(reports, work.max_bad_rows, not work.earlier)
     if work.settings.chat is not None and not work.allow_constant_mask:
         check_masks(reports, work.checkpoints.job().files)
 

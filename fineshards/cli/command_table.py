@@ -6,7 +6,7 @@ help pages and mistakes are quick.
 
 from __future__ import annotations
 
-from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE, IMPORT
+from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE
 from fineshards.cli.explain_command import EXPLAIN
 from fineshards.cli.export_command import EXPORT
 from fineshards.cli.find_command import FIND
@@ -22,7 +22,6 @@ from fineshards.cli.verify_command import VERIFY
 
 COMMANDS = (
     BUILD,
-    IMPORT,
     APPEND,
     STATUS,
     VERIFY,

@@ -1,4 +1,4 @@
-"""The commands that build: `build`, `import`, `append`, and `estimate` beforehand."""
+"""The commands that build: `build`, `append`, and `estimate` beforehand."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from fineshards.cli.options import (
     add_append_flags,
     add_build_flags,
     add_estimate_flags,
-    add_import_flags,
     config_of,
     estimate_config,
-    import_config,
 )
 from fineshards.config import BuildConfig
 from fineshards.parser import Parser
@@ -22,10 +20,6 @@ from fineshards.parser import Parser
 
 def _build(args: Namespace) -> Answer:
     return _built(config_of(args))
-
-
-def _import(args: Namespace) -> Answer:
-    return _built(import_config(args))
 
 
 def _add_append_flags(parser: Parser) -> None:
@@ -73,24 +67,6 @@ BUILD = Command(
     ),
     add_build_flags,
     _build,
-    for_beam=True,
-)
-
-
-IMPORT = Command(
-    "import",
-    "build a dataset of tokens that exist already",
-    "--from FORMAT --input FILE... --tokenizer NAME --output FOLDER [flags]",
-    "Makes a dataset of the token files of other trainers, without tokenizing again.\n"
-    "Every id and every end-of-text token is checked. The same command resumes.",
-    (
-        "fineshards import --from megatron --input x.bin --tokenizer gpt2 --eot_side end "
-        "--output out",
-        "fineshards import --from llmc --input train.bin --test_input val.bin "
-        "--tokenizer gpt2 --output out",
-    ),
-    add_import_flags,
-    _import,
     for_beam=True,
 )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 from fineshards.cli.command import add_flag
@@ -20,27 +19,14 @@ from fineshards.config import (
     kinds,
 )
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.import_flags import NEED_TEXT, needs_text
 from fineshards.number_parser import byte_count, count, count_or_share
 from fineshards.parser import Parser, boolean, one_of
 from fineshards.pipeline.recipe_flags import with_recipe
 
 # Of a Dataflow job, for `estimate`.
 _MOST_WORKERS = 4000
-# What `build` must be given, beside an input.
-_REQUIRED = ("output",)
 # In a text on the command line, where a shell has none.
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
-# Help texts of flags that take something else in `import` than in `build`.
-_OF_IMPORT = {
-    "input": "Files of tokens, one or more: 'data/*.bin', or a folder, or the part of a name that "
-    "a file shares with its index. May be repeated.",
-    "tokenizer": "The tokenizer that the files were made with: a tiktoken encoding, or a "
-    "tokenizer.json, as build takes it.",
-    "import_from": "The layout of the files.",
-    "split_key": "What is hashed: text, which means the document's tokens, or row. Default: text, "
-    "so exact duplicates are in the same split.",
-}
 
 
 def add_build_flags(parser: Parser) -> None:
@@ -50,28 +36,8 @@ def add_build_flags(parser: Parser) -> None:
 
 def add_append_flags(parser: Parser) -> None:
     """Adds the flags of `append`: those of `build` that the dataset has not decided."""
-    own = ("output", "append", "share", "test_input", "verify_text", *deciding_flags())
+    own = ("output", "append", "share", *deciding_flags())
     _add_flags(parser, [flag.name for flag in flags() if flag.name not in own])
-
-
-def add_import_flags(parser: Parser) -> None:
-    """Adds the flags of `import`: those of `build` that take tokens as they are."""
-    own = ("append", "fail_on_repeats", *NEED_TEXT)
-    _add_flags(
-        parser,
-        [flag.name for flag in flags() if flag.name not in own],
-        (*_REQUIRED, "import_from", "tokenizer"),
-        _OF_IMPORT,
-    )
-
-
-def import_config(args: argparse.Namespace) -> BuildConfig:
-    """The configuration of the parsed flags of `import`; raises UsageError for those of text."""
-    for argument in args.beam_args:
-        name = argument.partition("=")[0].removeprefix("--")
-        if name in NEED_TEXT:
-            raise UsageError(needs_text(name))
-    return config_of(args)
 
 
 def add_estimate_flags(parser: Parser) -> None:
@@ -102,20 +68,13 @@ def input_and_steps(args: argparse.Namespace, recipe: str | None) -> BuildConfig
     return BuildConfig(**with_recipe(_given(args) | {"recipe": recipe}) | {"output": "out"})
 
 
-def _add_flags(
-    parser: Parser,
-    names: Container[str],
-    required: Container[str] = _REQUIRED,
-    other_texts: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def _add_flags(parser: Parser, names: Container[str]) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
-    texts = {**_help_texts(), **other_texts}
+    texts = _help_texts()
     for flag in flags():
         if flag.name not in names:
             continue
         title, metavar = flag.metadata["group"], flag.metadata["metavar"]
-        if other_texts:
-            title = title.partition(" (")[0]  # which says what `build` may be given instead
         # Without defaults, which are those of BuildConfig: a recipe may have other ones.
         options: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": metavar}
         if flag.name in PATTERNS:
@@ -134,12 +93,9 @@ def _add_flags(
             options |= {"type": byte_count if flag.name.endswith("_bytes") else count}
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        # `from` is no name in Python.
-        spelled = "from" if "import_from" in required and flag.name == "import_from" else flag.name
         groups[title].add_argument(
-            f"--{spelled}",
-            dest=flag.name,
-            required=flag.name in required,
+            f"--{flag.name}",
+            required=flag.name == "output",
             help=texts.get(flag.name),
             **options,
         )

@@ -114,8 +114,6 @@ def _columns(options: ExportOptions, kind: Format, dataset: Settings) -> tuple[s
     names = tuple(filter(None, (options.columns or "").split(",")))
     if names and not kind.own_columns:
         raise UsageError(f"--columns: --to {options.to} has tokens only. Use --to text.")
-    if names and dataset.columns.imported and not kind.offered_columns:
-        raise UsageError("--columns: imported files have tokens only. Leave it out.")
     for name in names:
         if kind.offered_columns and name not in kind.offered_columns:
             raise UsageError(

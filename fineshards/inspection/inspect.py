@@ -42,9 +42,8 @@ class Summary:
     was not counted. ids: one more than the tokenizer's largest id.
     eot: the id before each document. nulls: rows without text. rejected: rows that could not be
     read. origin: how the input was named. shuffle_seed: None in the order of the sources.
-    fingerprint: of the job. content_fingerprint: equal for equal shards. imported: the layout of
-    the token files that it was made of; None if it was made of text. unextracted: pages whose text
-    cannot be extracted, by reason. learned: tokens that are learned; None unless documents are
+    fingerprint: of the job. content_fingerprint: equal for equal shards. unextracted: pages whose
+    text cannot be extracted, by reason. learned: tokens that are learned; None unless documents are
     conversations.
     """
 
@@ -69,7 +68,6 @@ class Summary:
     fingerprint: str
     content_fingerprint: str
     generations: list[GenerationSummary]
-    imported: str | None = None
     unextracted: dict[str, int] = field(default_factory=dict)
     learned: int | None = None
 
@@ -107,7 +105,7 @@ class ShownDocument:
 def summarize(dataset: Dataset) -> Summary:
     """A dataset in a few numbers."""
     manifest = dataset.manifest
-    shuffle, imported = manifest.settings.shuffle, manifest.settings.columns.imported
+    shuffle = manifest.settings.shuffle
     layout, totals, tokenizer = manifest.layout, manifest.totals(), manifest.settings.tokenizer
     return Summary(
         folder=dataset.storage.root,
@@ -131,7 +129,6 @@ def summarize(dataset: Dataset) -> Summary:
         fingerprint=manifest.fingerprint,
         content_fingerprint=manifest.content_fingerprint,
         generations=_generations(manifest),
-        imported=None if imported is None else imported.kind,
         unextracted={each.reason: each.rows for each in manifest.counts().unextracted},
         learned=manifest.learned,
     )
@@ -174,9 +171,7 @@ def describe_summary(summary: Summary) -> list[str]:
         f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
         f"{summary.rejected:,} rejected)",
         *([f"  no text    {_pages(summary.unextracted)}"] if summary.unextracted else []),
-        f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}"
-        if summary.imported is None
-        else f"  imported   from {counted(summary.files, 'file')} of {summary.imported}",
+        f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}",
         *(
             f"  {name:<10} {shortened(value)}"
             for name, value in summary.origin.items()

@@ -84,15 +84,10 @@ def steps(manifest: Manifest) -> list[str]:
             f"Step {number + 1} of the recipe: {step.use}. Documents that it dropped: "
             f"{documents:,}."
         )
-    imported = settings.columns.imported
     tokenizer = settings.tokenizer
-    if imported is not None:
-        done.append(f"The tokens were taken from files of the layout {imported.kind}.")
-    else:
-        done.append(
-            f"Each text was encoded with {tokenizer.name}; special tokens in a text are ordinary "
-            "text."
-        )
+    done.append(
+        f"Each text was encoded with {tokenizer.name}; special tokens in a text are ordinary text."
+    )
     done.append(f"Each document begins with the end-of-text token, {tokenizer.eot}.")
     shuffle = settings.shuffle
     done.append(

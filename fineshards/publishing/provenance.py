@@ -31,7 +31,7 @@ def to_bytes(manifest: Manifest, found: Sums, no_paths: bool) -> bytes:
     tokenizer = manifest.settings.tokenizer
     origin = dict(manifest.origin)
     settings = settings_to_json(manifest.settings, manifest.version)
-    files = [each for file in manifest.files for each in (file, *file.companions)]
+    files = list(manifest.files)
     folders = Folders()
     if no_paths:
         files = [replace(file, path=folders.in_text(file.path)) for file in files]
@@ -54,7 +54,6 @@ def to_bytes(manifest: Manifest, found: Sums, no_paths: bool) -> bytes:
                 },
                 "resolvedDependencies": [
                     *_hub_datasets(manifest),
-                    # Each followed by the files that it cannot be read without.
                     *map(_source, files),
                     {
                         "name": tokenizer.name,

@@ -20,7 +20,7 @@ MASKS_FOLDER = "metadata/masks"
 
 # The stream of a job whose documents are not divided: its first windows are the test split.
 ONE_STREAM = "all"
-# Begins the split key of an import whose first files are the test split.
+# Begins the split key of a dataset whose first files are the test split.
 FILES = "files"
 
 # Version of the hash of documents' split keys (`split_hash.py`), which is part of the fingerprint.

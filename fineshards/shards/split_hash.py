@@ -14,7 +14,7 @@ The key is the UTF-8 bytes of one of these:
     row             FILE:ROW in decimal: the file's position in the input and the row's in the file,
                     both from 0, such as 3:1017
     column:NAME     the value of that column as text
-    files:N         of an import: nothing is hashed; the documents of the first N files are test
+    files:N         nothing is hashed: the documents of the first N files are test
 
 A document without a key (null id, null value, a URL without a host) takes its `row` key.
 """

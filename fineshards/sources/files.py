@@ -108,12 +108,7 @@ def _check_name(path: str) -> None:
 
 
 def check_unchanged(file: SourceFile) -> None:
-    """Raises InputError if the file has changed since launch.
-
-    A file is as old as those that it cannot be read without.
-    """
-    for companion in file.companions:
-        check_unchanged(companion)
+    """Raises InputError if the file has changed since launch."""
     if is_url(file.path):
         place_of(file.path).check(file)
     else:

@@ -33,18 +33,26 @@ _HUB_DESCRIPTIONS = {"config.json", "dataset_dict.json", "dataset_info.json", "d
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
-    """Returns the files, numbered, in the order of the patterns and sorted by name within each.
+    """The files of `find_splits` where no pattern is of test files."""
+    return find_splits((), patterns)[0]
 
-    Raises UsageError for a pattern without a match, a file matched twice or a name of unknown
-    format, and InputError for a file, folder or bucket that cannot be inspected.
+
+def find_splits(test: Sequence[str], train: Sequence[str]) -> tuple[list[SourceFile], int]:
+    """Returns the files of the patterns, those of test first, and how many are of test.
+
+    They are numbered, in the order of the patterns and sorted by name within each. Raises
+    UsageError for a pattern without a match, a file matched twice or a name of unknown format, and
+    InputError for a file, folder or bucket that cannot be inspected.
     """
     seen: dict[str, str] = {}
     files: list[SourceFile] = []
-    for pattern in patterns:
+    test_files = 0
+    for number, pattern in enumerate((*test, *train)):
+        named = f"{'--test_input' if number < len(test) else '--input'} {pattern}"
         matches = _find_stored(pattern) if is_url(pattern) else _find_local(pattern)
         if not matches:
             raise UsageError(
-                f"--input {pattern}: no file matches. Check the path, "
+                f"{named}: no file matches. Check the path, "
                 "and quote the pattern so that the shell does not expand it."
             )
         for match in matches:
@@ -53,12 +61,14 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
             target = target if is_url(target) else os.path.realpath(target)
             if target in seen:
                 raise UsageError(
-                    f"{match.path} is matched twice, by --input {seen[target]} and --input "
-                    f"{pattern}; its documents would be in the dataset twice. Match it only once."
+                    f"{match.path} is matched twice, by {seen[target]} and {named}; its documents "
+                    "would be in the dataset twice. Match it only once."
                 )
-            seen[target] = pattern
+            seen[target] = named
             files.append(replace(match, index=len(files)))
-    return files
+        if number < len(test):
+            test_files = len(files)
+    return files, test_files
 
 
 def find_file(path: str, format_name: str) -> SourceFile | None:
@@ -94,8 +104,7 @@ def as_it_is(file: SourceFile) -> SourceFile:
             f"{file.path} has changed since the dataset was built: it has {found.size:,} bytes, "
             f"expected {file.size:,}. Put the file back as it was."
         )
-    companions = tuple(map(as_it_is, file.companions))
-    return replace(file, identity=found.identity, companions=companions)
+    return replace(file, identity=found.identity)
 
 
 def is_beside_data(name: str) -> bool:

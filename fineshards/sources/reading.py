@@ -13,18 +13,8 @@ import pyarrow.compute as pc
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.files import check_unchanged, explain_failures, open_file
-from fineshards.sources.formats import (
-    arrow,
-    csv,
-    jsonl,
-    parquet,
-    text,
-    token_index,
-    token_streams,
-    warc,
-)
+from fineshards.sources.formats import arrow, csv, jsonl, parquet, text, warc
 from fineshards.sources.formats.record_batches import check_columns, types_read
-from fineshards.sources.formats.token_lists import taken
 from fineshards.sources.rows import Rows
 
 # Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD, and
@@ -43,9 +33,6 @@ _FORMATS: dict[str, ModuleType] = {
     "text": text,
     "warc": warc,
     "wet": warc,
-    "megatron": token_index,
-    "datatrove": token_index,
-    **dict.fromkeys(token_streams.STREAMS, token_streams),
 }
 
 
@@ -76,16 +63,6 @@ def column_types(file: SourceFile, columns: Columns) -> pa.Schema:
     return types_read(schema, columns.others)
 
 
-def check_head(file: SourceFile, columns: Columns) -> None:
-    """Raises InputError for a token file whose header, index or schema is not what it should be."""
-    kind = _FORMATS[file.format]
-    with explain_failures(file), open_file(file, 1 << 16) as opened:
-        if kind in (token_index, token_streams):
-            kind.check_head(file, opened, columns)
-        else:  # from its footer, or its first bytes
-            kind.discover(file, opened, columns, file.size)
-
-
 def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block in order; raises InputError if the file is damaged or changed."""
     check_unchanged(file)
@@ -97,8 +74,6 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
 def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block, up to the row that the file is read to."""
     for rows in _FORMATS[file.format].read(file, opened, columns, block):
-        if columns.imported is not None and file.format in ("parquet", "arrow"):
-            rows = taken(file, columns.imported, rows)
         if file.stop_row is None:
             yield rows
             continue

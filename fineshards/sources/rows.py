@@ -37,14 +37,14 @@ BATCH_ROWS = 2048
 class Rows:
     """A record batch of consecutive rows.
 
-    numbers: row numbers within the file, int64, shape (n,). texts: large_string with nulls; of an
-    import the tokens as large_binary (`token_rows.py`). ids: string with nulls. split: values of
-    the column that is read for the split key, string with nulls; all null if there is none. labels:
-    string arrays by column name. bad: rows that were left out because they cannot be encoded.
-    others: the columns of `Columns.others`, with the types of the file. others_are_json: whether
-    these are JSON texts instead, string with nulls. optional: those of the columns of
-    `Columns.optional` that the file has, with nulls: string, or float64 for `SCORE_COLUMN`. nulls,
-    dropped: rows that were left out because they have no text, or because a recipe drops them.
+    numbers: row numbers within the file, int64, shape (n,). texts: large_string with nulls. ids:
+    string with nulls. split: values of the column that is read for the split key, string with
+    nulls; all null if there is none. labels: string arrays by column name. bad: rows that were left
+    out because they cannot be encoded. others: the columns of `Columns.others`, with the types of
+    the file. others_are_json: whether these are JSON texts instead, string with nulls. optional:
+    those of the columns of `Columns.optional` that the file has, with nulls: string, or float64 for
+    `SCORE_COLUMN`. nulls, dropped: rows that were left out because they have no text, or because a
+    recipe drops them.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -123,9 +123,7 @@ class Rows:
 
     @property
     def text_bytes(self) -> int:
-        """The bytes of the texts in UTF-8; 0 where they are tokens."""
-        if pa.types.is_large_binary(self.texts.type):
-            return 0
+        """The bytes of the texts in UTF-8."""
         return pc.sum(pc.binary_length(self.texts)).as_py() or 0
 
     def traits(self) -> Traits:

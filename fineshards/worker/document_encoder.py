@@ -1,4 +1,4 @@
-"""The encoder of a job's documents: texts, tokens that exist already, or conversations."""
+"""The encoder of a job's documents: texts or conversations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from fineshards.chat.conversation import BadConversation
 from fineshards.chat.golden_conversations import golden_sha256
 from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.encoders.fill_in_middle import MiddleEncoder
-from fineshards.encoders.loading import load_reference, load_vocabulary
-from fineshards.encoders.token_documents import encoder_of
+from fineshards.encoders.loading import load_encoder, load_reference, load_vocabulary
 from fineshards.errors import FineshardsError
 from fineshards.shards.job.settings import CHAT_TEMPLATE_NAME, Settings
 from fineshards.shards.tables.documents import LEARNED
@@ -35,7 +34,11 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
     """
     chat, tokenizer = settings.chat, settings.tokenizer
     if chat is None:
-        encoder = encoder_of(settings, storage, engine)
+        encoder = (
+            load_reference(tokenizer, storage)
+            if engine is None
+            else load_encoder(tokenizer, storage, engine)
+        )
         return encoder if settings.fim is None else MiddleEncoder(encoder, settings.fim)
     text = storage.read(CHAT_TEMPLATE_NAME).decode()
     template = ChatTemplate(text, chat.special_strings)

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from support.checkout import ROOT
 from support.oracle import shards_in
 from support.shell import in_shell
-from support.token_files import with_eots, write_megatron
 from support.tokenizer_files import path_of
 
 from fineshards import BatchLoader, TokenDataset
@@ -75,10 +74,6 @@ def test_the_examples_of_the_page_run_as_written(
     shutil.copy(sample, tmp_path / "data")
     (tmp_path / "new").mkdir()
     pq.write_table(pq.read_table(sample).slice(0, 100), tmp_path / "new/more.parquet")
-    (tmp_path / "tokens").mkdir()
-    for name in ("train_0000", "train_0001", "test_0000"):
-        documents = with_eots([[len(name), 7], [], [100, 200]], 100257, "end")
-        write_megatron(tmp_path / "tokens" / name, documents)
     lines = PAGE.replace("\\\n", " ")
     examples = re.findall(r"^    (fineshards .+)$", lines, re.MULTILINE)
     assert {example.split()[1] for example in examples} >= {*NAMES, "help", "completion"}

@@ -87,8 +87,6 @@ def test_other_urls_are_as_they_are(url: str) -> None:
         "build --dataset {url} --output {out}",
         "append {data} --input {url}",
         "append {data} --input {rows} --s3_endpoint {url}",
-        "import --from raw --input {url} --output {out} --tokenizer cl100k_base",
-        "import --from raw --input {rows} --output {out} --tokenizer gpt2 --s3_endpoint {url}",
         "export {url} --to raw --output {out}",
         "export {data} --to raw --output {url}",
         "export {data} --to raw --output {out} --s3_endpoint {url}",

@@ -42,7 +42,6 @@ def recipe(name: str, parameter: str, pin: str) -> RecipeRecord:
         replace(JOB, files=(replace(FILE, path=f"/{LONG}"),)),
         replace(JOB, files=(replace(FILE, extraction=LONG),)),
         replace(JOB, files=(replace(FILE, identity=f"etag:{LONG}"),)),
-        replace(JOB, files=(replace(FILE, companions=(replace(FILE, path=LONG),)),)),
     ],
 )
 def test_a_job_that_differs_in_a_long_value(other: Job) -> None:

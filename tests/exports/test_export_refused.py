@@ -16,7 +16,7 @@ from support.growing import build, made_up_rows, write_rows
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.errors import InputError, OutputError, UsageError
+from fineshards.errors import OutputError, UsageError
 from fineshards.exports.export_job import prepare
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format_table import NAMES, format_of
@@ -211,28 +211,6 @@ def test_the_endpoint_goes_where_the_job_goes(by_document: Path, tmp_path: Path)
     job, _ = prepare(str(by_document), str(tmp_path / "x"), ExportOptions("raw"))
     job = replace(job, storage=S3Storage("s3://data/x", "http://127.0.0.1:1"))
     assert pickle.loads(pickle.dumps(job)).storage.endpoint == "http://127.0.0.1:1"
-
-
-@pytest.mark.parametrize("to", ["llmc", "nemo"])
-def test_files_with_a_header_are_not_imported_as_raw(
-    by_document: Path, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fineshards.export(by_document, tmp_path / "x", to)
-    files = f"--input={tmp_path}/x/*_train_*.bin"
-    flags = ["--from=raw", "--eot_side=begin", "--tokenizer=cl100k_base", "--source_dtype=uint32"]
-    assert main(["import", files, *flags, f"--output={tmp_path}/again"]) == InputError.exit_code
-    assert "Import it with --from llmc or nemo" in capsys.readouterr().err
-
-
-def test_texts_are_compared_also_where_the_import_is_finished(
-    by_document: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fineshards.export(by_document, tmp_path / "x", "megatron")
-    given = ["import", "--from=megatron", f"--input={tmp_path}/x/train_0000.bin"]
-    given += ["--eot_side=end", "--tokenizer=cl100k_base", f"--output={tmp_path}/again"]
-    assert main(given) == 0
-    assert main([*given, f"--verify_text={folder}/rows.parquet"]) == InputError.exit_code
-    assert "rows.parquet" in capsys.readouterr().err
 
 
 def test_nanogpt_asks_which_is_meant(by_document: Path, tmp_path: Path) -> None:

@@ -271,18 +271,6 @@ def test_a_source_that_cannot_be_entered_is_read_on_for_the_next_file(tmp_path: 
     assert spent[1] - spent[0] < 5 * path.stat().st_size
 
 
-def test_text_of_imported_tokens_has_no_columns_of_sources(tmp_path: Path) -> None:
-    build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS), *BY_TEXT)
-    fineshards.export(tmp_path / "out", tmp_path / "m", "megatron")
-    given = ["import", "--from=megatron", f"--input={tmp_path}/m", f"--output={tmp_path}/again"]
-    assert main([*given, "--tokenizer=cl100k_base", "--test_shards=0", "--eot_side=end"]) == 0
-    with pytest.raises(UsageError, match="--columns: imported files have tokens only"):
-        fineshards.export(tmp_path / "again", tmp_path / "x", "text", columns="url")
-    fineshards.export(tmp_path / "again", tmp_path / "x", "text")
-    found = [row["text"] for row in read(tmp_path / "x", "train")]
-    assert sorted(found) == sorted(row["text"] for row in ROWS if row["text"] is not None)
-
-
 @TO
 @pytest.mark.curation
 def test_scores_are_columns_of_the_text(to: str, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from support.build_here import build_here
 from support.checkout import ROOT
 
-import fineshards
 from fineshards.cli.cli import main
 
 PAGE, TRAINERS = ((ROOT / f"docs/{name}.md").read_text() for name in ("formats", "trainers"))
@@ -31,9 +30,3 @@ def test_the_commands_of_the_pages_run_as_written(
     assert len(exports) > 8
     for arguments in exports:
         assert main(arguments) == 0, arguments
-    fineshards.export("out", "export", "megatron")
-    ((name, *flags),) = commands(PAGE, "import")
-    flags[flags.index("--output") + 1] = "again"
-    assert main([name, *flags, "--shard_tokens=100k"]) == 0
-    for shard in sorted(Path("out").glob("t*/*.npy")):
-        assert (Path("again") / shard.relative_to("out")).read_bytes() == shard.read_bytes()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.build_here import build_here
 from support.damage import edit_table
 from support.growing import KEYS
-from support.oracle import ENCODING, oracle_by_document, shards_in, side_of
+from support.oracle import ENCODING, EOT, cut, oracle_by_document, shards_in, side_of, tokens_of
 
 import fineshards
 from fineshards import TokenDataset
@@ -180,6 +180,78 @@ def test_a_build_is_the_oracle_and_is_verified(
         for number, row in enumerate(rows)
         if row["text"] is not None
     )
+
+
+def kept_texts(seen: set[str], rows: list[Row], dedup: str | None) -> list[str]:
+    texts = [row["text"] for row in rows if row["text"] is not None]
+    return [text for text in texts if not (dedup and (text in seen or seen.add(text)))]
+
+
+@pytest.mark.parametrize(("block_bytes", "dedup"), [(1, None), (4_000, "exact"), (10**9, None)])
+def test_the_documents_of_test_files_are_test(
+    tmp_path: Path, block_bytes: int, dedup: str | None
+) -> None:
+    for number, rows in enumerate(FILES):
+        write_parquet(tmp_path / f"{number}.parquet", rows)
+    manifest = build_here(
+        input=[tmp_path / "0.parquet", tmp_path / "2.parquet"],
+        test_input=tmp_path / "1.parquet",
+        output=tmp_path / "out",
+        shard_tokens=100,
+        block_bytes=block_bytes,
+        dedup=dedup,
+        keep_keys=dedup is not None,
+    )
+    seen: set[str] = set()
+    splits = {
+        split: [text for rows in files for text in kept_texts(seen, rows, dedup)]
+        for split, files in {"test": [FILES[1]], "train": [FILES[0], FILES[2]]}.items()
+    }
+
+    def check() -> None:
+        streams = [[t for text in splits[s] for t in (EOT, *tokens_of(text))] for s in splits]
+        expected = cut(streams[0], 100, len(streams[0])) | cut(streams[1], 100, 0)
+        assert shards_in(tmp_path / "out") == expected
+        assert fineshards.verify(tmp_path / "out", sample=100).ok
+
+    check()
+    shared = {*splits["test"]} & {*splits["train"]}
+    leaked = [sum(text in shared for text in splits[split]) for split in ("test", "train")]
+    assert [manifest.leaks.test_documents, manifest.leaks.train_documents] == leaked
+    assert (leaked == [0, 0]) is (dedup is not None)
+    more = made_up_rows(4, 30)
+    write_parquet(tmp_path / "more.parquet", more)
+    build_here(input=tmp_path / "more.parquet", output=tmp_path / "out", append=True)
+    splits["train"] += kept_texts(seen, more, dedup)
+    check()
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--test_fraction=0.1"], "--test_fraction and --test_input exclude each other"),
+        (["--test_shards=1"], "--test_shards and --test_input exclude each other"),
+        (["--split_key=row"], "--split_key and --test_input exclude each other"),
+        (["--append"], "--test_input is the dataset's own, and an append takes it from there"),
+        (["--test_input=nothing*.jsonl"], "--test_input nothing*.jsonl: no file matches"),
+        (["--test_input=link.parquet"], "matched twice, by --test_input link.parquet and --input"),
+    ],
+)
+def test_test_files_that_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    reason: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.parquet", "b.parquet"):
+        write_parquet(tmp_path / name, [{"text": name}])
+    (tmp_path / "link.parquet").symlink_to("a.parquet")
+    given = ["build", "--input=a.parquet", "--test_input=b.parquet", "--output=out"]
+    assert main([*given, *flags]) == UsageError.exit_code
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def texts_of(folder: Path, split: str) -> set[str]:

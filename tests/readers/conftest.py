@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support import tokenizer_files
 from support.dataset_contents import Contents
@@ -43,19 +42,3 @@ def exported(dataset: Contents, tmp_path_factory: pytest.TempPathFactory) -> Exp
         return folder
 
     return run
-
-
-def imported(
-    kind: str, files: Path, dataset: Contents, folder: Path, *flags: str
-) -> list[list[int]]:
-    """The documents of what `fineshards import` makes of files with documents of a dataset."""
-    tokenizer = "cl100k_base"
-    if dataset.dtype == "uint16":
-        tokenizer = str(tokenizer_files.path_of("gpt2"))
-    command = ["import", f"--from={kind}", f"--input={files}", f"--output={folder / 'imported'}"]
-    command += [f"--tokenizer={tokenizer}", f"--dtype={dataset.dtype}", "--eot_side=begin"]
-    assert main([*command, "--test_shards=0", "--shard_tokens=10k", *flags]) == 0
-    shards = sorted((folder / "imported/train").glob("*.npy"))
-    tokens = np.concatenate([np.load(shard) for shard in shards])
-    found = np.split(tokens, np.flatnonzero(tokens == dataset.eot)[1:])
-    return [document.tolist() for document in found]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Exported, imported
+from conftest import Exported
 from litdata import StreamingDataset, TokensLoader
 from litdata.streaming.writer import BinaryWriter
 from support.dataset_contents import Contents
@@ -41,20 +41,6 @@ def test_litdata_reads_every_block(dataset: Contents, exported: Exported, flags:
             assert len(tokens) - found.size < BLOCK
     assert {path: path.read_bytes() for path in dataset.folder.rglob("*.npy")} == before
     assert all((folder / "train" / chunk["filename"]).exists() for chunk in chunks)
-
-
-def test_what_litdatas_writer_wrote_is_imported(dataset: Contents, tmp_path: Path) -> None:
-    """Chunks of ten documents, more than ten of them."""
-    documents = dataset.documents["train"][:125]
-    writer = BinaryWriter(str(tmp_path / "own"), chunk_size=10, item_loader=TokensLoader(BLOCK))
-    for number, document in enumerate(documents):
-        writer[number] = document
-    writer.done()
-    writer.merge()
-    found = imported(
-        "litdata", tmp_path / "own", dataset, tmp_path, f"--source_dtype={dataset.dtype}"
-    )
-    assert found == [document.tolist() for document in documents]
 
 
 def test_litdatas_writer_writes_the_same_chunks(

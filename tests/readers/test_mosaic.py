@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Exported, imported
+from conftest import Exported
 from streaming import MDSWriter, StreamingDataset
 from streaming.base.format.mds.reader import MDSReader
 from support.dataset_contents import Contents, Tokens, same
@@ -111,30 +111,6 @@ def test_mosaic_reads_and_writes_the_same_documents(
                 "raw_data": 0,
                 "zip_data": 0,
             }
-
-
-@pytest.mark.parametrize("compression", [None, "zstd:7"])
-@pytest.mark.parametrize("shape", ["", f":{LENGTH}"])
-@pytest.mark.parametrize("dtype", ["int64", "uint32"])
-def test_what_mosaics_writer_wrote_is_imported(
-    dataset: Contents, tmp_path: Path, compression: str | None, shape: str, dtype: str
-) -> None:
-    """Rows that are documents, or of one length, whose rest at the end is not written."""
-    expected = [*dataset.documents["train"][:100]]
-    rows = expected
-    if shape:
-        stream = np.concatenate(expected)
-        rows = [*stream[: len(stream) // LENGTH * LENGTH].reshape(-1, LENGTH)]
-        expected = np.split(
-            np.concatenate(rows), np.flatnonzero(np.concatenate(rows) == dataset.eot)[1:]
-        )
-    columns, out = {"any": f"ndarray:{dtype}{shape}"}, str(tmp_path / "mds")
-    with MDSWriter(columns=columns, out=out, compression=compression, size_limit=70_000) as writer:
-        for row in rows:
-            writer.write({"any": row.astype(dtype)})
-    assert imported("mds", tmp_path / "mds", dataset, tmp_path) == [
-        each.tolist() for each in expected
-    ]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

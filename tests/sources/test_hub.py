@@ -85,7 +85,6 @@ def describe(url: str, path: Path, index: int) -> dict[str, object]:
         "compression": "none",
         "extraction": None,
         "stop_row": None,
-        "companions": [],
         "recorded": None,
     }
 

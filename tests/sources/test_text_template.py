@@ -249,7 +249,6 @@ def test_an_invalid_column_makes_a_bad_row(tmp_path: Path) -> None:
         ({"text_template": ""}, "names no column"),
         ({"text_template": "{a}", "text_column": "b"}, "exclude each other"),
         ({"text_template": "{a}", "append": True}, "--text_template is the dataset's own"),
-        ({"text_template": "{a}", "import_from": "raw"}, "is for documents of text"),
     ],
 )
 def test_templates_that_are_refused(options: dict[str, Any], reason: str) -> None:

@@ -108,7 +108,7 @@ def _answer(step: dict[str, Any]) -> Any:
         if "texts" in step:
             from support.source_files import COLUMNS, Read, add
 
-            source = SourceFile(**step["texts"] | {"companions": ()})
+            source = SourceFile(**step["texts"])
             found = Read([], [], {})
             for block in discover_blocks(source, COLUMNS, 1):
                 add(found, read_block(source, COLUMNS, block))

@@ -12,8 +12,6 @@ from lxml import html
 import fineshards
 from fineshards.cli.cli import main
 from support import growing
-from support.oracle import EOT
-from support.token_files import made_up, with_eots, write_megatron
 from support.tokenizer_files import path_of
 
 FLAGS = ["--shard_tokens=700", "--block_bytes=1"]
@@ -37,14 +35,12 @@ def grow_and_redact(folder: Path) -> None:
     assert main(["redact", str(folder / "out"), "--documents", "3", "4"]) == 0
 
 
-def take_tokens(folder: Path) -> None:
+def from_test_file(folder: Path) -> None:
     """One document in test, so that the last of test has the number of the first of train."""
-    bodies = made_up(5, 40)
-    train = write_megatron(folder / "train", with_eots(bodies, EOT, "end"))
-    test = write_megatron(folder / "test", with_eots(bodies[:1], EOT, "end"))
-    given = ["--from=megatron", "--eot_side=end", "--tokenizer=cl100k_base", "--shard_tokens=700"]
-    given += [f"--input={train}", f"--test_input={test}", f"--output={folder}/out"]
-    assert main(["import", *given]) == 0
+    rows = growing.made_up_rows(5, 41)
+    train = growing.write_rows(folder / "train.parquet", rows[1:])
+    test = growing.write_rows(folder / "test.parquet", rows[:1])
+    growing.build(folder / "out", train, *FLAGS, f"--test_input={test}")
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
@@ -59,7 +55,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
         "--statistics",
     ),
     "grown and redacted": grow_and_redact,
-    "imported": take_tokens,
+    "test files": from_test_file,
 }
 
 

@@ -124,7 +124,7 @@ class Job:
         return replace(
             self,
             files=tuple(
-                replace(now, path=was.path, identity=was.identity, companions=was.companions)
+                replace(now, path=was.path, identity=was.identity)
                 if was.as_now(now) and (was.path == now.path or now.path not in known)
                 else now
                 for now, was in pairs
@@ -150,9 +150,6 @@ class Job:
                 break
             if old_file.stop_row != new_file.stop_row:
                 found.append(f"--limit: {path} ended {_end(old_file)}, now {_end(new_file)}")
-                break
-            if old_file.companions != new_file.companions:
-                found.append(f"what goes with {path} changed: {_companions(old_file)}")
                 break
             if old_file != new_file:
                 found.append(
@@ -227,8 +224,3 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
 
 def _end(file: SourceFile) -> str:
     return "with its last row" if file.stop_row is None else f"before row {file.stop_row}"
-
-
-def _companions(file: SourceFile) -> str:
-    paths = [each.path for each in file.companions]
-    return f"it was {clipped(', '.join(paths))}" if paths else "there was nothing"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fineshards.errors import clipped, contrasted, contrasted_texts
-from fineshards.shards.job.records import SourceFile, as_number, as_text, from_fields, to_fields
+from fineshards.shards.job.records import SourceFile, as_number, as_text, from_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class RecipeRecord:
         """The recipe as plain values."""
         steps = [step.to_json() for step in self.steps]
         fields = {"steps": steps, "golden_sha256": self.golden_sha256}
-        indexes = [{"step": step, "file": _index_fields(file)} for step, file in self.indexes]
+        indexes = [{"step": step, "file": file.to_json()} for step, file in self.indexes]
         return fields | {"keep_keys": self.keep_keys, "indexes": indexes}
 
     @classmethod
@@ -139,7 +139,7 @@ class RecipeRecord:
             for step in fields["steps"]
         )
         indexes = tuple(
-            (as_number(each["step"]), from_fields(SourceFile, each["file"], companions=()))
+            (as_number(each["step"]), SourceFile.from_json(each["file"]))
             for each in fields["indexes"]
         )
         return from_fields(cls, fields, steps=steps, indexes=indexes)
@@ -174,8 +174,3 @@ class RecipeRecord:
                 f"{self.golden_sha256[:12]}, now {other.golden_sha256[:12]}"
             )
         return found
-
-
-def _index_fields(file: SourceFile) -> dict[str, Any]:
-    """A file that documents are looked up in: of text or keys, so without companions."""
-    return {name: value for name, value in to_fields(file).items() if name != "companions"}

@@ -94,16 +94,12 @@ class SourceFile:
         identity: Version of the content: `mtime:<nanoseconds>`, of URLs `mtime:<time>` in the
             words of the store, `generation:<number>`, `etag:<text>`, or `size:<bytes>` where a
             store tells nothing else.
-        format: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `warc`, `wet` or `text`; of token files
-            `megatron`, `datatrove`, `olmo`, `raw`, `llmc`, `nanogpt`, `mds`, `litdata`, `parquet`
-            or `arrow`.
+        format: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `warc`, `wet` or `text`.
         compression: `none`, `gzip`, `zstd`, `xz` or `bzip2`; always `none` for parquet and arrow,
             which compress inside.
         extraction: What makes text of the HTML of a WARC file: the name of the extractor, and its
             libraries with their versions. None for other formats.
         stop_row: With `--limit`, the row that the file ends before; None for all rows.
-        companions: Files without which a token file cannot be read: its index, or those that its
-            last document goes on in.
         recorded: Its path in the job's record, which stays, if a resumed job reads the file
             elsewhere. Never part of the record.
 
@@ -123,17 +119,16 @@ class SourceFile:
     compression: str
     extraction: str | None = None
     stop_row: int | None = None
-    companions: tuple[SourceFile, ...] = ()
     recorded: str | None = None
 
     @property
     def version(self) -> str:
-        """The identities of the file and of its companions: other ones may be another content.
+        """The identity of the file: with another one it may have another content.
 
         So may a file at another path: its identity may be a time that all files have.
         """
         place = [] if self.recorded is None else [self.path]
-        return "\n".join([self.identity, *place, *(each.version for each in self.companions)])
+        return "\n".join([self.identity, *place])
 
     def described(self) -> str:
         """Its size and identity for an error message."""
@@ -141,32 +136,21 @@ class SourceFile:
 
     def as_now(self, now: SourceFile) -> SourceFile | None:
         """The file with the identities and the folder of now; None if more has changed."""
-        same = (_name(self.path), self.size, len(self.companions))
-        if same != (_name(now.path), now.size, len(now.companions)):
+        if (_name(self.path), self.size) != (_name(now.path), now.size):
             return None
-        companions = [
-            was.as_now(found) for was, found in zip(self.companions, now.companions, strict=True)
-        ]
-        found = tuple(each for each in companions if each is not None)
-        settled = replace(self, identity=now.identity, companions=found)
+        settled = replace(self, identity=now.identity)
         if now.path != self.path:
             settled = replace(settled, path=now.path, recorded=self.path)
-        return settled if len(found) == len(companions) else None
+        return settled
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object, without what is None or empty."""
-        found = {name: value for name, value in to_fields(self).items() if value is not None}
-        del found["companions"]
-        if self.companions:
-            found["companions"] = [each.to_json() for each in self.companions]
-        return found
+        """The record as a JSON object, without what is None."""
+        return {name: value for name, value in to_fields(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> SourceFile:
         """The inverse of `to_json`; raises as `from_fields` does."""
-        companions = tuple(map(cls.from_json, content.get("companions", ())))
-        found = {"extraction": None, "stop_row": None, "recorded": None, **content}
-        return from_fields(cls, found, companions=companions)
+        return from_fields(cls, {"extraction": None, "stop_row": None, "recorded": None, **content})
 
 
 def _name(path: str) -> str:
@@ -181,8 +165,7 @@ class Block:
     A block is the unit of work, and of resuming an interrupted job.
 
     file: index of the source file. index: position among the file's `blocks` blocks.
-    first_group, stop_group: half-open range of row groups; (0, 0) for a whole file. In a token
-    file, of documents where it has an index, and of tokens where it has none.
+    first_group, stop_group: half-open range of row groups; (0, 0) for a whole file.
     first_row: number of the block's first row within the file.
     bytes: estimated size of the text, for progress; it decides no byte.
     """

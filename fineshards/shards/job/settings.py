@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fineshards.errors import contrasted, quoted
-from fineshards.shards.job.import_record import Imported
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import as_number, as_text, from_fields
 from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
@@ -40,7 +39,6 @@ class Columns:
         split: Column that is read for the split key alone; None if there is none.
         others: Columns that the steps of a recipe ask for.
         optional: Columns that are counted where a file has them.
-        imported: How tokens are read in place of text; None for text.
         template: How the text consists of several columns; None where it is `text` alone.
         scores: Names that a recipe gives to scores, so that no column may have them.
         conversations: Whether the text is the JSON of a conversation
@@ -53,7 +51,6 @@ class Columns:
     split: str | None = None
     others: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    imported: Imported | None = None
     template: str | None = None
     scores: tuple[str, ...] = ()
     conversations: bool = False
@@ -208,7 +205,7 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    for name in ("others", "optional", "imported", "template", "scores", "conversations"):
+    for name in ("others", "optional", "template", "scores", "conversations"):
         if not fields["columns"][name]:
             del fields["columns"][name]
     for name in ("statistics", "chat", "fim"):
@@ -271,11 +268,10 @@ def _columns_from_json(fields: dict[str, Any]) -> Columns:
         kind: tuple(as_text(name) for name in fields.get(kind, ()))
         for kind in ("others", "optional", "scores")
     }
-    imported = from_fields(Imported, fields["imported"]) if "imported" in fields else None
     found = {"split": None, "template": None, "conversations": False} | fields
     if found["template"] is not None:
         template_parts(as_text(found["template"]))
-    return from_fields(Columns, found, imported=imported, **lists)
+    return from_fields(Columns, found, **lists)
 
 
 def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
@@ -299,7 +295,7 @@ def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:
     """The settings as (flag or description, value) pairs."""
     columns, tokenizer, split = settings.columns, settings.tokenizer, settings.split
-    imported, chat, fim = columns.imported, settings.chat, settings.fim
+    chat, fim = settings.chat, settings.fim
     return [
         ("--text_column", columns.text),
         ("--text_template", columns.template),
@@ -329,7 +325,4 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--shuffle_seed", settings.shuffle and settings.shuffle.seed),
         ("--block_bytes", settings.block_bytes),
         ("--dtype", settings.dtype),
-        ("--from", imported and imported.kind),
-        ("--eot_side", imported and imported.eot_side),
-        ("--source_dtype", imported and imported.dtype),
     ]

@@ -167,15 +167,9 @@ def hash_of_blocks(hashes: Iterable[str | None]) -> str | None:
 
 
 def check_reports(
-    reports: Iterable[FileReport],
-    max_bad_rows: int | str,
-    must_have_documents: bool = True,
-    of_tokens: bool = False,
+    reports: Iterable[FileReport], max_bad_rows: int | str, must_have_documents: bool = True
 ) -> None:
-    """Raises InputError if there are no documents, or more rejected rows than allowed.
-
-    of_tokens: whether the input is tokens that exist already.
-    """
+    """Raises InputError if there are no documents, or more rejected rows than allowed."""
     reports = list(reports)
     sums = Counts.sum_numbers(report.counts for report in reports)
     check_total(sums["rejected"], max_bad_rows, sums["rows"])
@@ -192,7 +186,7 @@ def check_reports(
             "`fineshards recipe check` shows what each step drops."
         )
     if must_have_documents and not sums["documents"]:
-        rows = f"the input has no documents: {sums['rows']} rows, none with"
-        if of_tokens:
-            raise InputError(f"{rows} tokens. Check --input.")
-        raise InputError(f"{rows} text. Check --input, and --text_column or --text_template.")
+        raise InputError(
+            f"the input has no documents: {sums['rows']} rows, none with text. Check --input, and "
+            "--text_column or --text_template."
+        )

@@ -20,7 +20,6 @@ from fineshards.sources.formats.conversations import (
     conversation_texts,
     text_columns,
 )
-from fineshards.sources.formats.token_lists import check_lists, raw_lists
 from fineshards.sources.rows import LABEL_COLUMNS, Rows, joined_texts
 
 
@@ -44,8 +43,6 @@ def blocks_of(file: SourceFile, parts: Iterable[tuple[int, int]], block_bytes: i
 def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
     """Raises InputError unless a schema has all columns that are asked for, with usable types."""
     advice = choose_column(columns, schema.names)
-    if columns.imported is not None:
-        advice = "Give other files."
     texts = text_columns(columns, schema.names)
     wanted = [(name, advice) for name in texts]
     if columns.id_required:
@@ -73,8 +70,6 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
             # Only rows without messages need the pair, so it is left to them.
             if name == columns.text or name not in PAIR or columns.text not in texts:
                 _check_conversations(file, name, kind)
-        elif columns.imported is not None:
-            check_lists(file, name, kind)
         elif columns.template is None and not is_text(kind):
             raise InputError(
                 f"{file.path}: column {name!r} has type {kind}, expected a string type. Choose the "
@@ -126,8 +121,6 @@ def columns_to_read(
     schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
 ) -> list[str]:
     """The columns to read: those that were asked for, and others that the schema has, usable."""
-    if columns.imported is not None:
-        return [columns.text]
     named = {*text_columns(columns, schema.names), *columns.others}
     if columns.split is not None:
         named.add(columns.split)
@@ -202,8 +195,6 @@ def rows_of(
     an error message, by its number.
     A row of which a value that was asked for is not valid UTF-8 is a bad row.
     """
-    if columns.imported is not None:
-        return raw_lists(batch.column(columns.text), numbers)
     reasons: dict[int, str] = {}
     parts: dict[str, pa.Array] = {}
     if columns.conversations:
