@@ -344,7 +344,7 @@ class Batches:
         if fields is None:
             return _cut(self._tokens(located, self._shape.dtype, memory), length)
         most = self._packing.max_documents if self._packing else self._shape.max_documents
-        return fields.of(self._rows(located, fields, memory).cut(length), memory, most)
+        return fields.of(self._rows(located, fields, memory).cut(length, most), memory, most)
 
     def _rows(self, located: _Located, fields: Fields, memory: Memory) -> BatchRows:
         begins: Bools | None = None
@@ -361,9 +361,6 @@ class Batches:
             if fields.need_documents:
                 begins = starts(inputs, self._eots[located.which][:, np.newaxis])
                 self._join_redacted(begins, located)
-                if self._shape.max_documents is not None:
-                    # The last ones of a row count as one.
-                    begins &= np.cumsum(begins, axis=1) <= self._shape.max_documents
         counts: Bools | None = None
         if fields.need_mask:
             counts = targets != self._eots[located.which][:, np.newaxis]

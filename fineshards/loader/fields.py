@@ -7,7 +7,7 @@ row counts as a start, even where it begins in the middle of a document.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,15 +59,20 @@ class BatchRows:
     sample_ids: Numbers
     separate: bool = False
 
-    def cut(self, length: int) -> BatchRows:
-        """Each row as rows of `length` tokens, which must divide T."""
+    def cut(self, length: int, max_documents: int | None) -> BatchRows:
+        """Each row as rows of `length` tokens, which must divide T.
+
+        max_documents: of each of these rows. The last ones of a row that has more count as one.
+        """
         times = self.inputs.shape[1] // length
-        if times == 1:
-            return self
-        starts = None
-        if self.starts is not None:
-            starts = self.starts.reshape(-1, length)
+        starts = self.starts
+        if starts is not None:
+            starts = starts.reshape(-1, length)
             starts[:, :1] = True
+            if max_documents is not None:
+                starts &= np.cumsum(starts, axis=1) <= max_documents
+        if times == 1:
+            return self if starts is None else replace(self, starts=starts)
         return BatchRows(
             self.inputs.reshape(-1, length),
             self.targets.reshape(-1, length),

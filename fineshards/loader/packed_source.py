@@ -118,19 +118,17 @@ class PackedSource:
         windows, rows = np.divmod(numbers, self._packing.rows)
         for number in np.unique(windows).tolist():
             window = self._window(number)
-            firsts = np.array(window.borders[:-1])
-            counts = np.diff(firsts, append=len(window.parts))
-            # Rows follow each other without a gap, so the last part of each ends where it ends.
+            # Rows are full, so each part begins where the one before it ends.
             ends = np.cumsum(window.parts[:, 1] - window.parts[:, 0])
+            begins = np.union1d(np.append(0, ends[:-1]), np.arange(0, ends[-1], length))
             if self._packing.max_documents is not None:
-                nth = np.arange(len(ends)) - np.repeat(firsts, counts)
-                last = nth + 1 == np.repeat(counts, counts)
-                ends = ends[last | (nth + 1 < self._packing.max_documents)]
-            ends = np.union1d(ends, np.arange(length, ends[-1] + 1, length))
-            squares = np.diff(ends, prepend=0) ** 2
-            begins = np.searchsorted(ends, np.arange(len(counts)) * self._length, side="right")
+                rows_of = begins // length
+                nth = np.arange(len(begins)) - np.searchsorted(rows_of, rows_of)
+                begins = begins[nth < self._packing.max_documents]
+            squares = np.diff(begins, append=ends[-1]) ** 2
+            firsts = np.searchsorted(begins, np.arange(0, ends[-1], self._length))
             here = windows == number
-            found[here] = np.add.reduceat(squares, begins)[rows[here]]
+            found[here] = np.add.reduceat(squares, firsts)[rows[here]]
         return found
 
     def refuse_unknown(self, numbers: Numbers) -> None:
@@ -239,8 +237,7 @@ def fill_packed(
     """Copies row `numbers[i]` of source `which[i]` to row i of arrays of shape (rows, T).
 
     The sources have one packing. targets: of each input, the token after it in its source. starts:
-    True at the start of a row and where tokens from another place follow; not if the row would have
-    more than `max_documents`. None if not needed.
+    True at the start of a row and where tokens from another place follow. None if not needed.
     """
     for at in range(0, len(numbers), _ROWS):
         here = slice(at, at + _ROWS)
@@ -261,7 +258,6 @@ def _fill(
     parts: list[memoryview] = []
     # The same parts, a token later.
     following: list[memoryview] = []
-    counts: list[int] = []
     for number, in_source in pairs:
         at, row = divmod(in_source, packing.rows)
         found = windows.get((number, at))
@@ -269,19 +265,14 @@ def _fill(
             window = sources[number]._window(at)
             found = windows[number, at] = window, window.tokens() or sources[number]._read(at).data
         window, tokens = found
-        here = window.row(row).tolist()
-        for begin, end in here:
+        for begin, end in window.row(row).tolist():
             parts.append(tokens[begin:end])
             following.append(tokens[begin + 1 : end + 1])
-        counts.append(len(here))
     dtypes = {np.dtype(tokens.format) for _, tokens in windows.values()}
     join(inputs, parts, dtypes)
     join(targets, following, dtypes)
     if starts is not None:
         # Rows are full, so a part begins where the one before it ends.
         begins = np.cumsum([0, *map(len, parts[:-1])])
-        if packing.max_documents is not None:
-            nth = np.concatenate([np.arange(count) for count in counts])
-            begins = begins[nth < packing.max_documents]
         starts[...] = False
         starts[np.divmod(begins, inputs.shape[1])] = True

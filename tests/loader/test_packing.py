@@ -294,7 +294,7 @@ def test_rows_hold_the_pairs_of_inputs_and_targets_of_the_stream(data: st.DataOb
             places = [at for begin, size in parts for at in range(begin, begin + size)]
             assert inputs[row].tolist() == window[places].tolist()
             assert targets[row].tolist() == window[np.array(places) + 1].tolist()
-            columns = np.cumsum([0, *(size for _, size in parts)])[:-1][:most]
+            columns = np.cumsum([0, *(size for _, size in parts)])[:-1]
             assert np.flatnonzero(starts[row]).tolist() == columns.tolist()
     numbers = np.arange(len(source))[::-1]
     assert np.array_equal(packed.loss_mask(numbers), targets[::-1] % 3 != 0)
