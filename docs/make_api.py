@@ -22,7 +22,6 @@ from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.recipe_check import Check, StepResult
 from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Status
-from fineshards.job_status.workers import Writing
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.maintenance.redact import Redacted
@@ -45,7 +44,7 @@ BUILD: dict[str, list[Any]] = {
         Check,
         StepResult,
     ],
-    "Following": [fineshards.status, Status, Writing],
+    "Following": [fineshards.status, Status],
     "Repairing and redacting": [fineshards.repair, Repaired, fineshards.redact, Redacted],
     "Errors": [fineshards.FineshardsError, UsageError, InputError, OutputError],
 }

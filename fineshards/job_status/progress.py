@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fineshards.errors import FineshardsError
-from fineshards.job_status.stages import Stage, describe_pace, list_writing, stages_of, stillness
+from fineshards.job_status.stages import Stage, describe_pace, stages_of, stillness
 from fineshards.job_status.status import Status, StatusReader, pause_after
 from fineshards.printable import printable
 from fineshards.wording import counted
@@ -158,7 +158,7 @@ def table_of(status: Status, running: RenderableType, pace: str, ascii_only: boo
 
 
 def _present(status: Status, stage: Stage, pace: str) -> RenderableType:
-    """How far the present stage is, how fast, and what workers are writing."""
+    """How far the present stage is, and how fast."""
     lines: list[RenderableType] = [Text(printable(stage.detail))]
     if stage.total:
         share = min(1.0, stage.done / stage.total)
@@ -175,11 +175,6 @@ def _present(status: Status, stage: Stage, pace: str) -> RenderableType:
         )
         lines.append(bar)
     lines.append(Text(pace, "yellow" if stillness(status) else ""))
-    if status.writing:
-        writing = Table.grid(padding=(0, 2))
-        for name, how in list_writing(status):
-            writing.add_row(Text(printable(name), "dim"), Text(how, "dim"))
-        lines.append(writing)
     return Group(*lines)
 
 

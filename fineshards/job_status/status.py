@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fineshards.errors import OutputError
-from fineshards.job_status.recent_rate import recent_rate
-from fineshards.job_status.workers import Writing, being_written
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import FORMAT_VERSION, Job
 from fineshards.shards.job.local_run import is_running, seconds_running
@@ -18,8 +16,17 @@ from fineshards.shards.job.records import Block
 from fineshards.shards.job.remote_run import RemoteRun
 from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.tables.verdicts import StageFiles
-from fineshards.storage.base import TEMPORARY, Entry, Storage
+from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
+
+# A rate is that of this many files, or of the last minute if that had more. The mean since the
+# first start would be worse: that may have been days and several restarts ago.
+FEW = 50
+_SECONDS = 60
+_LEAST_SECONDS = 0.5
+# Seconds without a written file after which a job is probably not running. A block or a shard takes
+# seconds, and a local file shows while it is written.
+LONG_IDLE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,6 @@ class Status:
         tokens_per_second: Recent rate of tokenizing or shuffling; None as `bytes_per_second` is.
         shuffled: Tokens of documents that are in their random order; None if none are to be
             shuffled.
-        writing: What workers are writing now, in the order of the names. Empty on object storage,
-            where a file shows when it is complete.
         to_compare: The steps that will compare documents after `step`.
         job_id: The job's id on Dataflow; None elsewhere, and once it has finished.
         console: The address of that job's page in Google's console.
@@ -93,7 +98,6 @@ class Status:
     compared: tuple[str, ...] = ()
     tokens_per_second: float | None = None
     shuffled: int | None = None
-    writing: tuple[Writing, ...] = ()
     to_compare: tuple[str, ...] = ()
     job_id: str | None = None
     console: str | None = None
@@ -198,7 +202,11 @@ class StatusReader:
             self._checkpoints.finished_shards(),
             judged,
             # Not those in the scratch folder of a repair.
-            [each for each in self._storage.entries(TEMPORARY) if each.name.count("/") == 2],
+            [
+                entry.modified
+                for entry in self._storage.entries(TEMPORARY)
+                if entry.name.count("/") == 2
+            ],
         )
         if run is not None:
             return replace(found, job_id=run.job_id, console=run.console)
@@ -207,12 +215,7 @@ class StatusReader:
             elapsed = seconds_running(*where) if running else None
             return replace(found, running=running, seconds_running=elapsed)
         return replace(
-            found,
-            running=False,
-            bytes_per_second=None,
-            tokens_per_second=None,
-            seconds_left=None,
-            writing=(),
+            found, running=False, bytes_per_second=None, tokens_per_second=None, seconds_left=None
         )
 
     def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
@@ -287,7 +290,7 @@ class StatusReader:
         done: dict[tuple[int, int], tuple[int, float]],
         shard_times: list[float],
         judged: dict[tuple[int, int], float] | None,
-        unfinished: list[Entry],
+        unfinished: list[float],
     ) -> Status:
         files_total = len(self._job.new_files)
         # A list, because progress may look in two threads at its end.
@@ -334,7 +337,7 @@ class StatusReader:
         now = time.time()
         times = [time_ for time_, _ in finished]
         times += [time_ for _, time_ in done.values()]
-        times += [entry.modified for entry in unfinished]
+        times += unfinished
         times += self._written_in(f"{self._checkpoints.folder}/files") if began is None else [began]
         last = max(times or self._written_in("metadata"), default=now)
         return Status(
@@ -360,19 +363,10 @@ class StatusReader:
             if stage in ("judging", "writing")
             else self._rate(tokens_finished, began),
             shuffled=(tokens if stage == "writing" else shuffled) if shuffles else None,
-            writing=being_written(
-                # On object storage these are components of files that are being joined.
-                [] if self._storage.composes else unfinished,
-                self._blocks,
-                self._job.files,
-                now,
-                stage,
-                began,
-            ),
             to_compare=_compared(self._job)[self._compared + (judged is not None) :],
         )
 
-    def _rate(self, finished: Sequence[tuple[float, int]], began: float | None) -> float | None:
+    def _rate(self, finished: list[tuple[float, int]], began: float | None) -> float | None:
         """The recent rate of what is finished, of (time, amount) in any order."""
         if self._since:
             began = max(self._since, began or 0.0)
@@ -414,6 +408,37 @@ class StatusReader:
 
     def _written_in(self, folder: str) -> list[float]:
         return [entry.modified for entry in self._storage.entries(folder)]
+
+
+def recent_rate(finished: Iterable[tuple[float, int]], began: float | None) -> float | None:
+    """Amount per second over the most recent of (time, amount), in any order; None without one.
+
+    Counts since the last long pause, in which no worker was running. began: when the first one was
+    begun, if that is known.
+
+    Example:
+        >>> recent_rate([(100.0, 5), (101.0, 6), (103.0, 6)], None)
+        4.0
+        >>> recent_rate([(100.0, 5), (9000.0, 6), (9003.0, 6)], None)
+        2.0
+        >>> recent_rate([(103.9, 6), (104.0, 6)], 100.0)
+        3.0
+    """
+    ordered = sorted(finished)
+    if began is not None and ordered and began < ordered[0][0]:
+        ordered.insert(0, (began, 0))
+    start = len(ordered) - 1
+    while start > 0:
+        before, time = ordered[start - 1][0], ordered[start][0]
+        is_old = len(ordered) - start > FEW and ordered[-1][0] - before > _SECONDS
+        if is_old or time - before > LONG_IDLE:
+            break
+        start -= 1
+    seconds = ordered[-1][0] - ordered[start][0] if ordered else 0.0
+    # Workers that began at once also end almost at once, which says nothing of how long they took.
+    if seconds < _LEAST_SECONDS:
+        return None
+    return sum(amount for _, amount in ordered[start + 1 :]) / seconds
 
 
 def _finished(manifest: Manifest) -> Status:

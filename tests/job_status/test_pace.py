@@ -1,4 +1,4 @@
-"""How fast a job is, how long a stage takes, and what is being written, by the times of files.
+"""How fast a job is and how long a stage takes, by the times of files.
 
 The files are those of a real launch, and those that its stages write, which here are as short as
 `status` allows. Their times are set.
@@ -14,11 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.faulty_proxy import Proxy
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError
-from fineshards.job_status.stages import describe_pace, list_writing
+from fineshards.job_status.stages import describe_pace
 from fineshards.job_status.status import StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.job.local_run import held_lock
@@ -219,76 +218,6 @@ def test_an_append_is_resumed_by_its_own_command(source: Path, output: Path) -> 
     assert describe_pace(replace(idle, generation=2)).endswith(
         "The same append command resumes it."
     )
-
-
-UNFINISHED = {
-    "00000-00002.train.parquet": "in.parquet, block 3 of 6",
-    "00000-00002.train.tokens": "in.parquet, block 3 of 6",
-    "00000-00006.train.tokens": None,  # beyond the blocks of the file
-    "00001-00000.train.parquet": "bucket 1",  # beyond the source files
-    "00009-00000.train.tokens": "bucket 9",
-    "00000-50000.documents": "merged runs 0",
-    "00004-50000.tokens": "merged runs 4",
-    "train_0003.npy": "shard train/3",
-    "train_0003.parquet": "shard train/3",
-    "00000.decisions": None,
-    "00005-of-00016.marks": None,
-    "manifest.json": None,
-    "probe": None,
-}
-
-
-def unfinished(files: Files, *names: str, ago: float = 1) -> None:
-    for name in names:
-        files.write(f"checkpoints/unfinished/{name}.0123456789abcdef", ago, 10)
-
-
-def test_only_what_a_stage_writes_is_shown_whatever_others_have_left(
-    source: Path, output: Path
-) -> None:
-    files = Files(source, output, shuffle_seed=1)
-    unfinished(files, *UNFINISHED)
-
-    def shown(stage: str) -> list[str]:
-        found = status(output)
-        assert found.stage == stage
-        return [writing.name for writing in found.writing]
-
-    assert shown("discovering") == []
-    files.discover(EARLIER)
-    # A bucket of the number of a source file looks like one of its blocks; this one does not.
-    assert shown("tokenizing") == ["in.parquet, block 3 of 6"]
-    files.tokenize(*[BEGAN] * BLOCKS)
-    # What is left of blocks is older than the last one.
-    unfinished(files, "00000-00002.train.parquet", "00000-00002.train.tokens", ago=BEGAN + 1)
-    unfinished(files, "00000-00006.train.tokens", ago=BEGAN + 1)
-    assert shown("shuffling") == ["merged runs 0", "bucket 1", "merged runs 4", "bucket 9"]
-    files.tokenize(*[BEGAN] * BLOCKS, folder="buckets")
-    files.plan()
-    assert shown("writing") == ["shard train/3"]
-    (writing,) = status(output).writing
-    assert writing.bytes == 20
-
-
-def test_of_many_workers_the_first_are_listed(source: Path, output: Path) -> None:
-    files = Files(source, output)
-    files.discover(BEGAN)
-    files.plan()
-    unfinished(files, *(f"train_{index:04d}.npy" for index in range(11)))
-    found = status(output)
-    assert len(found.writing) == 11
-    lines = list_writing(found)
-    assert (len(lines), lines[-1]) == (9, ("and 3 more", ""))
-    assert lines[7][0] == "shard train/7"
-
-
-@pytest.mark.cloud
-def test_components_on_object_storage_are_no_workers(source: Path, cloud: Proxy) -> None:
-    job = prepare(BuildConfig(input=source, output="gs://data/out"))
-    job.checkpoints.write_layout(Layout(TOKENS, 0, TOKENS))
-    job.checkpoints.storage.write("checkpoints/unfinished/train_0000.npy.0123.0", b"header")
-    found = status("gs://data/out")
-    assert (found.stage, found.writing) == ("writing", ())
 
 
 def test_a_job_record_that_was_touched_or_copied_is_the_same_job(

@@ -254,7 +254,6 @@ def test_status_says_whether_the_processes_of_a_build_live(
     found = status(tmp_path)
     assert 0 < found.blocks < (found.blocks_total or 0)
     assert (found.tokens_per_second, found.bytes_per_second, found.seconds_left) == (None,) * 3
-    assert found.writing == ()
     assert "it is not running. The same build command resumes it." in describe_pace(found)
     done = fineshards(*build_flags(long_input, tmp_path, "auto"))
     assert done.returncode == 0, done.stderr
