@@ -1,29 +1,48 @@
-"""Writes a report of a finished dataset: one HTML file."""
+"""Writes a report of a finished dataset: one HTML file, from templates.
+
+Everything that comes from data is escaped: a document that holds `</script>` stays text, and
+control characters show as escapes. The page loads nothing: its style and script are in it, and its
+Content-Security-Policy admits them by their hash.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from fineshards.credentials import refuse_secrets
 from fineshards.curation.recipe_text import recipe_text
 from fineshards.encoders.reference_check import COMPARED_SHARE
 from fineshards.errors import OutputError, UsageError
+from fineshards.printable import printable
 from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.reports.lengths import SEQUENCE_LENGTHS
-from fineshards.reports.markup import asset, page
-from fineshards.reports.report_contents import MOST_GENERATIONS, Contents, contents_of
-from fineshards.reports.shown_documents import TRIED
+from fineshards.reports.report_contents import MOST_GENERATIONS, TRIED, Contents, contents_of
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder_in
 from fineshards.verification.verify import Verdict, describe_verdict
 from fineshards.verification.verify import verify as verify_dataset
-from fineshards.wording import approximately, counted, describe_leaks, size
+from fineshards.wording import (
+    approximately,
+    counted,
+    describe_leaks,
+    ratio,
+    share,
+    shortened,
+    size,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +151,72 @@ def report_page(contents: Contents, verified: Verified | None = None) -> str:
         "load": "Load it",
         "provenance": "Provenance",
     }
-    return page(
-        "reports/report.html",
-        script=asset("reports/page.js"),
-        style=asset("reports/style.css"),
-        contents=contents,
-        verified=verified,
-        sections=[(anchor, heading) for anchor, heading in headings.items() if heading],
-        approximately=approximately,
-        describe_leaks=describe_leaks,
-        describe_verdict=describe_verdict,
-        loading_snippets=loading_snippets,
-        recipe_text=recipe_text,
-        size=size,
-        COMPARED_SHARE=COMPARED_SHARE,
-        FOLDED=("exactness", "shards", "provenance"),
-        MOST_GENERATIONS=MOST_GENERATIONS,
-        SEQUENCE_LENGTHS=SEQUENCE_LENGTHS,
-        TRIED=TRIED,
+    # Of this package, so not escaped; their hashes are those of these very bytes.
+    script, style = Markup(asset("reports/page.js")), Markup(asset("reports/style.css"))
+    return (
+        _environment()
+        .get_template("reports/report.html")
+        .render(
+            script=script,
+            style=style,
+            policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
+            "connect-src 'none'; img-src data:; base-uri 'none'; form-action 'none'",
+            contents=contents,
+            verified=verified,
+            sections=[(anchor, heading) for anchor, heading in headings.items() if heading],
+            approximately=approximately,
+            describe_leaks=describe_leaks,
+            describe_verdict=describe_verdict,
+            loading_snippets=loading_snippets,
+            recipe_text=recipe_text,
+            size=size,
+            COMPARED_SHARE=COMPARED_SHARE,
+            FOLDED=("exactness", "shards", "provenance"),
+            MOST_GENERATIONS=MOST_GENERATIONS,
+            SEQUENCE_LENGTHS=SEQUENCE_LENGTHS,
+            TRIED=TRIED,
+        )
     )
+
+
+def asset(name: str) -> str:
+    """A template, a style sheet or a script: a file of the package."""
+    return files("fineshards").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "number": "{:,}".format,
+        "counted": counted,
+        "coordinate": lambda value: f"{value:.2f}".rstrip("0").rstrip("."),
+        "share": share,
+        "ratio": ratio,
+        "short": shortened,
+    }
+    return environment
+
+
+def _visible(value: object) -> object:
+    """Text with control characters as escapes, except for line feeds; all else as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(map(printable, value.split("\n")))
+
+
+def _source(content: str) -> str:
+    """An inline style or script as a source of the policy: by its hash."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def describe_report(written: Report) -> list[str]:

@@ -22,8 +22,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.publishing.loading_snippets import loading_snippets
 from fineshards.reports import lengths, report_contents
-from fineshards.reports.markup import asset
-from fineshards.reports.report import Verified, report_page
+from fineshards.reports.report import Verified, asset, report_page
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage

@@ -13,8 +13,8 @@ from support.reported import words_of, written
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
-from fineshards.reports import lengths, shown_documents
-from fineshards.reports.shown_documents import token_spans
+from fineshards.reports import lengths, report_contents
+from fineshards.reports.report_contents import token_spans
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.open import open_storage
 
@@ -26,12 +26,12 @@ def test_a_tokenizer_that_cannot_be_loaded_leaves_the_ids(
     (dataset / "metadata/vocabulary.tiktoken").write_bytes(b"IQ== 0\n")
     page = html.fromstring(written(dataset, tmp_path / "report.html"))
     opened = Dataset.open(open_storage(str(dataset)))
-    shown = shown_documents.show_documents(opened, lengths.lengths_of(opened))
+    shown = report_contents.show_documents(opened, lengths.lengths_of(opened))
     boxes = page.xpath("//div[contains(@class, 'tokens')]")
     assert len(boxes) == len(shown) == 5
     for each, box in zip(shown, boxes, strict=True):
         tokens = opened.document(each.number).tokens.tolist()
-        ids = [str(token) for token in tokens[1 : shown_documents.MOST_TOKENS]]
+        ids = [str(token) for token in tokens[1 : report_contents.MOST_TOKENS]]
         assert [span.text for span in box.xpath("span")] == ["EOT", *ids]
     assert "cannot be loaded here" in words_of(page, "documents")
 
@@ -43,14 +43,14 @@ def test_the_shortest_the_longest_and_three_others_are_shown(
     opened = Dataset.open(open_storage(str(built(kind))))
     every = [opened.document(n).tokens for n in range(opened.manifest.totals()["documents"])]
     with_text = [len(tokens) for tokens in every if set(tokens.tolist()) != {tokens[0]}]
-    shown = shown_documents.show_documents(opened, lengths.lengths_of(opened))
+    shown = report_contents.show_documents(opened, lengths.lengths_of(opened))
     assert [each.why for each in shown] == ["shortest", "longest", *["chosen"] * 3]
     assert [each.tokens for each in shown[:2]] == [min(with_text), max(with_text)]
     assert len({each.number for each in shown}) == 5
     for each in shown:
         tokens = every[each.number].tolist()
         ids = [each.eot, *(token for span in each.spans for token in span.ids)]
-        assert ids == tokens[: shown_documents.MOST_TOKENS]
+        assert ids == tokens[: report_contents.MOST_TOKENS]
         assert each.tokens == len(tokens)
 
 
