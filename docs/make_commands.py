@@ -56,7 +56,7 @@ def _belongs(action: Action, command: Command) -> bool:
     # The page says that every command has these, and that `estimate` has those of `build`.
     if action.option_strings[-1] in ("--help", "--json"):
         return False
-    of_build = {flag.option_strings[-1]: flag.help for flag in BUILD.flags()}
+    of_build = {flag.option_strings[-1]: flag.help for flag in BUILD.parser()._actions}
     return command is not ESTIMATE or of_build.get(action.option_strings[-1]) != action.help
 
 

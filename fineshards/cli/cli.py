@@ -9,6 +9,7 @@ from fineshards.cli.answer import Answer, show
 from fineshards.cli.command import Command
 from fineshards.cli.command_table import COMMANDS
 from fineshards.errors import UsageError
+from fineshards.parser import Parser
 from fineshards.storage.temporary import remove_abandoned
 from fineshards.suggestions import did_you_mean
 
@@ -18,6 +19,7 @@ _OTHERS = {
     "completion": "print a script that completes commands and flags, for bash, zsh or fish",
     "version": "print the version",
 }
+_SHELLS = ("bash", "zsh", "fish")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,14 +80,30 @@ def _help(*names: str) -> str:
 
 
 def _completion(*arguments: str) -> str:
-    from fineshards.cli.completion import SHELLS, Completed, script
+    import shtab
 
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise UsageError(f"give a shell: fineshards completion {'|'.join(SHELLS)}.")
-    commands = [Completed(each.name, each.summary, each.flags(), each.words()) for each in COMMANDS]
-    words = {"help": [each.name for each in COMMANDS], "completion": list(SHELLS)}
-    commands += [Completed(name, text, words=words.get(name, ())) for name, text in _OTHERS.items()]
-    return script(arguments[0], commands)
+        raise UsageError(f"give a shell: fineshards completion {'|'.join(_SHELLS)}.")
+    (shell,) = arguments
+    if shell not in _SHELLS:
+        raise UsageError(
+            f"completion: unknown shell {shell!r}.{did_you_mean(shell, _SHELLS)} "
+            f"There is a script for each of {', '.join(_SHELLS)}."
+        )
+    whole = Parser(prog="fineshards", add_help=False)
+    commands = whole.add_subparsers()
+    for each in COMMANDS:
+        parents = [each.parser()]
+        parser = commands.add_parser(each.name, help=each.summary, parents=parents, add_help=False)
+        for action in parser._actions:
+            if action.nargs != 0 and not action.choices:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    words = {"help": [each.name for each in COMMANDS], "completion": _SHELLS}
+    for name, summary in _OTHERS.items():
+        parser = commands.add_parser(name, help=summary, add_help=False)
+        if name in words:
+            parser.add_argument("word", choices=words[name])
+    return shtab.complete(whole, shell)
 
 
 def _command(name: str) -> Command:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Action, Namespace, _ActionsContainer, _ArgumentGroup
+from argparse import Namespace, _ActionsContainer, _ArgumentGroup
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,19 +75,6 @@ class Command:
             may_be_beams = self.for_beam and (not hint or is_beams(flag))
             if not may_be_beams and f"unknown flag {flag}" not in said:
                 raise UsageError(f"unknown flag {flag}.{hint} Also: {said}") from None
-
-    def words(self) -> list[str]:
-        """The words that may follow the command."""
-        return [
-            str(word)
-            for action in self.parser()._actions
-            if not action.option_strings
-            for word in action.choices or ()
-        ]
-
-    def flags(self) -> list[Action]:
-        """The command's flags, as argparse describes them."""
-        return [action for action in self.parser()._actions if action.option_strings]
 
 
 def add_flag(group: _ActionsContainer, spelled: str, about: str, **options: Any) -> None:
