@@ -11,8 +11,8 @@ import sys
 from argparse import SUPPRESS, Action
 from pathlib import Path
 
+from fineshards.cli.cli import COMMANDS
 from fineshards.cli.command import Command
-from fineshards.cli.command_table import COMMANDS
 from fineshards.cli.dataset_commands import BUILD, ESTIMATE
 
 TEMPLATE = Path(__file__).with_name("templates") / "commands.md"

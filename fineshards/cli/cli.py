@@ -7,12 +7,30 @@ from collections.abc import Sequence
 
 from fineshards.cli.answer import Answer, show
 from fineshards.cli.command import Command
-from fineshards.cli.command_table import COMMANDS
+from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE
+from fineshards.cli.explain_command import EXPLAIN
+from fineshards.cli.export_command import EXPORT
+from fineshards.cli.find_command import FIND
+from fineshards.cli.inspect_command import INSPECT
+from fineshards.cli.publish_command import PUBLISH
+from fineshards.cli.recipe_command import RECIPE
+from fineshards.cli.redact_command import REDACT
+from fineshards.cli.repair_command import REPAIR
+from fineshards.cli.report_command import REPORT
+from fineshards.cli.stats_command import STATS
+from fineshards.cli.status_command import STATUS
+from fineshards.cli.verify_command import VERIFY
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 from fineshards.storage.temporary import remove_abandoned
 from fineshards.suggestions import did_you_mean
 
+# In the order of the help page. Libraries are imported by the command that runs, so that help pages
+# and mistakes are quick.
+COMMANDS = (
+    *(BUILD, APPEND, STATUS, VERIFY, INSPECT, STATS, REPORT, FIND, EXPORT, PUBLISH, REPAIR, REDACT),
+    *(EXPLAIN, ESTIMATE, RECIPE),
+)
 # Commands that the table does not have, with their lines on the help page.
 _OTHERS = {
     "help": "show the help page of a command",

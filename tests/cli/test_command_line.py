@@ -23,8 +23,7 @@ from support.shell import in_shell
 from support.tokenizer_files import path_of
 
 from fineshards import BatchLoader, TokenDataset
-from fineshards.cli.cli import main
-from fineshards.cli.command_table import COMMANDS
+from fineshards.cli.cli import COMMANDS, main
 from fineshards.config import BuildConfig
 from fineshards.number_parser import byte_count, count
 

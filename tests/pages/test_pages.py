@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from support.checkout import ROOT, SAMPLE, docs_program
 
-from fineshards.cli.cli import main
-from fineshards.cli.command_table import COMMANDS
+from fineshards.cli.cli import COMMANDS, main
 from fineshards.errors import UsageError
 
 FOLDERS = (".", ".github", "docs", "examples", "samples", "tests")
