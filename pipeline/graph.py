@@ -6,8 +6,7 @@ import apache_beam as beam
 
 from fineshards.pipeline.share import Share
 from fineshards.transforms.commit import Commit
-from fineshards.transforms.count_leaks import CountLeaks
-from fineshards.transforms.count_repeats import CountRepeats
+from fineshards.transforms.compare_texts import CompareTexts
 from fineshards.transforms.discover import Discover
 from fineshards.transforms.mark_later import METRICS as JUDGED
 from fineshards.transforms.mark_later import JudgeBlocks, MarkLater
@@ -60,12 +59,10 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
     records = planned["pieces"] | "Write" >> WriteShards(work, planned["plan"])
     if work.earlier:
         records = records | "AllShards" >> WithEarlier(work)
-    repeats = records | "CountRepeats" >> CountRepeats(work) if work.earlier else None
-    leaks = records | "CountLeaks" >> CountLeaks(work) if work.settings.split.may_leak else None
+    compares = work.earlier or work.settings.split.may_leak
+    shared = records | "CompareTexts" >> CompareTexts(work) if compares else None
     written = [read["by_file"] | "Decisions" >> WriteDecisions(work)] if recipe else []
     if work.settings.statistics:
         written.append(read["by_file"] | "Statistics" >> WriteStatistics(work))
     files = written | "Written" >> beam.Flatten() if written else None
-    return records | "Commit" >> Commit(
-        work, read["reports"], planned["plan"], leaks, files, repeats
-    )
+    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], shared, files)

@@ -96,16 +96,11 @@ def touched_files(job: Job, found: Sequence[SourceFile]) -> tuple[SourceFile, ..
 
 
 def refuse_leaks(manifest: Manifest, root: str) -> None:
-    """Raises FineshardsError for a finished dataset with leaks, or one that has not counted them.
+    """Raises FineshardsError for a finished dataset with leaks.
 
     A build that finds nothing to do must not pass where one that has to do it all fails.
     """
     rule, leaks = manifest.settings.split, manifest.leaks
-    if leaks is None and rule.may_leak:
-        raise FineshardsError(
-            f"{root} was finished by a version of fineshards that did not count leaks, which "
-            "--fail_on_leak asks for. Build it again with --overwrite."
-        )
     if leaks is not None and leaks.test_documents:
         raise FineshardsError(
             f"{root} is finished, but {describe_leaks(leaks)} (--fail_on_leak). Build it again "

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
-import numpy as np
-
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, UsageError
@@ -21,15 +19,12 @@ from fineshards.inspection.last_estimate import remember
 from fineshards.pipeline.append import are_new, finished_dataset
 from fineshards.pipeline.input_files import find_input, settle_input
 from fineshards.pipeline.launch import default_block_bytes, describe_job
-from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.shards.tables.documents import DocumentTable
-from fineshards.shards.tables.repeats import hash_columns, repeats_among, text_hashes
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder
@@ -78,19 +73,6 @@ class _Grows:
             raise UsageError(f"{self.storage.root} has all of these files, so nothing is appended.")
         stored = tuple(map(self.storage.read, settings.stored_files))
         return Job(settings, tuple(files), origin), stored
-
-    def share(self, probe: Storage) -> float:
-        """The share of the documents of a probe whose text is in the dataset."""
-        rule, hashes = self.manifest.settings.split, []
-        for entry in probe.entries(CHECKPOINTS):
-            if entry.name.endswith(".parquet"):
-                table = DocumentTable.parse(probe.read(entry.name))
-                columns = {name: table[name].to_numpy() for name in hash_columns(rule)}
-                tokens = table["end"].to_numpy() - table["offset"].to_numpy()
-                hashes.append(text_hashes(rule, columns, tokens))
-        found = np.concatenate(hashes)
-        shards, cores = self.manifest.shards, usable_cores()
-        return repeats_among(self.storage, rule, found, shards, cores) / max(len(found), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +140,6 @@ def _measure(config: BuildConfig, workers: int | None, size: int, folder: str) -
     largest = max(usual, *(block.bytes for blocks in found.values() for block in blocks))
     busy = min(usable_cores(), max(1.0, sum(totals.values()) / largest))
     result = _conclude(job, workers, usual, parts, totals, busy, Path(folder))
-    if grows is not None:
-        result = replace(result, repeats=round(grows.share(storage) * result.documents))
     if asked.recipe is not None:
         result = replace(result, curation=_curation(asked.recipe, parts))
     result = replace(result, hub=hub_limit(job.files))

@@ -19,9 +19,12 @@ from fineshards.shards.job.records import MetadataFile, ShardRecord
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.piece_plan import StreamPlan
-from fineshards.shards.tables.leaks import NOTHING, LeakCount, describe_example
-from fineshards.shards.tables.repeats import RepeatCount, Sides
-from fineshards.shards.tables.repeats import describe_example as repeated
+from fineshards.shards.tables.shared_texts import (
+    Comparison,
+    SharedTexts,
+    example_of_leak,
+    example_of_repeat,
+)
 from fineshards.storage.base import Storage
 from fineshards.transforms.gather import Gather
 from fineshards.transforms.metrics import StepMetrics
@@ -34,10 +37,10 @@ _log = logging.getLogger("fineshards.worker.commit")
 
 
 class Commit(JobStep):
-    """From shard records, file reports, the plan and the leaks to the manifest.
+    """From shard records, file reports, the plan and what texts share to the manifest.
 
-    leaks: None where there can be none. written: files of the dataset that other steps have
-    written: decisions and statistics. repeats: of an append.
+    shared: None where nothing can leak or repeat. written: files of the dataset that other steps
+    have written: decisions and statistics.
     """
 
     def __init__(
@@ -45,18 +48,16 @@ class Commit(JobStep):
         work: Work,
         reports: beam.PCollection,
         plan: beam.PCollection,
-        leaks: beam.PCollection | None,
+        shared: beam.PCollection | None,
         written: beam.PCollection | None,
-        repeats: beam.PCollection | None,
     ) -> None:
         super().__init__(work)
         self._sides = (
             beam.pvalue.AsList(reports),
             beam.pvalue.AsSingleton(plan),
             work,
-            None if leaks is None else beam.pvalue.AsSingleton(leaks, NOTHING),
+            None if shared is None else beam.pvalue.AsSingleton(shared),
             () if written is None else beam.pvalue.AsList(written),
-            None if repeats is None else beam.pvalue.AsSingleton(repeats),
         )
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
@@ -75,9 +76,8 @@ def commit(
     reports: list[FileReport],
     plan: StreamPlan,
     work: Work,
-    found: LeakCount | None = None,
+    shared: SharedTexts | None = None,
     written: Iterable[MetadataFile] = (),
-    repeats: RepeatCount | None = None,
 ) -> str:
     """Writes the manifest; returns its name.
 
@@ -85,19 +85,6 @@ def commit(
     is not that of the job, or documents leak or repeat earlier ones and that is to fail.
     """
     storage = work.checkpoints.storage
-    leaks = None if found is None else found.leaks
-    if found is not None and found.example is not None:
-        rule = work.settings.split
-        if work.fail_on_leak:
-            example = describe_example(storage, found.example, rule)
-            advice = f"Build again with {flags_against_leaks(rule)} and --overwrite, or finish it"
-            if work.earlier:
-                advice = "Leave these documents out of the new files, or finish the append"
-            raise FineshardsError(
-                f"{describe_leaks(found.leaks)}, such as {example}, so the dataset is not finished "
-                f"(--fail_on_leak). {advice} by the same command without --fail_on_leak."
-            )
-        _log.warning("commit: %s", warn_of_leaks(found.leaks, rule))
     job, before = work.checkpoints.job(), None
     if work.earlier:
         before = work.earlier.manifest(storage)
@@ -106,25 +93,42 @@ def commit(
     metadata = [*metadata_files(storage, job, reports), *written]
     if before is not None:
         metadata += of_earlier_jobs(before.metadata)
+    leaks = shared.leaks if shared and work.settings.split.may_leak else None
     manifest = Manifest.of(job, plan.layout, records, reports, metadata, leaks)
-    if repeats is not None:
-        manifest = replace(manifest, repeats=repeats.documents)
-    if repeats is not None and repeats.text_hash is not None:
-        said = describe_repeats(manifest)
-        if work.fail_on_repeats:
-            sides = Sides.of(records, work.earlier.sums, work.settings.split)
-            example = repeated(storage, work.settings.split, sides, repeats.text_hash)
-            raise FineshardsError(
-                f"{said}, such as {example}, so the append is not finished (--fail_on_repeats). "
-                "Leave these documents out of the new files, or finish the append by the same "
-                "command without --fail_on_repeats."
-            )
-        _log.warning("commit: %s", said)
+    if shared is not None:
+        if work.earlier:
+            manifest = replace(manifest, repeats=shared.repeats)
+        _check_shared(manifest, shared, work)
     _refuse_late_shards(storage, records)
     name = manifest.save(storage, before)
     METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)
     _log.info("commit: %s", storage.path(name))
     return name
+
+
+def _check_shared(manifest: Manifest, shared: SharedTexts, work: Work) -> None:
+    """Warns of documents that leak or repeat earlier ones; raises if that is to fail."""
+    storage, rule = work.checkpoints.storage, work.settings.split
+    comparison = Comparison.of(manifest.shards, work.earlier.sums, rule)
+    leave = "Leave these documents out of the new files, or finish the append"
+    if shared.leaking is not None:
+        if work.fail_on_leak:
+            example = example_of_leak(storage, rule, comparison, shared.leaking)
+            advice = f"Build again with {flags_against_leaks(rule)} and --overwrite, or finish it"
+            raise FineshardsError(
+                f"{describe_leaks(shared.leaks)}, such as {example}, so the dataset is not "
+                f"finished (--fail_on_leak). {leave if work.earlier else advice} by the same "
+                "command without --fail_on_leak."
+            )
+        _log.warning("commit: %s", warn_of_leaks(shared.leaks, rule))
+    if shared.repeated is not None:
+        if work.fail_on_repeats:
+            example = example_of_repeat(storage, rule, comparison, shared.repeated)
+            raise FineshardsError(
+                f"{describe_repeats(manifest)}, such as {example}, so the append is not finished "
+                f"(--fail_on_repeats). {leave} by the same command without --fail_on_repeats."
+            )
+        _log.warning("commit: %s", describe_repeats(manifest))
 
 
 def _parts(_: str, work: Work, plan: StreamPlan) -> list[str]:

@@ -38,12 +38,7 @@ class WithEarlier(JobStep):
     """Adds to the records of new shards those of the shards that stay as they are."""
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
-        return (
-            records
-            | "New" >> Gather()
-            | "Earlier" >> beam.FlatMap(_with_earlier, self._work)
-            | "Spread" >> beam.Reshuffle()
-        )
+        return records | "New" >> Gather() | "Earlier" >> beam.FlatMap(_with_earlier, self._work)
 
 
 def _with_earlier(records: list[ShardRecord], work: Work) -> list[ShardRecord]:

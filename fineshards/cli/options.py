@@ -47,8 +47,7 @@ def add_estimate_flags(parser: Parser) -> None:
     add_flag(
         own,
         "--output FOLDER",
-        "A finished dataset that the input is to be appended to. Its settings hold, and the "
-        "estimate says how many documents repeat its own.",
+        "A finished dataset that the input is to be appended to. Its settings hold.",
     )
     add_flag(
         own, "--workers N", "Workers on Dataflow. Default: as many as finish in about an hour."

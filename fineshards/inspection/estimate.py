@@ -48,8 +48,7 @@ class Estimate:
     that is likely; None if too little was read to tell. rejected: rows of the probe that cannot be
     encoded. seconds: of a build on this machine. memory_bytes: at most, at the peak. output_bytes:
     of the finished dataset. peak_bytes: on the disk at most, with checkpoints.
-    probe_share: the probe's share of the tokens, 0 to 1. repeats: documents whose text is in the
-    dataset that would grow; None if there is none. hub: what the hub's limit means for it.
+    probe_share: the probe's share of the tokens, 0 to 1. hub: what the hub's limit means for it.
     curation: of a build with a recipe. Without its keyed steps tokens are an upper bound.
     """
 
@@ -65,7 +64,6 @@ class Estimate:
     peak_bytes: int
     probe_share: float
     dataflow: Dataflow
-    repeats: int | None = None
     hub: str | None = None
     curation: Curation | None = None
 
@@ -145,10 +143,6 @@ def describe_estimate(found: Estimate) -> list[str]:
         f"({cloud.machine}): {cloud.machine_hours:,.1f} machine hours, ${cloud.dollars:,.2f};",
         f"             then ${cloud.dollars_per_month:,.2f} per month for the dataset",
     ]
-    if found.repeats is not None:
-        of_all = share(found.repeats, found.documents)
-        words = f"{about(found.repeats)} documents ({of_all}) are in the dataset already"
-        lines.insert(3, f"  repeats    {words}")
     if found.hub is not None:
         lines.append(f"  hub        {found.hub}")
     if found.curation is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,17 +19,19 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
 from fineshards.publishing import sums
 from fineshards.publishing.file_names import SUMS_NAME
+from fineshards.shards.counts import Sums
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, no_generation, unfinished
+from fineshards.shards.job.source_counts import sums_by_stream
 from fineshards.shards.readable import unfinished_redaction
+from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.verification.check_decisions import DroppedRows, check_decisions
 from fineshards.verification.check_export import check_dataset, check_export, linked_dataset
 from fineshards.verification.check_folders import Folders
-from fineshards.verification.check_leaks import check_leaks, check_repeats
 from fineshards.verification.check_metadata import check_manifest, check_metadata
 from fineshards.verification.check_published import check_published, published_by
 from fineshards.verification.check_scores import check_scores
@@ -39,7 +42,7 @@ from fineshards.verification.check_shards import (
     check_totals,
 )
 from fineshards.verification.compare_sources import Compared, compare_with_sources
-from fineshards.wording import counted
+from fineshards.wording import counted, describe_leaks
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 
 
@@ -262,8 +265,7 @@ def _verify(
     problems += check_redactions(manifest, found)
     other_version = ""
     if not problems and following is None and manifest is latest:
-        problems += check_leaks(storage, manifest)
-        problems += check_repeats(storage, manifest)
+        problems += _check_shared_texts(storage, manifest)
         problems += check_published(storage, manifest, sha256)
         other_version = "" if problems else published_by(storage)
     compared = Compared()
@@ -282,6 +284,31 @@ def _verify(
         hashed=len(sums.contents(manifest)) if sha256 and not problems else 0,
         published_by=other_version,
     )
+
+
+def _check_shared_texts(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """The manifest counts as many leaks and repeats as the document tables have."""
+    if manifest.leaks is None and manifest.repeats is None:
+        return
+    rule = manifest.settings.split
+    before: tuple[Sums, ...] = ()
+    if manifest.repeats is not None:
+        # Before the latest generation that added files.
+        files = [generation.files for generation in manifest.generations if generation.files]
+        before = sums_by_stream(manifest.reports[: sum(files[:-1])], rule)
+    comparison = Comparison.of(manifest.shards, before, rule)
+    ranges = (compare_range(storage, rule, comparison, at) for at in range(comparison.ranges))
+    found = SharedTexts.total([*ranges])
+    if manifest.leaks not in (None, found.leaks):
+        yield (
+            f"by text_hash in the document tables {describe_leaks(found.leaks)}; {MANIFEST_NAME} "
+            f"says {manifest.leaks.test_documents:,} and {manifest.leaks.train_documents:,}"
+        )
+    if manifest.repeats not in (None, found.repeats):
+        yield (
+            f"by the hashes in the document tables {counted(found.repeats, 'new document')} repeat "
+            f"earlier ones; {MANIFEST_NAME} says {manifest.repeats:,}"
+        )
 
 
 def _compare(storage: Storage, manifest: Manifest, percent: float) -> Compared:

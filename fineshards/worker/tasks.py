@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, ParamSpec
 
-from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
 from fineshards.shards.counts import Counts
@@ -20,9 +19,7 @@ from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecor
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shard
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
-from fineshards.shards.tables import repeats
-from fineshards.shards.tables.leaks import Comparison, ShardTexts, parts_of
-from fineshards.shards.tables.leaks import read_texts as texts_in
+from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.shards.tables.statistics_files import Hosts
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
 from fineshards.worker import blocks
@@ -258,23 +255,11 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
     return record
 
 
-@_task(lambda split, shard, _: f"comparing the texts of {shard}")
-def read_texts(
-    worker: Worker, split: str, shard: str, comparison: Comparison
-) -> list[tuple[int, ShardTexts]]:
-    """Reads the hashes of the texts that begin in a shard, as far as they may leak."""
+@_task(lambda _, number: f"comparing texts, range {number + 1}")
+def compare_texts(worker: Worker, comparison: Comparison, number: int) -> SharedTexts:
+    """Counts the documents in a range of hashes that share a text."""
     work = worker.work
-    texts = texts_in(work.checkpoints.storage, shard, work.settings.split)
-    if split == "train" and comparison.test_shards is not None:
-        texts = worker.texts_in_test(comparison.test_shards).among(texts)
-    return parts_of(split, shard, texts, comparison.ranges)
-
-
-@_task(lambda _, number: f"comparing new texts with earlier ones, range {number + 1}")
-def compare_texts(worker: Worker, sides: repeats.Sides, number: int) -> repeats.RepeatCount:
-    """Counts the new documents in a range of hashes that repeat earlier ones."""
-    storage, rule = worker.work.checkpoints.storage, worker.work.settings.split
-    return repeats.count_repeats(storage, rule, sides, number, usable_cores())
+    return compare_range(work.checkpoints.storage, work.settings.split, comparison, number)
 
 
 def first_task(file: SourceFile, block: Block, work: Work) -> Task:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 from fineshards.encoders.encoder import Encoder
-from fineshards.shards.tables.leaks import KnownTexts, read_texts
 from fineshards.shards.tables.statistics_files import StatisticsFiles
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.worker.document_encoder import document_encoder
@@ -19,7 +18,6 @@ class Worker:
     def __init__(self, work: Work) -> None:
         provide_token(work.hf_token_secret)
         self.work = work
-        self._texts_in_test: KnownTexts | None = None
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -50,10 +48,3 @@ class Worker:
     def paths(self) -> list[str]:
         """The paths of the source files, by index."""
         return [file.path for file in self.work.checkpoints.job().files]
-
-    def texts_in_test(self, shards: tuple[str, ...]) -> KnownTexts:
-        """The texts of test; shards: all of that split, the same ones in every call."""
-        if self._texts_in_test is None:
-            storage, rule = self.work.checkpoints.storage, self.work.settings.split
-            self._texts_in_test = KnownTexts(read_texts(storage, shard, rule) for shard in shards)
-        return self._texts_in_test
