@@ -297,8 +297,12 @@ def _check_shared_texts(storage: Storage, manifest: Manifest) -> Iterator[str]:
         files = [generation.files for generation in manifest.generations if generation.files]
         before = sums_by_stream(manifest.reports[: sum(files[:-1])], rule)
     comparison = Comparison.of(manifest.shards, before, rule)
-    ranges = (compare_range(storage, rule, comparison, at) for at in range(comparison.ranges))
-    found = SharedTexts.total([*ranges])
+    found = SharedTexts.total(
+        [
+            compare_range(storage, rule, comparison, number, usable_cores())
+            for number in range(comparison.ranges)
+        ]
+    )
     if manifest.leaks not in (None, found.leaks):
         yield (
             f"by text_hash in the document tables {describe_leaks(found.leaks)}; {MANIFEST_NAME} "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, ParamSpec
 
+from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
 from fineshards.shards.counts import Counts
@@ -258,8 +259,8 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
 @_task(lambda _, number: f"comparing texts, range {number + 1}")
 def compare_texts(worker: Worker, comparison: Comparison, number: int) -> SharedTexts:
     """Counts the documents in a range of hashes that share a text."""
-    work = worker.work
-    return compare_range(work.checkpoints.storage, work.settings.split, comparison, number)
+    storage, rule = worker.work.checkpoints.storage, worker.work.settings.split
+    return compare_range(storage, rule, comparison, number, usable_cores())
 
 
 def first_task(file: SourceFile, block: Block, work: Work) -> Task:

@@ -71,7 +71,7 @@ def test_texts_are_counted_however_hashes_are_cut_into_ranges(
             # Not its first row, which is not compared.
             rows.append(Rows(f"train/train_{number:04}.npy", 1, size, int(train), int(earlier)))
         comparison, storage = Comparison(tuple(rows), ranges), open_storage(folder)
-        parts = [compare_range(storage, rule, comparison, number) for number in range(ranges)]
+        parts = [compare_range(storage, rule, comparison, number, 2) for number in range(ranges)]
     sides = [("train" if train else "test", text) for train, _, found in made_up for text in found]
     new = [text for _, earlier, found in made_up if not earlier for text in found]
     old = [text for _, earlier, found in made_up if earlier for text in found]
@@ -90,7 +90,7 @@ def test_no_table_is_read_to_compare_no_documents(tmp_path: Path) -> None:
     comparison = Comparison.of(manifest.shards, (), manifest.settings.split)
     assert comparison == Comparison((), 1)
     nowhere = open_storage(str(tmp_path / "nowhere"))
-    found = compare_range(nowhere, manifest.settings.split, comparison, 0)
+    found = compare_range(nowhere, manifest.settings.split, comparison, 0, 2)
     assert found == SharedTexts(Leaks(0, 0), 0, None, None)
 
 

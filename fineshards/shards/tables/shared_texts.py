@@ -24,7 +24,6 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.cores import usable_cores
 from fineshards.shards.counts import Sums
 from fineshards.shards.job.records import Leaks, ShardRecord
 from fineshards.shards.layout import ONE_STREAM, SPLITS, SplitRule, table_name
@@ -33,6 +32,8 @@ from fineshards.storage.base import Storage
 
 # Documents per range that are held: 0.4 GB of hashes and counts.
 RANGE_DOCUMENTS = 1 << 23
+# Tables that are read at once for an example.
+_LOOKING = 8
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -121,7 +122,7 @@ class SharedTexts:
 
 
 def compare_range(
-    storage: Storage, rule: SplitRule, comparison: Comparison, number: int
+    storage: Storage, rule: SplitRule, comparison: Comparison, number: int, threads: int
 ) -> SharedTexts:
     """What documents share in a range of hashes."""
     # 2**64 does not fit into uint64.
@@ -134,7 +135,7 @@ def compare_range(
         # Each text once: a text of very many documents (the empty one) would need much memory.
         return rows, *np.unique(within, return_counts=True)
 
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         held = list(pool.map(read, (rows for rows in comparison.rows if rows.held)))
         texts = _HeldTexts([hashes for _, hashes, _ in held])
         for part in held:
@@ -202,7 +203,7 @@ def _place(storage: Storage, rule: SplitRule, side: list[Rows], text_hash: int) 
     def find(rows: Rows) -> npt.NDArray[np.int64]:
         return np.flatnonzero(_read_hashes(storage, rule, rows) == text_hash)
 
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(_LOOKING) as pool:
         looked = zip(side, pool.map(find, side), strict=True)
         rows, at = next((rows, rows.first + int(found[0])) for rows, found in looked if len(found))
         pool.shutdown(cancel_futures=True)
