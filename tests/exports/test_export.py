@@ -23,7 +23,7 @@ from support.foreign_readers import (
     read_token_bin,
 )
 from support.growing import build, made_up_rows, write_rows
-from support.killed_by_hand import kill_before
+from support.kills import kill
 from support.oracle import files_in
 from support.tokenizer_files import save, train
 
@@ -301,7 +301,7 @@ def test_a_killed_export_resumes_with_the_same_bytes(
             "--tokens_per_file=2500",
             "--workers=1",
         ]
-        kill_before(name, *arguments, "--output", output)
+        kill(f"replace:{name}", *arguments, "--output", output)
     kept = {name: (output / name).stat().st_ino for name in files_in(output) if name in names}
     fineshards.export(by_document, output, to, tokens_per_file=2500)
     assert files_in(output) == files_in(expected)
@@ -316,7 +316,7 @@ def test_a_file_that_was_changed_after_a_kill_is_exported_again(
     fineshards.export(by_document, expected, "megatron", tokens_per_file=2500)
     names = sorted(name for name in files_in(expected) if name != "export.json")
     arguments = ["export", by_document, "--to=megatron", "--tokens_per_file=2500", "--workers=1"]
-    kill_before(names[-1], *arguments, "--output", output)
+    kill(f"replace:{names[-1]}", *arguments, "--output", output)
     changed = output / names[0]
     flip_bit(changed, changed.stat().st_size // 2)
     fineshards.export(by_document, output, "megatron", tokens_per_file=2500)

@@ -27,7 +27,7 @@ from support.foreign_readers import (
     read_token_bin,
 )
 from support.growing import build, made_up_rows, write_rows
-from support.killed_by_hand import kill_before
+from support.kills import kill
 from support.oracle import EOT, files_in
 
 import fineshards
@@ -269,7 +269,7 @@ def test_a_killed_export_without_them_resumes_with_the_same_bytes(
     for name in names[::3]:
         command = ["export", dataset, "--to=olmo", "--tokens_per_file=700", "--workers=1"]
         command += ["--output", tmp_path / "x"]
-        kill_before(name, *command)
+        kill(f"replace:{name}", *command)
     fineshards.export(dataset, tmp_path / "x", "olmo", **flags)
     assert files_in(tmp_path / "x") == files_in(tmp_path / "expected")
 

@@ -10,8 +10,9 @@ import pytest
 from support.conversations import TEMPLATE, check, made_up, write
 from support.damage import flip_bit
 from support.growing import append, build, content_of, unfinished_append
-from support.killed_by_hand import crashes_of
+from support.kills import check_appends, crashes_of
 from support.oracle import files_in
+from support.redacted import kill_redactions
 
 import fineshards
 from fineshards.inspection.inspect import show_document
@@ -138,25 +139,18 @@ def test_an_append_killed_before_any_file_operation_finishes_its_masks(tmp_path:
     first, second = (write(tmp_path / name, each[:8]) for name, each in INPUTS.items())
     flags = [f"--chat_template={tmp_path}/chat.jinja", "--shard_tokens=900", "--block_bytes=1"]
     flags += ["--test_fraction=0.3"]
-    build(tmp_path / "finished", first, *flags)
-    shutil.copytree(tmp_path / "finished", tmp_path / "grown")
-    append(tmp_path / "grown", second)
-    assert any(name.startswith("metadata/masks/") for name in content_of(tmp_path / "grown"))
-    crashes = crashes_of("append_crash_driver", tmp_path, 3, 12, "--input", second)
+    build(tmp_path / "before", first, *flags)
+    shutil.copytree(tmp_path / "before", tmp_path / "after")
+    append(tmp_path / "after", second)
+    assert any(name.startswith("metadata/masks/") for name in content_of(tmp_path / "after"))
+    crashes = crashes_of(tmp_path, ["append", "OUT", "--input", str(second)], 3, 12)
     assert len(crashes) > 3
-    for crash in crashes:
-        assert (crash["problems"], crash["status"]) == ([], 0), crash
-        assert crash["same"], crash
-        assert not crash["left"], crash
+    check_appends(tmp_path, crashes)
 
 
 @pytest.mark.kills
 def test_a_redaction_killed_before_any_file_operation_takes_its_masks_along(
     grown: Path, tmp_path: Path
 ) -> None:
-    crashes = crashes_of("redact_crash_driver", grown / "out", tmp_path, 4)
-    assert sum(crash["unfinished"] for crash in crashes) > 2
-    for crash in crashes:
-        assert (crash["read"], crash["refused"], crash["resumed"]) == (0, 0, 0), crash
-        assert crash["same"], crash
-    assert fineshards.verify(tmp_path / "whole", sample="100%").problems == []
+    assert kill_redactions(grown / "out", tmp_path, 4) > 2
+    assert fineshards.verify(tmp_path / "after", sample="100%").problems == []

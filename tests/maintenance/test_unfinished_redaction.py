@@ -14,10 +14,10 @@ from support.growing import (
     unfinished_append,
     write_rows,
 )
-from support.killed_by_hand import crashes_of, run
+from support.kills import kill
 from support.oracle import EOT, files_in
 from support.process_tree import start, wait_until
-from support.redacted import secret_tokens
+from support.redacted import kill_redactions, secret_tokens
 
 import fineshards
 from fineshards import TokenDataset
@@ -36,12 +36,7 @@ pytestmark = pytest.mark.growing
 
 def kill_redaction(dataset: Path, operation: int) -> None:
     """Kills a redaction of three documents before it replaces file number `operation`."""
-    code = (
-        "from support import crash_driver as c; c.OPERATIONS = ('replace',);"
-        f"from fineshards.maintenance.redact import redact; c.kill_before_operation({operation});"
-        f"redact({str(dataset)!r}, documents=[3, 17, 40])"
-    )
-    assert run("-c", code).returncode == -signal.SIGKILL
+    kill(f"replace:{operation}", "redact", dataset, "--documents", 3, 17, 40)
 
 
 def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
@@ -54,6 +49,11 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
         (["append", "--input", str(more)], "a redaction of 3 documents of"),
         (["append", "--input", str(more), "--overwrite"], "a redaction of 3 documents of"),
         (["repair"], "a redaction of 3 documents of"),
+        (["inspect"], "a redaction of 3 documents of"),
+        (["find", "--id=secret"], "a redaction of 3 documents of"),
+        (["explain", "--document=3", "--sequence_length=64"], "a redaction of 3 documents of"),
+        (["stats"], "a redaction of 3 documents of"),
+        (["publish"], "a redaction of 3 documents of"),
         (["report", "--output", str(dataset.parent / "report.html")], "a redaction of 3"),
         (
             ["export", "--output", str(dataset.parent / "exported"), "--to=raw"],
@@ -151,11 +151,5 @@ def test_a_repair_that_is_killed_leaves_no_token_of_a_redacted_document(
 
 @pytest.mark.kills
 def test_a_redaction_killed_before_any_file_operation(grown: Path, tmp_path: Path) -> None:
-    crashes = crashes_of("redact_crash_driver", grown / "out", tmp_path, 1)
-    assert len(crashes) > 10
-    assert sum(crash["unfinished"] for crash in crashes) > 8
-    for crash in crashes:
-        assert crash["read"] == 0, crash
-        assert crash["refused"] == 0, crash
-        assert crash["resumed"] == 0, crash
-        assert crash["same"], crash
+    assert kill_redactions(grown / "out", tmp_path, 1) > 8
+    assert fineshards.verify(tmp_path / "after").ok

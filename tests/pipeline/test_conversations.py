@@ -16,7 +16,7 @@ import pytest
 from support.build_here import build_here
 from support.checkout import ROOT
 from support.conversations import TEMPLATE, Conversation, check, made_up, write
-from support.killed_by_hand import crashes_of
+from support.kills import crashes_of
 from support.oracle import files_in
 
 import fineshards
@@ -342,14 +342,14 @@ def test_steps_see_the_json_of_a_conversation(build: Build, tmp_path: Path) -> N
 def test_a_build_killed_before_any_file_operation_finishes_its_masks(tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text(TEMPLATE)
     path = write(tmp_path / "c.parquet", made_up(30, 1))
-    flags = [f"--input={path}", f"--chat_template={tmp_path}/chat.jinja", "--shard_tokens=2000"]
-    crashes = crashes_of("crash_driver", tmp_path, 0, 3, *flags, "--block_bytes=1")
+    command = ["build", f"--input={path}", "--output=OUT", "--shard_tokens=2000"]
+    command += [f"--chat_template={tmp_path}/chat.jinja", "--block_bytes=1"]
+    crashes = crashes_of(tmp_path, command, step=3)
     assert len(crashes) > 5
     masks = []
     for crash in crashes:
-        assert crash["status"] == 0, crash
-        assert crash["shards_rewritten"] == [], crash
-        folder = tmp_path / f"crash-{crash['operation']}"
+        assert (crash["status"], crash["rewritten"]) == (0, []), crash
+        folder = Path(crash["folder"])
         masks.append(files_in(folder, ("metadata/masks",)))
         assert check(folder, {str(path): made_up(30, 1)}) == 30
     assert all(each == masks[0] for each in masks)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
 from support.damage import cut, flip_middle, zeroed
-from support.killed_by_hand import crashes_of
+from support.kills import crashes_of
 from support.oracle import files_in, shards_in
 
 from fineshards.cli.cli import main
@@ -154,15 +154,12 @@ def test_restart_after_a_kill_before_a_file_operation_of_a_recipe(
     flags = prepare(tmp_path)
     expected = curate(FILES, STEPS)
     assert main(["build", f"--output={tmp_path}/whole", *flags]) == 0
-    crashes = crashes_of("crash_driver", tmp_path, 6 * part, 12, *flags)
+    crashes = crashes_of(tmp_path, ["build", "--output=OUT", *flags], 6 * part, 12)
     assert len(crashes) > 5
     documents = sum(expected.counts(file)["documents"] for file in range(len(FILES)))
     for crash in crashes:
-        output = tmp_path / f"crash-{crash['operation']}"
-        assert crash["status"] == 0, crash
-        assert dataset_in(output) == dataset_in(tmp_path / "whole"), crash
-        assert crash["shards_rewritten"] == [], crash
-        assert crash["changed_after_crash"] == [], crash
+        assert dataset_in(Path(crash["folder"])) == dataset_in(tmp_path / "whole"), crash
+        assert (crash["status"], crash["rewritten"], crash["changed"]) == (0, [], []), crash
         assert crash["documents_encoded"] == documents - crash["documents_finished"], crash
 
 

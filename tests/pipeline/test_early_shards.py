@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.damage import flip_bit
 from support.growing import append, build, content_of, made_up_rows, write_rows
-from support.killed_by_hand import crashes_of
+from support.kills import crashes_of
 from support.process_tree import wait_until
 from support.watched_encoder import watched_encode
 
@@ -63,13 +63,12 @@ def prepare(folder: Path, kind: str) -> tuple[list[str], int]:
         flags += [f"--recipe={folder}/recipe.toml"]
     documents = sum(row["text"] is not None for part in parts for row in part)
     if kind != "append":
-        (folder / "before").mkdir()
         build(folder / "after", *files, *flags)
-        return ["build", "--input", *map(str, files), "--output=FOLDER", *flags], documents
+        return ["build", "--input", *map(str, files), "--output=OUT", *flags], documents
     build(folder / "before", files[0], *flags)
     shutil.copytree(folder / "before", folder / "after")
     append(folder / "after", files[1])
-    return ["append", "FOLDER", "--input", str(files[1]), "--workers=2"], 0
+    return ["append", "OUT", "--input", str(files[1]), "--workers=2"], 0
 
 
 @pytest.mark.kills
@@ -79,19 +78,19 @@ def test_a_command_killed_with_its_workers_before_any_file_operation(
     tmp_path: Path, kind: str, part: int
 ) -> None:
     command, documents = prepare(tmp_path, kind)
-    crashes = crashes_of("early_crash_driver", tmp_path, part, 6, *command)
-    assert any(crash["blocks_dropped"] for crash in crashes)
+    crashes = crashes_of(tmp_path, command, part, 6, workers=True)
+    assert any(".written.json" in name for crash in crashes for name in crash["finished"])
     for crash in crashes:
+        folder = Path(crash["folder"])
         assert crash["status"] == 0, crash
-        assert crash["same"], crash
-        assert crash["problems"] == [], crash
+        assert content_of(folder) == content_of(tmp_path / "after"), crash
+        assert crash["seen"]["problems"] == [], crash
         if kind != "append":  # whose last shards grow
-            assert crash["shards_rewritten"] == [], crash
-            assert crash["changed_after_crash"] == [], crash
+            assert crash["rewritten"] == crash["changed"] == [], crash
         if kind in ("test_fraction", "test_shards"):
             finished = crash["documents_finished"]
             assert crash["documents_encoded"] == documents - finished, crash
-        assert not crash["left"], crash
+        assert not (folder / "checkpoints").exists(), crash
 
 
 def refuse(*_: object) -> None:
@@ -102,7 +101,7 @@ def stop(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Path
     """A build that has dropped token blocks, but has no manifest; and how to go on with it."""
     command, _ = prepare(folder, kind)
     output = folder / "stopped"
-    command = [argument.replace("FOLDER", str(output)) for argument in command]
+    command = [argument.replace("OUT", str(output)) for argument in command]
 
     with monkeypatch.context() as changed:
         changed.setattr(commit, "_refuse_late_shards", refuse)
@@ -263,7 +262,7 @@ def test_a_second_launch_of_the_job_may_drop_the_blocks_of_a_shard_that_is_being
 ) -> None:
     command, _ = prepare(tmp_path, "test_fraction")
     folder = tmp_path / "twice"
-    command = [argument.replace("FOLDER", str(folder)) for argument in command]
+    command = [argument.replace("OUT", str(folder)) for argument in command]
     monkeypatch.setattr(Storage, "assemble", after_another(Storage.assemble, command, monkeypatch))
     assert main(command) == 0
     assert content_of(folder) == content_of(tmp_path / "after")
@@ -288,7 +287,7 @@ def after_another(
 def test_checkpoints_that_are_kept_are_not_dropped(fineshards: Run, tmp_path: Path) -> None:
     command, _ = prepare(tmp_path, "test_fraction")
     folder = tmp_path / "kept"
-    command = [argument.replace("FOLDER", str(folder)) for argument in command]
+    command = [argument.replace("OUT", str(folder)) for argument in command]
     done = fineshards(*command, "--keep_checkpoints")
     assert done.returncode == 0, done.stderr
     assert dropped(folder) == []

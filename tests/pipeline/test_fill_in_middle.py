@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from support.killed_by_hand import kill_before
+from support.kills import kill
 from support.oracle import EOT, cut, files_in, shards_in, side_of, tokens_of
 
 import fineshards
@@ -113,7 +113,7 @@ def test_blocks_engines_appends_restarts_and_repairs_change_nothing(
     killed = tmp_path / "killed"
     command = [f"--input={path}" for path in inputs]
     command += [f"--output={killed}", "--block_bytes=1", "--workers=1", *flags()]
-    kill_before("train_0001.npy", "build", *command)
+    kill("replace:train_0001.npy", "build", *command)
     assert main(["build", *command]) == 0
     assert shards_in(killed) == shards
 

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from support.build_here import build_here
 from support.checkout import ROOT
 from support.damage import flip_bit
-from support.killed_by_hand import crashes_of
+from support.kills import crashes_of
 from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
 from support.watched_encoder import watched_encode
 
@@ -64,21 +64,18 @@ def test_restart_after_a_kill_before_any_file_operation(
     small: Path, tmp_path: Path, part: int
 ) -> None:
     """Each state that a crash can leave on disk, one after the other."""
-    flags = [f"--input={small}/*.parquet", "--shard_tokens=10000", "--block_bytes=1"]
-    flags.append("--test_fraction=0.2")
-    crashes = crashes_of("crash_driver", tmp_path, part, 2, *flags)
+    command = ["build", f"--input={small}/*.parquet", "--output=OUT", "--shard_tokens=10000"]
+    crashes = crashes_of(tmp_path, [*command, "--block_bytes=1", "--test_fraction=0.2"], part, 2)
     files = [read_texts(small / name) for name in ("a.parquet", "b.parquet")]
     texts = [*files[0], *files[1]]
     expected = oracle_by_text(*files, shard_tokens=10_000, fraction="0.2")
     assert "test/test_0000.npy" in expected
     assert len(crashes) > 10
     for crash in crashes:
-        output = tmp_path / f"crash-{crash['operation']}"
-        assert crash["status"] == 0, crash
+        output = Path(crash["folder"])
         assert shards_in(output) == expected, crash
-        assert crash["shards_rewritten"] == [], crash
         # Right after the crash, the split folders held only whole shards.
-        assert crash["changed_after_crash"] == [], crash
+        assert (crash["status"], crash["rewritten"], crash["changed"]) == (0, [], []), crash
         assert crash["documents_encoded"] == len(texts) - crash["documents_finished"], crash
         assert not (output / "checkpoints").exists(), crash
         assert set(times_in(output)) == expected_names(expected), crash

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.curated import made_up_files, write_files
 from support.damage import flip_bit
-from support.killed_by_hand import kill
+from support.kills import kill
 from support.oracle import files_in
 from support.process_tree import start, wait_until
 
@@ -61,7 +61,7 @@ def test_shares_that_overlap_die_and_are_missing_give_the_same_bytes(
         assert fineshards(*command, f"--share={number}/2").returncode == 0
     assert status(output).blocks == status(output).blocks_total == 5
     # Shards: a share that dies as it puts its second one in place, one that lives; 3/3 is missing.
-    kill(8, *command, "--share=1/3")
+    kill("replace:8", *command, "--share=1/3")
     assert fineshards(*command, "--share=2/3").returncode == 0
     shards = status(output)
     assert (shards.stage, 0 < shards.shards < 14) == ("writing", True)

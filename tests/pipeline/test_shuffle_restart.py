@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.checkout import ROOT
 from support.damage import cut, flip_middle, zeroed
-from support.killed_by_hand import crashes_of, kill_before
+from support.kills import crashes_of, kill
 from support.oracle import EOT, oracle_shuffled, read_texts, shards_in, tokens_of
 
 from fineshards.cli.cli import main
@@ -164,15 +164,12 @@ def test_restart_after_a_kill_before_a_file_operation_of_a_shuffle(
     source: Path, expected: dict[str, bytes], tmp_path: Path, part: int
 ) -> None:
     """Every other state that a crash can leave on disk, one after the other."""
-    flags = [f"--input={source}", *FLAGS, *MERGED]
-    crashes = crashes_of("crash_driver", tmp_path, 2 * part, 4, *flags)
-    assert max(crash["buckets_finished"] for crash in crashes) > 10
+    command = ["build", f"--input={source}", "--output=OUT", *FLAGS, *MERGED]
+    crashes = crashes_of(tmp_path, command, 2 * part, 4)
+    assert any(sum("checkpoints" in name for name in crash["finished"]) > 10 for crash in crashes)
     for crash in crashes:
-        output = tmp_path / f"crash-{crash['operation']}"
-        assert crash["status"] == 0, crash
-        assert shards_in(output) == expected, crash
-        assert crash["shards_rewritten"] == crash["buckets_rewritten"] == [], crash
-        assert crash["changed_after_crash"] == [], crash
+        assert shards_in(Path(crash["folder"])) == expected, crash
+        assert (crash["status"], crash["rewritten"], crash["changed"]) == (0, [], []), crash
         assert crash["documents_encoded"] == 80 - crash["documents_finished"], crash
 
 
@@ -211,7 +208,7 @@ def test_merged_ranges_are_found_again_after_a_kill_and_by_the_same_plan_alone(
     # The second range of the second group of train, which has 2 * 850_000 tokens below, too.
     place = Group(number=3, tokens=4 * 425_000, bits=4, range_bits=2, prefix=1).place
     name = f"{place.file:05d}-{place.index}.json"
-    kill_before(name, *ranges, f"--output={output}")
+    kill(f"replace:{name}", *ranges, f"--output={output}")
     before = merged(output)
     assert before
     assert name not in before

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.faulty_proxy import Proxy
 from support.gcs_input import Stored
 from support.growing import Row, append, build, made_up_rows, write_rows
-from support.killed_by_hand import crashes_of, kill
+from support.kills import kill
 from support.oracle import files_in
-from support.touch_crash_driver import set_times
 
 from fineshards import BatchLoader, TokenDataset
 from fineshards.cli.cli import main
@@ -28,56 +26,11 @@ from fineshards.storage.open import open_storage
 FLAGS = ["--shard_tokens=700", "--block_bytes=1", "--test_fraction=0.3"]
 
 
-@pytest.mark.kills
-@pytest.mark.parametrize(
-    "flags", [[], ["--shuffle_seed=3"], ["--dedup=exact"], ["--dedup=exact", "--shuffle_seed=3"]]
-)
-def test_a_killed_build_goes_on_when_its_input_is_touched(tmp_path: Path, flags: list[str]) -> None:
-    for number in range(2):
-        write_rows(tmp_path / f"in/{number}.parquet", made_up_rows(number, 20))
-    set_times(tmp_path / "in", 1)
-    build(tmp_path / "whole", tmp_path / "in/*", *FLAGS, *flags)
-    command = ["build", f"--input={tmp_path}/in/*", f"--output={tmp_path}/out", *FLAGS, *flags]
-    crashes = crashes_of("touch_crash_driver", tmp_path, 7, *command)
-    assert len(crashes) > 3
-    check(crashes)
-    if "--dedup=exact" not in flags:
-        # No document of a finished block is encoded again.
-        assert len({crash["finished"] + crash["encoded"] for crash in crashes}) == 1
-
-
-def check(crashes: Sequence[dict[str, Any]]) -> None:
-    """Everything is as if there had been no crash; but a job that had not begun is another one."""
-    assert any(crash["finished"] for crash in crashes)
-    for crash in crashes:
-        assert crash["statuses"] == [0, 0], crash
-        records = {name for name in crash["other"] if name.endswith((".job.json", "manifest.json"))}
-        not_begun = set() if crash["finished"] else {"metadata/job.json", *records}
-        assert set(crash["other"]) <= not_begun, crash
-
-
-@pytest.mark.kills
-@pytest.mark.parametrize("flags", [[], ["--shuffle_seed=3"]])
-def test_a_killed_append_goes_on_when_all_input_is_touched(
-    tmp_path: Path, flags: list[str]
-) -> None:
-    first, second = (
-        write_rows(tmp_path / f"in/{number}.parquet", made_up_rows(number, 20))
-        for number in range(2)
-    )
-    set_times(tmp_path / "in", 1)
-    build(tmp_path / "before", first, *FLAGS, *flags)
-    shutil.copytree(tmp_path / "before", tmp_path / "whole")
-    append(tmp_path / "whole", second)
-    crashes = crashes_of(
-        "touch_crash_driver", tmp_path, 6, "append", tmp_path / "out", "--input", second
-    )
-    assert len(crashes) > 3
-    for crash in crashes:
-        assert crash["statuses"] == [0, 0], crash
-        # An append that had not begun is another job, with the times of now.
-        begun = crash["finished"] > min(each["finished"] for each in crashes)
-        assert not begun or crash["other"] == [], crash
+def set_times(folder: Path, time: int) -> None:
+    """Gives all files below a folder a time, in seconds."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (time, time))
 
 
 @pytest.fixture(name="half")
@@ -89,7 +42,7 @@ def _half(tmp_path: Path) -> list[str]:
     flags = [*FLAGS, "--shuffle_seed=3"]
     build(tmp_path / "whole", tmp_path / "in/*", *flags)
     command = ["build", f"--input={tmp_path}/in/*", f"--output={tmp_path}/out", *flags]
-    kill(8, *command)
+    kill("replace:8", *command)
     assert len([*tmp_path.glob("out/checkpoints/*/blocks/*.json")]) == 1
     return command
 
@@ -147,7 +100,7 @@ def test_other_content_of_the_same_size_is_refused_by_name(
     write_rows(tmp_path / "in/b.jsonl", rows)
     set_times(tmp_path / "in", 1)
     command = ["build", f"--input={tmp_path}/in/*", f"--output={tmp_path}/out"]
-    kill(8, *command, *FLAGS)
+    kill("replace:8", *command, *FLAGS)
     replace_text(source, "document 1500", "document I5OO")
     set_times(tmp_path / "in", 2)
     (checkpoints,) = tmp_path.glob("out/checkpoints/*/blocks")

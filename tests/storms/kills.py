@@ -22,15 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import crash_driver
-from support.crash_driver import kill_before_operation  # imports what a build needs
+from support.crash_driver import die_at  # imports what a build needs
 from support.encoding import build_inherited_encoder
 from support.growing import made_up_rows, write_rows
 
 from fineshards.cli.cli import main
 from fineshards.verification.verify import verify
 
-crash_driver.OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
 # Fewer kills in a row leave much to do again, more reach the end seldom.
 _KILLS_PER_ROUND = 5
 
@@ -126,7 +124,7 @@ def round_of_kills(
                 start(
                     folder,
                     scenario.command,
-                    int if by_time else lambda number=number: kill_before_operation(number),  # type: ignore[misc]
+                    int if by_time else lambda number=number: die_at(f"any:{number}"),  # type: ignore[misc]
                 )
             )
         time.sleep(draw.random() * seconds)

@@ -1,19 +1,21 @@
-"""Kills a build before each of its file operations in turn, and resumes it.
+"""Runs a command that dies by SIGKILL at a named stop, with its workers; or at many, and resumes.
 
-Runs as a separate process because it forks: modules are imported once, and each build runs in a
-child. Prints a JSON list with one entry per crash.
+A program of its own because it forks: modules are imported once, and each run is a child. Its
+argument is JSON, as `kills` writes it. What it finds at many stops it prints as JSON.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 # Every build needs these modules, and children inherit what is imported before the fork.
@@ -23,18 +25,53 @@ import rich.progress  # noqa: F401
 import fineshards.pipeline.graph  # noqa: F401
 from fineshards.cli.cli import main
 from fineshards.encoders.checked_encoder import ExactEncoder
+from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
+from fineshards.verification.verify import verify
+from fineshards.worker import own_process
 from support.encoding import build_inherited_encoder
+from support.growing import tokens_in
 from support.remembered_specs import remember_specs
 from support.watched_encoder import watched_encode
 
-remember_specs()
-
 # A file is written, flushed and renamed, and its folder is flushed. Folders are removed at the end.
-OPERATIONS = ("fsync", "replace", "rmdir")
+# An append claims its generation by a link.
+OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
+
+
+def die_at(stop: str) -> None:
+    """Makes this process and its children die by SIGKILL just before a file operation.
+
+    stop: OPERATION:WHICH. The operation is one of the above, or `any`. Which is its number, counted
+    from 0 in all processes together, or the name of the file that it makes.
+    """
+    if os.getpgrp() != os.getpid():
+        os.setsid()
+    kind, _, which = stop.partition(":")
+    done = multiprocessing.Value("i", 0)
+
+    def wrap(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with done.get_lock():
+                if which == str(done.value) or str(args[-1]).endswith(f"/{which}"):
+                    os.killpg(0, signal.SIGKILL)
+                done.value += 1
+            return operation(*args, **kwargs)
+
+        return counted
+
+    for name in OPERATIONS if kind == "any" else (kind,):
+        setattr(os, name, wrap(getattr(os, name)))
+
+
+def run(command: list[str], workers: bool) -> int:
+    """Runs a command. workers: as the process of a user's command, which forks workers."""
+    if workers:
+        own_process.claim()
+    return main(command)
 
 
 def child(action: Callable[[], int]) -> int:
@@ -46,36 +83,15 @@ def child(action: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def kill_before_operation(number: int) -> None:
-    """Makes this process die by SIGKILL just before file operation `number`, counted from 0."""
-    done = 0
+def answer(action: Callable[[], object], scratch: Path) -> Any:
+    """What an action in a forked process returns, as JSON."""
 
-    def wrap(operation: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            nonlocal done
-            if done == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            done += 1
-            return operation(*args, **kwargs)
+    def write() -> int:
+        scratch.write_text(json.dumps(action()))
+        return 0
 
-        return counted
-
-    for name in OPERATIONS:
-        setattr(os, name, wrap(getattr(os, name)))
-
-
-def is_killed(
-    number: int, action: Callable[[], int], kill: Callable[[int], None] = kill_before_operation
-) -> bool:
-    """Whether an action in a forked process is killed before operation `number`, or had fewer."""
-
-    def crash() -> int:
-        kill(number)
-        return action()
-
-    status = child(crash)
-    assert status in (0, -signal.SIGKILL), f"the command ended with {status}"
-    return status != 0
+    assert child(write) == 0, "the reader died"
+    return json.loads(scratch.read_text())
 
 
 def count_encoded_documents(log: Path) -> None:
@@ -89,38 +105,33 @@ def count_encoded_documents(log: Path) -> None:
 
 
 def finished_work(output: Path) -> tuple[int, dict[str, int]]:
-    """The number of documents in finished blocks, and the inodes of finished shards by name."""
+    """The number of documents in finished blocks, and the inodes of finished files by name.
+
+    The files are shards, and marks of blocks that shards hold, of merged runs and of buckets.
+    """
     storage = open_storage(str(output))
     job = Job.load(storage)
     if job is None:
         return 0, {}
     manifest = Manifest.load(storage)
     if manifest is not None:
-        names = [shard.name for shard in manifest.shards]
-        inodes = {name: os.stat(storage.path(name)).st_ino for name in names}
-        return manifest.totals()["documents"], inodes
-    checkpoints = Checkpoints.of(storage, job)
-    read = checkpoints.blocks.read_runs if job.settings.shuffle else checkpoints.blocks.read_summary
-    documents = 0
-    for file in job.files:
-        for block in checkpoints.discovered.read_blocks(file.index) or []:
-            summary = read(block.place)
-            documents += summary.counts.documents if summary else 0
-    shards = {}
-    for entry in storage.entries(f"{checkpoints.folder}/shards"):
-        record = checkpoints.read_shard_record(entry.name.rpartition("/")[2].removesuffix(".json"))
-        if record is not None:
-            shards[record.name] = os.stat(storage.path(record.name)).st_ino
-    return documents, shards
-
-
-def finished_buckets(output: Path) -> dict[str, int]:
-    """The inodes of merged runs and buckets that are finished, by name of the mark."""
-    return {
-        str(path): path.stat().st_ino
-        for pattern in ("merged/*.json", "buckets/*-00000.train.parquet")
-        for path in output.glob(f"checkpoints/*/{pattern}")
-    }
+        names, documents = [shard.name for shard in manifest.shards], manifest.totals()["documents"]
+    else:
+        checkpoints = Checkpoints.of(storage, job)
+        blocks = checkpoints.blocks
+        read = blocks.read_runs if job.settings.shuffle else blocks.read_summary
+        found = [
+            read(block.place)
+            for file in job.files
+            for block in checkpoints.discovered.read_blocks(file.index) or []
+        ]
+        documents = sum(summary.counts.documents for summary in found if summary)
+        marks = [Path(entry.name).stem for entry in storage.entries(f"{checkpoints.folder}/shards")]
+        records = map(checkpoints.read_shard_record, marks)
+        names = [record.name for record in records if record is not None]
+    for pattern in ("blocks/*.written.json", "merged/*.json", "buckets/*-00000.train.parquet"):
+        names += [str(path.relative_to(output)) for path in output.glob(f"checkpoints/*/{pattern}")]
+    return documents, {name: os.stat(output / name).st_ino for name in names}
 
 
 def split_folders(output: Path) -> dict[str, str]:
@@ -133,56 +144,82 @@ def split_folders(output: Path) -> dict[str, str]:
     }
 
 
-def crash_and_resume(output: Path, flags: list[str], number: int) -> dict[str, Any] | None:
-    """Kills a build before operation `number` and resumes it. None if the build had fewer."""
-    command = ["build", "--output", str(output), *flags]
+def read(folder: Path) -> dict[str, Any]:
+    """What is wrong with the generations of a dataset, and what the loader reads of each."""
+    manifest = Manifest.load(open_storage(str(folder)))
+    generations = range(1, manifest.generation + 1 if manifest else 1)
+    problems, tokens = [], []
+    for generation in generations:
+        problems += verify(folder, generation=generation).problems
+        for split in filter(lambda split: (folder / split).is_dir(), ("test", "train")):
+            opened = TokenDataset(folder, split, sequence_length=1, generation=generation)
+            opened.documents(len(opened) - 1)
+            tokens.append(hashlib.sha256(str(tokens_in(opened)).encode()).hexdigest())
+    return {"problems": problems, "tokens": tokens}
 
-    if not is_killed(number, lambda: main(command)):
+
+def crash_and_resume(
+    output: Path, command: list[str], number: int, workers: bool, look: Callable[[Path], object]
+) -> dict[str, Any] | None:
+    """Kills a command before operation `number` and resumes it. None if it had fewer."""
+
+    def crash() -> int:
+        die_at(f"any:{number}")
+        return run(command, workers)
+
+    killed = child(crash)
+    assert killed in (0, -signal.SIGKILL), f"the command ended with {killed}"
+    if killed == 0:
         return None
-    documents, shards = finished_work(output)
-    buckets = finished_buckets(output)
+    documents, files = finished_work(output)
     visible = split_folders(output)
-    log = output.parent / "encoded"
-    log.unlink(missing_ok=True)
+    log, scratch = (output.with_name(f"{output.name}.{end}") for end in ("encoded", "seen"))
+    seen = answer(lambda: look(output), scratch)
 
     def resume() -> int:
         count_encoded_documents(log)
-        return main(command)
+        return run(command, workers)
 
     status = child(resume)
-    lines = log.read_text().split() if log.exists() else []
     return {
-        "operation": number,
+        "folder": str(output),
         "status": status,
+        "seen": seen,
+        "seen_after": answer(lambda: look(output), scratch),
+        "finished": [*files],
         "documents_finished": documents,
-        "documents_encoded": sum(map(int, lines)),
-        "changed_after_crash": sorted(visible.items() - split_folders(output).items()),
-        "shards_rewritten": [
-            name for name, inode in shards.items() if os.stat(output / name).st_ino != inode
-        ],
-        "buckets_finished": len(buckets),
-        "buckets_rewritten": [
+        "documents_encoded": sum(map(int, log.read_text().split())) if log.exists() else 0,
+        "changed": sorted(visible.items() - split_folders(output).items()),
+        "rewritten": [
             name
-            for name, inode in buckets.items()
-            if "--keep_checkpoints" in flags and os.stat(name).st_ino != inode
+            for name, inode in files.items()
+            if (output / name).exists() and os.stat(output / name).st_ino != inode
         ],
     }
 
 
-def run(scratch: Path, first: int, step: int, flags: list[str]) -> None:
+def sweep(
+    folder: Path, command: list[str], first: int, step: int, workers: bool, look: str
+) -> list[dict[str, Any]]:
+    """Kills a command at one operation after the other, each time in a folder of its own."""
     build_inherited_encoder()
-    results = []
-    number = first
+    results, number = [], first
     while True:
-        output = scratch / f"crash-{number}"
-        result = crash_and_resume(output, flags, number)
+        output = folder / f"crash-{number}"
+        if (folder / "before").exists():
+            shutil.copytree(folder / "before", output)
+        given = [word.replace("OUT", str(output)) for word in command]
+        result = crash_and_resume(output, given, number, workers, resolve_name(look))
         if result is None:
-            shutil.rmtree(output)
-            break
+            return results
         results.append(result)
         number += step
-    json.dump(results, sys.stdout)
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    remember_specs()
+    arguments = json.loads(sys.argv[1])
+    if "stop" in arguments:
+        die_at(arguments["stop"])
+        sys.exit(run(arguments["command"], arguments["workers"]))
+    json.dump(sweep(**{**arguments, "folder": Path(arguments["folder"])}), sys.stdout)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.growing import append, build, made_up_rows, unfinished_append, write_rows
 from support.hostile_records import paths, sealed
-from support.killed_by_hand import kill
+from support.kills import kill
 from support.oracle import files_in
 
 from fineshards import TokenDataset
@@ -70,7 +70,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unfinished_append(place / "append", second)
     build(place / "redact", first, *FLAGS)
     append(place / "redact", second)
-    kill(1, "redact", place / "redact", "--documents=3")
+    kill("replace:1", "redact", place / "redact", "--documents=3")
     return place
 
 
