@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.damage import MANIFEST, flip_bit
+from support.damage import MANIFEST
 from support.oracle import oracle, shards_in
 
 from fineshards.cli.cli import main
@@ -21,14 +20,6 @@ from fineshards.cli.cli import main
 TEXTS = [f"text number {number}, and some more words" for number in range(300)]
 LINES = [json.dumps({"text": text, "id": f"id-{i}"}).encode() for i, text in enumerate(TEXTS)]
 JSONL = b"".join(line + b"\n" for line in LINES)
-Write = Callable[[Path], object]
-
-
-def zstd(content: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        stream.write(content)
-    return sink.getvalue().to_pybytes()
 
 
 def write_parquet(path: Path, columns: dict[str, Any] | None = None, **options: Any) -> None:
@@ -47,16 +38,6 @@ def with_line(number: int, line: bytes) -> bytes:
     return b"".join((line if i == number else good) + b"\n" for i, good in enumerate(LINES))
 
 
-def corrupt_page(path: Path) -> None:
-    """Overwrites bytes in the middle of the text of the second row group."""
-    write_parquet(path, compression="snappy", use_dictionary=False, data_page_size=500)
-    column = pq.read_metadata(path).row_group(1).column(0)
-    content = bytearray(path.read_bytes())
-    middle = column.data_page_offset + column.total_compressed_size // 2
-    content[middle : middle + 64] = b"\xff" * 64
-    path.write_bytes(content)
-
-
 def run(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
     """The exit code and stderr. After a failure, the last line must be one sentence."""
     capfd.readouterr()
@@ -73,155 +54,6 @@ def fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> s
     found, err = run(capfd, *arguments)
     assert found == code, err
     return err.splitlines()[-1]
-
-
-FILES = [
-    ("cut.parquet", lambda p: (write_parquet(p), os.truncate(p, 3000)), [], 1, "not a readable"),
-    ("page.parquet", corrupt_page, [], 1, "row group 1: cannot be decoded"),
-    ("no.parquet", lambda p: p.write_text("text\n" * 99), [], 1, "not a readable parquet"),
-    ("empty.parquet", lambda p: p.touch(), [], 1, "has no bytes"),
-    ("a.parquet", lambda p: write_parquet(p, {"body": TEXTS}), [], 1, "no column 'text'; its co"),
-    ("b.parquet", lambda p: write_parquet(p, {"text": [1, 2]}), [], 1, "int64, expected a string"),
-    ("c.parquet", lambda p: write_parquet(p, {"text": [["a"]]}), [], 1, "expected a string type"),
-    ("d.parquet", write_parquet, ["--id_column=key"], 1, "no column 'key'"),
-    (
-        "e.parquet",
-        lambda p: write_parquet(p, {"text": ["a"], "id": [["b"]]}),
-        ["--id_column=id"],
-        1,
-        "expected strings or numbers",
-    ),
-    (
-        "twice.parquet",
-        lambda p: pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), p),
-        [],
-        1,
-        "has several columns 'text'",
-    ),
-    ("f.parquet", lambda p: write_parquet(p, {"text": invalid(150)}), [], 1, "group 1, row 150"),
-    (
-        "h.parquet",
-        lambda p: write_parquet(p, {"text": TEXTS, "id": invalid(299)}),
-        ["--id_column=id"],
-        1,
-        "group 2, row 299: its 'id' is not valid UTF-8",
-    ),
-    ("none.parquet", lambda p: write_parquet(p, {"text": pa.array([], "string")}), [], 1, "0 rows"),
-    (
-        "nulls.parquet",
-        lambda p: write_parquet(p, {"text": pa.array([None] * 5, "string")}),
-        [],
-        1,
-        "has no documents: 5 rows",
-    ),
-    ("empty.jsonl", lambda p: p.touch(), [], 1, "empty.jsonl has no bytes"),
-    ("empty.jsonl.gz", lambda p: p.touch(), [], 1, "has no bytes"),
-    ("empty.jsonl.zst", lambda p: p.touch(), [], 1, "has no bytes"),
-    ("plain.jsonl.gz", lambda p: p.write_bytes(JSONL), [], 1, "is not gzip compressed"),
-    ("plain.jsonl.zst", lambda p: p.write_bytes(JSONL), [], 1, "is not zstd compressed"),
-    ("cut.jsonl.gz", lambda p: p.write_bytes(gzip.compress(JSONL)[:-9]), [], 1, "truncated"),
-    ("cut.jsonl.zst", lambda p: p.write_bytes(zstd(JSONL)[:-9]), [], 1, "truncated"),
-    ("end.jsonl.zst", lambda p: p.write_bytes(zstd(JSONL)[:-1]), [], 1, "truncated"),
-    (
-        "frame.jsonl.zst",
-        lambda p: p.write_bytes(zstd(JSONL) * 2 + b"(\xb5/\xfd"),
-        [],
-        1,
-        "truncated",
-    ),
-    ("tail.jsonl.gz", lambda p: p.write_bytes(gzip.compress(JSONL) + b"tail"), [], 1, "damaged"),
-    ("a.jsonl", lambda p: p.write_bytes(with_line(150, b'{"text":')), [], 1, "line 151, row 150"),
-    ("b.jsonl", lambda p: p.write_bytes(with_line(0, b"{")), [], 1, "line 1, row 0: is not valid"),
-    ("c.jsonl", lambda p: p.write_bytes(with_line(9, b"17")), [], 1, "row 9: holds a number"),
-    ("d.jsonl", lambda p: p.write_bytes(with_line(9, b'{"text":7}')), [], 1, "is a number, exp"),
-    ("e.jsonl", lambda p: p.write_bytes(with_line(9, b'{"a":7}')), [], 1, "row 9: has no field"),
-    ("f.jsonl", lambda p: p.write_bytes(with_line(9, b'{"text":"\xff"}')), [], 1, "line 10, row 9"),
-    ("g.jsonl", lambda p: p.write_bytes(b'{"body":"a"}\n'), [], 1, "has no field 'text'; its"),
-    ("h.jsonl", lambda p: p.write_bytes(JSONL), ["--id_column=key"], 1, "has no field 'key'"),
-    ("a.jsonl.lz4", lambda p: p.touch(), [], 2, "cannot read a file named"),
-    ("a.xlsx", lambda p: p.touch(), [], 2, "cannot read a file named"),
-    ("a.jsonl.bz2", lambda p: p.touch(), [], 1, "has no bytes"),
-    ("a.jsonl.xz", lambda p: p.touch(), [], 1, "has no bytes"),
-    ("a.csv", lambda p: p.touch(), [], 1, "has no bytes"),
-    ("a.parquet.gz", lambda p: p.touch(), [], 2, "cannot read a file named"),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "write", "flags", "code", "message"), FILES, ids=[case[0] for case in FILES]
-)
-def test_a_bad_file_is_named_with_the_position_and_what_was_expected(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    name: str,
-    write: Write,
-    flags: list[str],
-    code: int,
-    message: str,
-) -> None:
-    write(tmp_path / name)
-    output = tmp_path / "out"
-    sentence = fails(
-        capfd, code, "build", f"--input={tmp_path / name}", f"--output={output}", *flags
-    )
-    assert message in sentence
-    assert str(tmp_path / name) in sentence or "has no documents" in sentence
-    assert not (output / MANIFEST).exists()
-    assert shards_in(output) == {}
-    assert output.exists() == (code == 1 and bool((tmp_path / name).stat().st_size))
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        "--shard_tokens=0",
-        "--shard_tokens=-1",
-        "--shard_tokens=abc",
-        "--test_fraction=2",
-        "--test_fraction=nan",
-        "--test_fraction=abc",
-        "--block_bytes=0",
-        "--test_fraction=0.1 --test_shards=1",
-        "--max_bad_rows=-1",
-        "--max_bad_rows=101%",
-        "--max_bad_rows=-1%",
-        "--max_bad_rows=1/1000%",
-        "--dataset=some/where",
-        "--dataset_config=main",
-        "--no_such_flag=1",
-        "--direct_num_worker=2",
-        "--direct_num_workers=2",
-        "--direct_running_mode=multi_processing",
-        "--num_workers=2",
-        "--workers=0",
-        "--runner=FlinkRunner --workers=2",
-        "--overwrite=perhaps",
-        "--tokenizer=cl100k",
-        "--input=nothing*.parquet",
-        "--input=nowhere://bucket/*.parquet",
-        "--output=nowhere://bucket/folder",
-        "word",
-    ],
-)
-def test_a_wrong_flag_is_a_usage_error_that_names_it(
-    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], flags: str
-) -> None:
-    given = [f"--input={sample}", f"--output={tmp_path / 'out'}", *flags.split()]
-    sentence = fails(capfd, 2, "build", *given)
-    name, _, value = flags.split()[-1].partition("=")
-    assert (value if name == "--output" else name) in sentence
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_input_and_output_must_be_given_once(
-    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert "--input or --dataset" in fails(capfd, 2, "build", f"--output={tmp_path}")
-    assert "--output" in fails(capfd, 2, "build", f"--input={sample}")
-    link = tmp_path / "same.parquet"
-    link.symlink_to(sample)
-    flags = [f"--input={sample}", f"--input={link}", f"--output={tmp_path / 'out'}"]
-    assert f"{link} is matched twice" in fails(capfd, 2, "build", *flags)
 
 
 def test_a_vocabulary_that_cannot_be_downloaded_is_a_usage_error(
@@ -250,44 +82,6 @@ def test_a_row_that_a_worker_process_rejects_is_one_sentence(
         f"fineshards: {source}, line 151, row 150: has no field 'text' (an object of 0 fields). "
         "Fix the row, or raise --max_bad_rows to skip such rows."
     )
-
-
-@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["new", "overwrite"])
-@pytest.mark.parametrize("place", ["file", "file/below", "/proc/fineshards/out"])
-def test_an_output_that_cannot_be_written_is_named(
-    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], place: str, flags: list[str]
-) -> None:
-    (tmp_path / "file").write_text("precious")
-    output = tmp_path / place
-    given = [f"--input={sample}", f"--output={output}", *flags]
-    assert f"{output}/" in fails(capfd, 1, "build", *given)
-    assert (tmp_path / "file").read_text() == "precious"
-    assert "holds no finished dataset" in fails(capfd, 1, "verify", output)
-    assert "holds no fineshards job" in fails(capfd, 1, "status", output)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "train/notes.txt",
-        "train/train_1.npy",
-        "test/sub/test_0000.npy",
-        "train_old/x",
-        "testing.txt",
-        "checkpoints/model.pt",
-    ],
-)
-@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["new", "overwrite"])
-def test_a_foreign_file_in_the_output_is_refused_and_kept(
-    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, flags: list[str]
-) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text("precious")
-    sentence = fails(capfd, 2, "build", f"--input={sample}", f"--output={tmp_path}", *flags)
-    assert str(tmp_path / name.split("/")[0]) in sentence
-    assert "Move it away" in sentence
-    assert (tmp_path / name).read_text() == "precious"
-    assert not (tmp_path / "metadata").exists()
 
 
 def test_a_finished_dataset_survives_every_refusal(
@@ -376,16 +170,6 @@ def test_columns_that_were_not_asked_for_may_have_any_type(
     assert run(capfd, "build", *given, "--test_shards=0")[0] == 0
     assert shards_in(tmp_path / "out") == oracle(TEXTS * 3, 10**8, test_shards=0)
     assert run(capfd, "verify", tmp_path / "out", "--sample=100%")[0] == 0
-
-
-def test_a_page_with_a_checksum_is_checked(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    source = tmp_path / "a.parquet"
-    write_parquet(source, compression="none", use_dictionary=False, write_page_checksum=True)
-    flip_bit(source, source.read_bytes().index(b"text number 123") + 5)
-    sentence = fails(capfd, 1, "build", f"--input={source}", f"--output={tmp_path / 'out'}")
-    assert f"{source}, row group 1: cannot be decoded" in sentence
 
 
 @pytest.mark.long

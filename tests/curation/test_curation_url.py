@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 from fineshards.curation.batch import Batch
 from fineshards.curation.reference_files import pin
 from fineshards.curation.steps.url import StringSet, Url, lines_of
-from fineshards.errors import InputError, MissingLibraryError, UsageError
+from fineshards.errors import InputError, MissingLibraryError
 
 
 def with_urls(urls: list[Any], as_json: bool = False) -> Batch:
@@ -30,20 +28,6 @@ def reasons(urls: list[Any], as_json: bool = False, **parameters: Any) -> list[s
     found = step.apply(with_urls(urls, as_json)).reasons
     assert found is not None
     return list(found)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Url(soft_word_threshold=0), "url: soft_word_threshold is 0, expected a whole"),
-        (lambda: Url(extra_domains=("",)), "url: extra_domains is ('',), expected a list of"),
-        (lambda: Url(url_column=""), "url: url_column is '', expected the name of a column"),
-        (lambda: Url(use_integrated_lists=None), "url: use_integrated_lists is None"),  # type: ignore[arg-type]
-    ],
-)
-def test_parameters_are_checked_in_one_sentence(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
-        make()
 
 
 def test_the_first_reason_counts() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import random
 import re
 from functools import lru_cache
@@ -19,10 +18,8 @@ from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.words import (
     segmenters,
-    simple_chunks,
     special_cases,
     tokenizers,
-    word_ids,
 )
 from fineshards.curation.words import words as words_module
 from fineshards.curation.words.tokenizers import words
@@ -182,8 +179,3 @@ def test_the_table_is_of_the_installed_rules() -> None:
     for language in ("en", "de"):
         loaded = words_module._load(language)
         assert special_cases.SpecialCases(loaded).sha256 == found["languages"][language]
-
-
-@pytest.mark.parametrize("module", [simple_chunks, special_cases, word_ids, words_module])
-def test_examples_hold(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

@@ -15,7 +15,6 @@ from xxhash import xxh3_64_digest, xxh3_128_intdigest
 from fineshards.curation.batch import Batch
 from fineshards.curation.steps.exact_duplicates import Exact, normalized_url
 from fineshards.curation.words.normal_form import simplified_words
-from fineshards.errors import UsageError
 
 
 def with_column(name: str, values: list[Any] | pa.Array, as_json: bool = False) -> Batch:
@@ -173,9 +172,3 @@ def test_only_the_compared_column_is_read() -> None:
     assert Exact("column:a:b").columns == ("a:b",)
     assert Exact("url").reason == "exact_url"
     assert Exact("column:id").reason == "exact_column"
-
-
-@pytest.mark.parametrize("by", ["", "texts", "column:", "column", None, 3])
-def test_a_wrong_parameter_is_an_error(by: Any) -> None:
-    with pytest.raises(UsageError, match=f'^exact: by is {by!r}, expected "text", '):
-        Exact(by)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import make_step
 from fineshards.curation.step import Keyed
-from fineshards.errors import UsageError
 
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, "x", "y", "", 0, "0"])))
 
@@ -82,9 +81,3 @@ def test_all_documents_are_one_group_by_default() -> None:
     batch = Batch.of_texts(["one", "two"])
     for use in ("exact", "minhash"):
         assert keys_of(use, {}, batch) == keys_of(use, {"within": "all"}, batch)
-
-
-@pytest.mark.parametrize("within", ["column:", "files", ""])
-def test_other_groups_are_refused(within: str) -> None:
-    with pytest.raises(UsageError, match='expected "all", "file" or "column:NAME"'):
-        make_step("exact", {"within": within}, "the test")

@@ -19,7 +19,6 @@ from fineshards.curation.steps.minhash import (
     shingle_hashes,
 )
 from fineshards.curation.words.normal_form import simplified_words
-from fineshards.errors import UsageError
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -176,29 +175,6 @@ def test_pairs_are_found_as_often_as_the_curve_says(similarity: float, seed: int
     chance = 1 - (1 - similarity**step.hashes_per_bucket) ** step.buckets
     deviation = (pairs * chance * (1 - chance)) ** 0.5
     assert abs(matches(similarity, pairs, step) - pairs * chance) <= 4 * deviation + 1
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"n_grams": 0}, "minhash: n_grams is 0, expected a whole number from 1 to 1,000."),
-        ({"buckets": 14.0}, "minhash: buckets is 14.0, expected a whole number from 1 to 1,000."),
-        (
-            {"buckets": 500, "hashes_per_bucket": 50},
-            "minhash: buckets is 500, expected at most 200",
-        ),
-        ({"seed": -1}, "minhash: seed is -1, expected a whole number from 0"),
-        ({"seed": True}, "minhash: seed is True, expected"),
-        ({"words": "bytes"}, "minhash: words is 'bytes', expected one of space, spacy, characters"),
-        ({"rule": "first"}, "minhash: rule is 'first', expected one of earlier, components"),
-        ({"candidates": 4}, "minhash: candidates is 4, expected a whole number from 1 to 3."),
-        ({"threshold": 1.1}, "minhash: threshold is 1.1, expected a number from 0 to 1."),
-    ],
-)
-def test_a_wrong_parameter_is_an_error(parameters: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        MinHash(**parameters)  # type: ignore[arg-type]
-    assert str(error.value).startswith(message)
 
 
 def test_bands_are_pairwise_different_even_if_their_minima_are_the_same() -> None:

@@ -5,7 +5,6 @@ Whole builds of such recipes are compared in tests/pipeline/test_curated_builds.
 
 from __future__ import annotations
 
-import doctest
 import json
 import random
 from dataclasses import replace
@@ -18,7 +17,6 @@ import pytest
 from support.curated import write_recipe
 
 from fineshards.cli.cli import main
-from fineshards.curation import per_language
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator, describe, golden_sha256
 from fineshards.curation.recipe import Recipe, load_steps, make_step, parse_recipe
@@ -350,7 +348,3 @@ def test_a_recipe_is_checked_on_a_probe(tmp_path: Path, capsys: pytest.CaptureFi
     recipe = write_recipe(tmp_path / "recipe.toml", [("gopher_quality", given)])
     assert main(["recipe", "check", str(recipe), f"--input={source}"]) == 0
     assert "1 gopher_quality" in capsys.readouterr().out
-
-
-def test_examples_hold() -> None:
-    assert doctest.testmod(per_language).failed == 0

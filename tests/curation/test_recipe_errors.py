@@ -8,8 +8,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from support.curated import Steps, write_recipe
 from support.oracle import files_in
@@ -50,58 +48,6 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[-1]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ('[[steps]]\nuse = "lenght"', "step 1 (lenght): there is no step 'lenght'"),
-        ('[[steps]]\nuse = "lenght"', "length"),
-        ('[[steps]]\nuse = "length"\nmin_char = 3', "unknown parameter 'min_char'; it has"),
-        ('[[steps]]\nuse = "length"\nmin_chars = "3"', "min_chars must be a whole number"),
-        ('[[steps]]\nuse = "length"\nmin_chars = -3', "min_chars is -3, expected a whole number"),
-        ('[[steps]]\nuse = "regex"', "step 1 (regex): give the parameter regex_exp."),
-        ('[[steps]]\nuse = "regex"\nregex_exp = "("', "a regular expression as Python reads it"),
-        ('[[steps]]\nuse = "minhash"\nrule = "later"', "rule must be 'earlier', 'components'"),
-        ("[[steps]]\nname = 3", "step 1: give the step's name"),
-        ("[[step]]\nuse = 'exact'", "unknown key 'step'; a recipe has description, build, steps"),
-        ("steps = 3", "steps must be tables"),
-        ("build = 3", "build must be a table"),
-        ("[[steps]\nuse", "is not TOML: "),
-        ("\x00", "is not TOML: "),
-        ("[build]\nshard_token = 3", "build.shard_token is not a flag"),
-        (
-            "[build]\nshard_tokens = 'x'",
-            "--shard_tokens must be a whole number such as 100000000, 100M or 1e8, got 'x'",
-        ),
-        ('[[steps]]\nuse = "no.such:function"', "no.such"),
-        ('[[steps]]\nuse = "datatrove:NoSuch"', "NoSuch"),
-        ('[[steps]]\nuse = "sample"\nrate = nan', "(sample): rate is nan, expected a number that"),
-        (
-            '[[steps]]\nuse = "builtins:dict"\na = [1.0, -inf]',
-            "each of a is -inf, expected a number",
-        ),
-        (
-            '[[steps]]\nuse = "builtins:dict"\nsince = 2020-01-02',
-            "step 1 (builtins:dict): since is the date 2020-01-02, which a parameter cannot be.",
-        ),
-        (
-            '[[steps]]\nuse = "builtins:dict"\na.b = 2020-01-02T03:04:05Z',
-            "a.b is the datetime 2020-01-02T03:04:05+00:00, which a parameter cannot be.",
-        ),
-        ('[[steps]]\nuse = "datatrove:X"\na = 03:04:05', "a is the time 03:04:05, which"),
-        ('[[steps]]\nuse = ":"', "step 1 (:): "),
-    ],
-)
-def test_a_mistake_in_a_recipe_is_a_sentence(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, words: str
-) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(content)
-    assert build(source, recipe) == 2
-    line = sentence(capsys)
-    assert words in line
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.long
 def test_the_output_may_be_in_a_recipe_and_a_flag_wins(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -120,45 +66,6 @@ def test_the_output_may_be_in_a_recipe_and_a_flag_wins(
     assert "give --output. See fineshards build --help." in sentence(capsys)
     assert main([*command, "--outptu=out"]) == 2
     assert "unknown flag --outptu. Did you mean --output?" in sentence(capsys)
-
-
-def test_a_recipe_that_is_not_there(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert build(source, "finweb") == 2
-    line = sentence(capsys)
-    assert "--recipe finweb: there is no such file" in line
-    assert "fineweb" in line
-    assert build(source, tmp_path) == 2
-    assert str(tmp_path) in sentence(capsys)
-
-
-def test_keys_are_kept_for_a_step_that_has_some(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = write_recipe(tmp_path / "r.toml", [("length", {"min_chars": 2})])
-    assert build(source, recipe, "--keep_keys") == 2
-    assert "--keep_keys goes with deduplication" in sentence(capsys)
-
-
-@pytest.mark.parametrize(
-    ("use", "given"), [("where", {"sql": "score > 0.5"}), ("exact", {"by": "column:score"})]
-)
-def test_a_column_that_is_missing(
-    source: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    use: str,
-    given: dict[str, str],
-) -> None:
-    """Of a format with columns; a field that lines do not have is null."""
-    table = source.with_name("docs.parquet")
-    pq.write_table(pa.table({"text": TEXTS}), table)
-    assert build(table, write_recipe(tmp_path / "r.toml", [(use, given)])) == 1
-    line = sentence(capsys)
-    assert str(table) in line
-    assert "score" in line
-    assert not (tmp_path / "out/metadata/manifest.json").exists()
 
 
 FUNCTIONS = """

@@ -14,7 +14,6 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.step import KeyedSpans
 from fineshards.curation.steps.spans import Lines, Paragraphs, Sentences, sentences
 from fineshards.curation.words.normal_form import simplified_words
-from fineshards.errors import UsageError
 
 EVERYTHING: dict[str, Any] = {"min_chars": 0, "min_doc_words": 0}
 ALL_LEFT: dict[str, Any] = {"min_doc_words": 0, "min_num_sentences": 0}
@@ -178,25 +177,3 @@ def test_golden_keys() -> None:
     (first,) = found(Lines(), ["The same line, 3 times."])
     assert words == ["the", "same", "line", "0", "times"]
     assert hex(first[2]) == "0x9b98c1c22e4ba17e4c7678f62745447c"
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: Lines(min_chars=-1),
-            "lines: min_chars is -1, expected a whole number from 0.",
-        ),
-        (lambda: Paragraphs(min_doc_words=1.5), "paragraphs: min_doc_words is 1.5, expected"),  # type: ignore[arg-type]
-        (
-            lambda: Sentences(n_sentences=0),
-            "sentences: n_sentences is 0, expected a whole number from 1",
-        ),
-        (lambda: Sentences(min_num_sentences=True), "sentences: min_num_sentences is True"),
-        (lambda: Sentences(split_sentences=1), "sentences: split_sentences is 1, expected true or"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_wrong_parameter_is_an_error(make: Any, message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        make()
-    assert str(error.value).startswith(message)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Iterable, Sequence
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.steps import unwanted_lines
 from fineshards.curation.steps.unwanted_lines import DclmLines, RefinedWebLines
-from fineshards.errors import UsageError
 
 Rules = RefinedWebLines | DclmLines
 
@@ -219,20 +215,3 @@ We had 3 likes of it, and saw many items in cart after cart all the way down to 
     any_length = DclmLines(max_removed_ratio=1, min_words_per_line=0)
     assert judged(any_length, "MENU\n 12\nA b") == (None, "A b")
     assert judged(any_length, "Menu\n 12\nA b") == (None, "Menu\n 12\nA b")
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"max_removed_ratio": 5}, "max_removed_ratio is 5, expected a number from 0 to 1"),
-        ({"min_words_per_line": -1}, "min_words_per_line is -1, expected a whole number from 0"),
-        ({"at_end": [""]}, r"at_end is \[''\], expected a list of strings"),
-    ],
-)
-def test_wrong_parameters_are_refused(parameters: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        RefinedWebLines(**parameters)  # type: ignore[arg-type]
-
-
-def test_examples_hold() -> None:
-    assert doctest.testmod(unwanted_lines).failed == 0

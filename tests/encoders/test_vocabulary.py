@@ -74,16 +74,6 @@ def test_an_unknown_name_is_a_usage_error_that_lists_known_names() -> None:
         resolve_vocabulary("cl200k")
 
 
-def test_a_vocabulary_that_cannot_be_downloaded_is_a_usage_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with pytest.raises(UsageError, match=r"--tokenizer p50k_edit: .* cannot be downloaded"):
-        resolve_vocabulary("p50k_edit")
-
-
 def test_the_record_describes_the_tokenizer() -> None:
     record, ranks = described()
     assert record.vocabulary_sha256 == hashlib.sha256(ranks).hexdigest()

@@ -160,35 +160,6 @@ def test_most_documents_are_whole() -> None:
     assert benchmark.in_order(starts, tokens, 2048).cut > 0.15
 
 
-def test_the_table_of_the_documentation_counts_what_it_says() -> None:
-    sizes = np.array([3, 4, 12, 1, 2, 6, 2, 7, 3, 5, 1, 1])
-    starts, tokens = np.cumsum(sizes) - sizes, 47
-    short = sizes <= 8
-    # Rows of 8 in order cut the documents at 7, which is longer, at 22 and at 30.
-    cut = np.isin(starts, [22, 30])
-    found = benchmark.in_order(starts, tokens, 8)
-    assert (found.dropped, found.padding) == (0, 0)
-    assert found.cut == pytest.approx(cut[short].mean())
-    assert found.cut_tokens == pytest.approx(sizes[cut].sum() / sizes[short].sum())
-    # Windows of 16 and, at last, 8 tokens; the last 7 tokens are in none.
-    whole = set()
-    for begin, rows in ((0, 2), (16, 2), (32, 1)):
-        edges = [begin, *(at for at in starts.tolist() if begin < at < begin + 8 * rows)]
-        lengths = np.diff([*edges, begin + 8 * rows]).tolist()
-        for row in packed_plainly(lengths, rows, 8, None):
-            whole |= {(begin + at, size) for at, size in row}
-    cut = np.array(
-        [part not in whole for part in zip(starts.tolist(), sizes.tolist(), strict=True)]
-    )
-    assert benchmark.in_windows(starts, tokens, 8, 2).cut == pytest.approx(cut[short].mean())
-    # Rows for 8 inputs: 4 + 3 + 2, then 7 + 2, then 6 + 3, then 5 + 1 + 1 + 1, then 12 is cropped.
-    found = benchmark.padded(sizes, 8, fragment=False)
-    assert (found.cut, found.dropped) == (0, pytest.approx(4 / 47))
-    assert found.padding == pytest.approx(1 - 43 / 48)
-    found = benchmark.padded(sizes, 8, fragment=True)
-    assert (found.cut, found.dropped, found.padding) == (0, 0, pytest.approx(1 - 47 / 48))
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

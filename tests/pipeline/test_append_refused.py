@@ -89,16 +89,6 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
-def test_a_file_without_the_columns(
-    dataset: Path, tmp_path: Path, refused: Callable[..., str], new: Path
-) -> None:
-    other = tmp_path / "other.parquet"
-    pq.write_table(pa.table({"body": ["some text"]}), other)
-    assert f"{other} has no column 'text'" in refused(dataset, other)
-    assert fineshards.verify(dataset).problems == []
-    append(dataset, new)
-
-
 def test_another_version_of_the_tokenizer(
     dataset: Path, refused: Callable[..., str], new: Path
 ) -> None:
@@ -118,13 +108,6 @@ def test_another_version_of_the_tokenizer(
     edit_manifest(dataset, change)
     edit_manifest(dataset, lambda content: content.update(fingerprint=fingerprint))
     assert "gives different tokens for the golden texts" in refused(dataset, new)
-
-
-def test_a_damaged_file_of_the_tokenizer(
-    dataset: Path, refused: Callable[..., str], new: Path
-) -> None:
-    flip_bit(dataset / "metadata/vocabulary.tiktoken", 1000)
-    assert "metadata/vocabulary.tiktoken has sha256 " in refused(dataset, new)
 
 
 def test_a_file_that_is_in_the_dataset(
@@ -178,34 +161,6 @@ def test_a_file_that_was_moved_is_in_the_dataset(
     build(tmp_path / "out", first, *FLAGS)
     moved = first.rename(tmp_path / "in/b.jsonl")
     assert f"{moved} is in the dataset already, as {first}" in refused(tmp_path / "out", moved)
-
-
-def test_a_dataset_that_is_not_finished(
-    dataset: Path, tmp_path: Path, refused: Callable[..., str], new: Path
-) -> None:
-    (dataset / "metadata/manifest.json").unlink()
-    assert "holds no finished dataset: metadata/manifest.json is missing" in refused(dataset, new)
-    nowhere = tmp_path / "nowhere"
-    assert f"{nowhere} holds no finished dataset" in refused(nowhere, new)
-    assert not nowhere.exists()
-
-
-@pytest.mark.parametrize(
-    "flag",
-    ["--shard_tokens=7", "--test_fraction=0.1", "--text_column=body", "--tokenizer=gpt2"],
-)
-def test_settings_that_the_dataset_has_decided(
-    dataset: Path, new: Path, flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = files_in(dataset)
-    command = ["build", "--append", f"--output={dataset}", f"--input={new}", flag]
-    assert main(command) == 2
-    name = flag.partition("=")[0]
-    assert f"{name} is the dataset's own, and an append takes it" in capsys.readouterr().err
-    assert files_in(dataset) == before
-    # As flags of `append` they do not exist.
-    assert main(["append", str(dataset), f"--input={new}", flag]) == 2
-    assert files_in(dataset) == before
 
 
 @pytest.mark.parametrize(

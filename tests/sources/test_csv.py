@@ -160,22 +160,6 @@ def test_another_encoding_is_an_error(tmp_path: Path, encoding: str) -> None:
         blocks_of(path)
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
-def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path, ending: str) -> None:
-    content = written([["text"], *([str(random.Random(3).random())] for _ in range(2_000))])
-    whole = COMPRESSORS[ending](content)
-    path = tmp_path / f"a.csv{ending}"
-    damaged = [whole[:length] for length in range(6, len(whole), 97)]
-    damaged += [whole[:-1], whole + b"garbage", whole[:40] + b"\xff\0\xff\0" + whole[44:], content]
-    for each in damaged:
-        path.write_bytes(each)
-        with pytest.raises(InputError, match=rf"a\.csv{ending}"):
-            read_all(path)
-    path.write_bytes(b"")
-    with pytest.raises(InputError, match="it is empty"):
-        blocks_of(path)
-
-
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_record_that_is_neither_utf8_nor_as_long_as_the_header_is_a_bad_row(
     tmp_path: Path, ending: str, capfd: pytest.CaptureFixture[str]

@@ -167,35 +167,6 @@ def test_ids_are_null_where_a_file_has_none(tmp_path: Path) -> None:
         blocks_of(path, columns=Columns("text", "id", id_required=True))
 
 
-def test_a_missing_text_column_is_an_error_that_lists_the_columns(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"content": ["a"], "url": ["b"]}), path)
-    with pytest.raises(
-        InputError, match=r"no column 'text'; its columns are content, url\. .*--text"
-    ):
-        blocks_of(path)
-    assert read_all(path, columns=Columns("content", "url", id_required=True)).rows == [
-        (0, "a", "b")
-    ]
-
-
-@pytest.mark.parametrize(
-    "column", [pa.array([1]), pa.array([b"x"]), pa.array([["x"]]), pa.array([{"text": "x"}])]
-)
-def test_a_text_column_of_another_type_is_an_error(tmp_path: Path, column: pa.Array) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": column}), path)
-    with pytest.raises(InputError, match=r"column 'text' has type .*, expected a string type"):
-        blocks_of(path)
-
-
-def test_two_columns_with_the_same_name_are_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 2, names=["text", "text"]), path)
-    with pytest.raises(InputError, match=r"several columns 'text'"):
-        blocks_of(path)
-
-
 def test_nested_columns_are_not_mistaken_for_the_text(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     nested = pa.array([{"text": "wrong", "id": "wrong"}])
@@ -212,33 +183,6 @@ def test_labels_that_are_not_strings_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a"], "dump": [1], "language": ["en"]}), path)
     assert read_all(path).labels == {"language": ["en"]}
-
-
-def test_a_flipped_bit_in_a_page_is_an_error_that_names_the_row_group(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    # Without compression and dictionary, so that only the checksum detects the damage.
-    write_groups(
-        path,
-        tables(50, 50, 50),
-        compression="none",
-        use_dictionary=False,
-        write_page_checksum=True,
-    )
-    content = bytearray(path.read_bytes())
-    position = content.index(b"row 0077")
-    content[position] ^= 0x01
-    path.write_bytes(content)
-    assert "sow 0077" in pq.read_table(path)["text"][77].as_py(), "the damage goes unnoticed"
-    with pytest.raises(InputError, match=r"a\.parquet, row group 1: cannot be decoded: .*CRC"):
-        read_all(path)
-
-
-@pytest.mark.parametrize("keep", [0, 3, 8, 500, -1, -9])
-def test_a_truncated_file_is_an_error_that_names_the_file(tmp_path: Path, keep: int) -> None:
-    path = write_groups(tmp_path / "a.parquet", tables(100, 100))
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"a\.parquet \(\d+ bytes\) is not a readable parquet"):
-        blocks_of(path)
 
 
 def test_text_that_is_not_utf8_is_a_bad_row_and_other_rows_are_kept(tmp_path: Path) -> None:

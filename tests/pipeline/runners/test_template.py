@@ -6,12 +6,10 @@ import argparse
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -276,87 +274,12 @@ def test_the_image_of_the_command_line_is_for_any_user() -> None:
     assert words_of("ENTRYPOINT", CLI) == [['["fineshards"]']]
 
 
-def test_a_change_of_the_code_leaves_the_libraries_in_the_cache() -> None:
-    for stage in (CLI, IMAGE):
-        steps = [" ".join((name, *words)) for name, words in stage]
-        libraries = next(i for i, step in enumerate(steps) if "--requirement" in step)
-        copied = [
-            step for step in steps[:libraries] if step.startswith("COPY") and "--from" not in step
-        ]
-        assert copied == ["COPY requirements.txt ./"]
-
-
-@pytest.fixture
-def make_template() -> Callable[..., str]:
-    """Runs `make template` with variables; returns its output."""
-
-    def run(*variables: str) -> str:
-        # An outer make passes its variables to inner ones.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
-        command = ["make", "--no-print-directory", "template", "PROJECT=my-project", "BUCKET=b-1"]
-        result = subprocess.run(
-            [*command, *variables], cwd=ROOT, env=environment, capture_output=True, text=True
-        )
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    return run
-
-
-def test_make_template_prints_valid_shell_commands(
-    make_template: Callable[..., str],
-) -> None:
-    printed = make_template("INPUT=gs://b-1/{a,b}/*.parquet", "PARAMETERS=dtype=auto test_shards=3")
-    upload, build, launch = (
-        shlex.split(command.replace("\\\n", " ")) for command in re.split(r"\n+(?=gcloud)", printed)
-    )
-    assert upload[:4] == ["gcloud", "builds", "submit", "."]
-    assert "--config=templates/cloudbuild.yaml" in upload
-    (image,) = (word.split("=", 2)[2] for word in upload if word.startswith("--substitutions="))
-    assert matches(PARAMETERS["sdk_container_image"], image)
-    assert build[1:4] == ["dataflow", "flex-template", "build"]
-    assert f"--image={image}" in build
-    assert "--metadata-file=templates/metadata.json" in build
-    assert launch[1:4] == ["dataflow", "flex-template", "run"]
-    assert f"--template-file-gcs-location={build[4]}" in launch
-    given_parameters = dict(
-        word.removeprefix("--parameters=^~^").split("=", 1)
-        for word in launch
-        if word.startswith("--parameters=")
-    )
-    assert given_parameters == {
-        "sdk_container_image": image,
-        "input": "gs://b-1/{a,b}/*.parquet",
-        "output": "gs://b-1/datasets/fineshards",
-        "dtype": "auto",
-        "test_shards": "3",
-    }
-    for name, value in given_parameters.items():
-        assert matches(PARAMETERS[name], value)
-
-
-def test_the_disk_of_workers_is_sent_only_if_it_is_given(make_template: Callable[..., str]) -> None:
-    assert "disk_size_gb" not in make_template()
-    assert "--parameters=^~^disk_size_gb=80" in make_template("DISK=80")
-
-
 def test_the_image_is_built_by_its_name_with_time_to_pull_beam() -> None:
     build = yaml.safe_load((ROOT / "templates/cloudbuild.yaml").read_text())
     (step,) = build["steps"]
     assert step["args"] == ["build", "--target=template", "--tag=$_IMAGE", "."]
     assert build["images"] == ["$_IMAGE"]
     assert int(build["timeout"].removesuffix("s")) >= 1800
-
-
-def test_make_template_runs_the_given_commands(make_template: Callable[..., str]) -> None:
-    built = make_template("GCLOUD=echo", "RUN=build").splitlines()
-    assert [line.split()[:3] for line in built] == [
-        ["builds", "submit", "."],
-        ["dataflow", "flex-template", "build"],
-    ]
-    (launched,) = make_template("GCLOUD=echo", "RUN=launch").splitlines()
-    assert launched.startswith("dataflow flex-template run fineshards-sample-10bt ")
-    assert "--parameters=^~^dataset_config=sample-10BT" in launched
 
 
 # Ends the process on any connection to another machine, which no library can catch.
@@ -394,13 +317,6 @@ def test_the_program_downloads_nothing(sample: Path, tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out/metadata/manifest.json").exists()
-
-
-def test_a_download_would_be_noticed(tmp_path: Path) -> None:
-    program = tmp_path / "curious.py"
-    program.write_text("import urllib.request; urllib.request.urlopen('http://example.com')")
-    result = subprocess.run([sys.executable, "-c", OFFLINE, str(program)], capture_output=True)
-    assert result.returncode == 99
 
 
 def test_the_check_of_the_image_sees_its_own_libraries_alone(tmp_path: Path) -> None:

