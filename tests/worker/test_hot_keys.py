@@ -15,7 +15,7 @@ from fineshards.pipeline.launch import prepare
 from fineshards.shards.job.records import Block
 from fineshards.shards.tables.marks import key_records, positions
 from fineshards.shards.tables.verdicts import KeyFile, StageFiles
-from fineshards.worker import machine_memory, marking
+from fineshards.worker import marking
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
 
@@ -71,7 +71,7 @@ def test_components_are_refused_where_memory_cannot_hold_them(
     (tmp_path / "recipe.toml").write_text('[[steps]]\nuse = "minhash"\nrule = "components"\n')
     launch = prepare(config)
     work = Work.of(launch.checkpoints, launch.job, config)
-    assert 0 < machine_memory.machine_memory() < 1 << 50
+    assert 0 < marking.machine_memory() < 1 << 50
     monkeypatch.setattr(marking, "machine_memory", lambda: 16_000_000_000)
     with pytest.raises(FineshardsError, match=r"^150,000,000 links .* 16\.1 GB .* has 16\.0 GB"):
         Judging(work).marking(0).join_components([("links", 0, 150_000_000 * 16, None)])
