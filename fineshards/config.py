@@ -114,8 +114,8 @@ class BuildConfig:
         shard_tokens: Tokens per shard. Default: 100,000,000.
         shuffle_seed: Shuffle the documents of each split. The order depends on this number and on
             where in the input each document is. Default: the order of the input.
-        statistics: Count documents, words, lengths, languages and hosts for fineshards stats.
-            Always on with a recipe.
+        statistics: Count documents, words, lengths and languages for fineshards stats. Always
+            on with a recipe.
         test_fraction: Share of the documents that form the test split. A hash of the split key
             decides each document on its own. Default: 0.01.
         split_key: What is hashed: text, id, host (of the column url), row, or column:NAME.

@@ -21,7 +21,7 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.earlier_generation import EarlierGeneration, damaged
-from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
+from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import Manifest
@@ -290,7 +290,6 @@ def _discard(
         for entry in list(storage.entries(folder_name)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)
-    storage.delete(statistics_name(generation), check)
     storage.delete(kept_name(generation), check)
     if generation == 2:
         # A dataset that has not grown has no other manifest.

@@ -14,8 +14,7 @@ from fineshards.transforms.plan import FileReports, Plan
 from fineshards.transforms.shuffle_documents import ShuffleDocuments
 from fineshards.transforms.tokenize import ReadCounts, Tokenize
 from fineshards.transforms.write import WithEarlier, WriteShards
-from fineshards.transforms.write_decisions import WriteDecisions
-from fineshards.transforms.write_statistics import WriteStatistics
+from fineshards.transforms.write_tables import WriteTables
 from fineshards.worker.work import Work
 
 
@@ -61,8 +60,6 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
         records = records | "AllShards" >> WithEarlier(work)
     compares = work.earlier or work.settings.split.may_leak
     shared = records | "CompareTexts" >> CompareTexts(work) if compares else None
-    written = [read["by_file"] | "Decisions" >> WriteDecisions(work)] if recipe else []
-    if work.settings.statistics:
-        written.append(read["by_file"] | "Statistics" >> WriteStatistics(work))
-    files = written | "Written" >> beam.Flatten() if written else None
+    with_tables = work.settings.statistics
+    files = read["by_file"] | "Tables" >> WriteTables(work) if with_tables else None
     return records | "Commit" >> Commit(work, read["reports"], planned["plan"], shared, files)

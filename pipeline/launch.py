@@ -35,7 +35,6 @@ from fineshards.shards.layout import (
     SplitRule,
 )
 from fineshards.shards.split_hash import split_column
-from fineshards.shards.tables.measures import OPTIONAL_COLUMNS
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
 from fineshards.worker.fresh_interpreter import call_apart
@@ -117,11 +116,9 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     others, recipe = _curation(config)
     place = _tokenizer_place(os.fspath(config.tokenizer), config.chat_template is not None)
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
-    statistics = config.statistics or recipe is not None
     columns = replace(
         columns_of(config),
         others=others,
-        optional=OPTIONAL_COLUMNS if statistics else (),
         scores=() if recipe is None else tuple(recipe.scores),
     )
     files = settle_input(files, columns, config)
@@ -135,7 +132,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
         recipe=recipe,
-        statistics=statistics,
+        statistics=config.statistics or recipe is not None,
         chat=chat,
         fim=_fill_in_middle(config, tokenizer),
     )

@@ -13,7 +13,7 @@ from fineshards.publishing import card_parts
 from fineshards.publishing.file_names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
+from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import FORMAT_VERSION, JOB_NAME, Job
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
@@ -180,7 +180,7 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     lists = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
     for folder in (CHECKPOINTS, *SPLITS, *lists, *CURATED_FOLDERS):
         storage.delete_folder(folder, check)
-    for name in (*STORED_FILES, statistics_name(1), *PUBLISHED):
+    for name in (*STORED_FILES, *PUBLISHED):
         storage.delete(name, check)
     for name in filter(is_signature, [*storage.names(PROVENANCE_NAME)]):
         storage.delete(name, check)

@@ -23,7 +23,7 @@ _WRITTEN = (
     JOB_NAME,
     MANIFEST_NAME,
     "metadata/documents/train_0000.parquet",
-    "metadata/statistics.parquet",
+    "metadata/statistics/00000.parquet",
     "metadata/rejected/00000-00000.jsonl",
     "checkpoints/0/blocks/00000-00000.parquet",
     "checkpoints/0/blocks/00000-00000.tokens",

@@ -26,8 +26,8 @@ from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.tables.decisions import Decisions, drops
 from fineshards.shards.tables.hash_sample import sampled
-from fineshards.shards.tables.measures import Tally, Traits, measure
 from fineshards.shards.tables.scores import score_schema, scored, values_at
+from fineshards.shards.tables.statistics import Tally
 
 # The share of documents that each step judges again, by themselves and in its plainest way.
 COMPARED_SHARE = 1 / 1000
@@ -47,34 +47,6 @@ class Judged(NamedTuple):
     dropped: list[pa.Table]
     keys: Keys | None
     scores: list[pa.Table]
-
-
-class StepStatistics:
-    """Adds what happens to the documents of one batch to a tally.
-
-    traits: of all documents that the source has with text, in the batch or beyond it.
-    """
-
-    def __init__(self, tally: Tally, traits: Traits) -> None:
-        self._tally = tally
-        self._traits = traits
-
-    def enter(self, batch: Batch) -> None:
-        """Counts documents as the source has them."""
-        self._tally.add("input", measure(batch.texts), self._traits.at(batch.rows))
-
-    def reach(self, step: int, batch: Batch) -> None:
-        """Counts documents that a step finds."""
-        self._tally.add_total("in", step, batch.texts)
-
-    def change(self, step: int, texts: Sequence[str]) -> None:
-        """Counts documents that a step keeps, with the other texts that it makes."""
-        self._tally.add_total("changed", step, pa.array(texts, pa.large_string()))
-
-    def drop(self, step: int, batch: Batch, reasons: Sequence[str]) -> None:
-        """Counts documents that a step drops, with their texts as the step found them."""
-        measured, traits = measure(batch.texts), self._traits.at(batch.rows)
-        self._tally.add("dropped", measured, traits, step, reasons)
 
 
 class Curator:
@@ -131,23 +103,23 @@ class Curator:
         batch: Batch,
         stage: int,
         earlier: Decisions,
-        statistics: StepStatistics | None = None,
+        tally: Tally | None = None,
         scores: pa.Table | None = None,
     ) -> Judged:
         """Does a stage's steps.
 
         batch: documents as the source has them. earlier: the decisions of the stages before, and of
-        the keyed steps that ended them. statistics: counts what each step finds and drops. scores:
+        the keyed steps that ended them. tally: counts what each step changes and drops. scores:
         those of the stages before; None if they have no scorers.
 
         Raises InputError for a document that cannot be judged, and FineshardsError if a step
         decides differently about the same document.
         """
         first = 0 if stage == 0 else self._ends[stage - 1]
-        if statistics is not None and stage == 0:
-            statistics.enter(batch)
-        elif statistics is not None:
-            self._count_marked(batch, first, earlier, statistics)
+        if tally is not None and stage == 0:
+            tally.add("input", batch.texts)
+        elif tally is not None:
+            self._count_marked(batch, first, earlier, tally)
         batch = batch.keep(~earlier.are_dropped(batch.rows))
         if scores is not None:
             batch = batch.with_scores(values_at(scores, batch.rows))
@@ -157,9 +129,6 @@ class Curator:
             if not len(batch):
                 break
             step, before = self.steps[number], batch
-            # The keyed step that ended the stage before was reached there.
-            if statistics is not None and (number > first or stage == 0):
-                statistics.reach(number, batch)
             if number < first and not rewrites(step):
                 continue
             outcome = self.decide(number, batch, earlier)
@@ -168,10 +137,9 @@ class Curator:
             if isinstance(step, Scorer):
                 found.append(scored(batch.rows, step.name, outcome.scores))
             batch = self.left(number, batch, outcome)
-            if statistics is not None and number >= first and outcome.texts is not None:
-                changed = outcome.changed(before.strings)
-                if changed:
-                    statistics.change(number, [outcome.texts[index] for index in changed])
+            if tally is not None and number >= first and outcome.texts is not None:
+                changed = [outcome.texts[index] for index in outcome.changed(before.strings)]
+                tally.add("changed", pa.array(changed, pa.large_string()), number)
             if len(batch) == len(before):
                 continue
             gone = np.array([reason is not None for reason in outcome.reasons or ()])
@@ -179,13 +147,11 @@ class Curator:
                 self._complain(number, before, int(np.flatnonzero(gone)[0]), "kept", "dropped")
             named = [reason for reason in outcome.reasons or () if reason is not None]
             dropped.append(drops(before.rows[gone], number, named))
-            if statistics is not None:
-                statistics.drop(number, before.keep(gone), named)
+            if tally is not None:
+                tally.add("dropped", before.keep(gone).texts, number, named)
         keys = None
         if stage + 1 < self.stages:
             keys = self.keyed(stage).keys(batch)
-            if statistics is not None:
-                statistics.reach(self._ends[stage], batch)
         return Judged(batch, dropped, keys, found)
 
     def decide(self, number: int, batch: Batch, decisions: Decisions) -> Outcome:
@@ -210,14 +176,13 @@ class Curator:
                 batch = self._rewritten(number, batch, self.decide(number, batch, decisions))
         return batch
 
-    def _count_marked(
-        self, batch: Batch, number: int, earlier: Decisions, statistics: StepStatistics
-    ) -> None:
+    def _count_marked(self, batch: Batch, number: int, earlier: Decisions, tally: Tally) -> None:
         """Counts what the keyed step that ended the stage before drops of a batch."""
         gone, step = batch.keep(earlier.dropped_by(number, batch.rows)), self.steps[number]
         if len(gone):
             assert isinstance(step, Keyed)
-            statistics.drop(number, self.texts(gone, earlier, number), [step.reason] * len(gone))
+            texts = self.texts(gone, earlier, number).texts
+            tally.add("dropped", texts, number, [step.reason] * len(gone))
 
     def judge_again(
         self, batch: Batch, decisions: Decisions

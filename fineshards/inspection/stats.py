@@ -1,10 +1,10 @@
-"""Stats: how many documents each step found and dropped, and what the dataset's are like."""
+"""Stats: what each step dropped, what the dataset's documents are like, and values of a column."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,48 +14,80 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.sql_expression import parse
 from fineshards.curation.steps.where import Where
 from fineshards.errors import OutputError, UsageError
-from fineshards.shards.job.curated_files import is_statistics
-from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.readable import readable_manifest
+from fineshards.exports.column_types import types_in_sources
+from fineshards.exports.source_columns import ColumnReader, scores_of
+from fineshards.printable import printable
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.split_hash import host_names
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.scores import scores_there
-from fineshards.shards.tables.statistics import (
-    COUNTS,
-    LABELS,
-    OTHER_HOSTS,
-    SUMS,
-    added_generations,
-    from_bytes,
-)
-from fineshards.storage.base import Storage
+from fineshards.shards.tables.statistics import SUMS, merged, read_file
+from fineshards.sources.rows import LABEL_COLUMNS
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted, share
 
-# Values of a column, and hosts, that are printed.
-_VALUES_SHOWN = 10
+# Values of a column that are listed.
+TOP = 10
 _BAR = 30
+# Documents whose values of a column are read at once: a pass over shuffled sources is slow.
+_DOCUMENTS_READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A row of the statistics, added up over the generations: see `statistics.SCHEMA`.
+    """A row of the statistics, added up over the source files: see `statistics.SCHEMA`.
 
-    step: from 0. None where a number is not known, or where it means nothing.
+    what: `input`, `dropped`, `changed`, `dataset`, `bytes`, `tokens`, `dump` or `language`. step:
+    from 0. value: the reason, or that of the column. at_least: the bin. tokens: None where they are
+    not known.
     """
 
-    scope: str
+    what: str
     step: int | None
-    use: str | None
-    reason: str | None
-    measure: str
     value: str | None
-    at_least: float | None
-    below: float | None
+    at_least: int | None
     documents: int
     bytes: int
-    words: int | None
-    lines: int | None
+    words: int
+    lines: int
     tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCount:
+    """Documents that a step of the recipe finds, keeps, and keeps with another text.
+
+    step: from 1. use: its name.
+    """
+
+    step: int
+    use: str
+    documents: int
+    kept: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCount:
+    """Documents of the dataset with one value of a column, and their tokens. value: may be null."""
+
+    value: str | None
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnValues:
+    """The values of a column of the dataset's documents; of `url` their hosts.
+
+    values: those with the most documents first. others, other_values: the documents with a value
+    that is not listed, and the number of these.
+    """
+
+    column: str
+    values: list[ValueCount]
+    others: int
+    other_values: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +101,19 @@ class Satisfied:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The statistics of a dataset, or of one of its steps.
+    """The statistics of a dataset, or of one of its steps; or what was asked for instead.
 
-    step: from 1; None for all. hosts_of: the only generation whose hosts are listed, where those of
-    several cannot be added up exactly, because each lists its top ones only; otherwise None.
-    satisfied: how many documents satisfy a condition, if asked. learned: the share of the dataset's
-    tokens that are learned; None unless documents are conversations.
+    step: from 1; None for all. steps: those of the recipe, or the one. satisfied: how many
+    documents satisfy a condition, if asked. column: its values, if asked. learned: the share of the
+    dataset's tokens that are learned; None unless documents are conversations.
     """
 
     folder: str
-    generations: int
     step: int | None
-    hosts_of: int | None
+    steps: list[StepCount]
     counts: list[Count]
     satisfied: Satisfied | None
+    column: ColumnValues | None
     learned: float | None = None
 
     def __repr__(self) -> str:
@@ -97,6 +128,8 @@ def stats(
     step: int | None = None,
     generation: int | None = None,
     where: str | None = None,
+    column: str | None = None,
+    top: int = TOP,
 ) -> Stats:
     """Reads the statistics of a finished dataset.
 
@@ -105,7 +138,10 @@ def stats(
         step: The only step of the recipe to show, from 1. Default: all.
         generation: The dataset as it was then, from 1. Default: the latest.
         where: A condition on the scores that the recipe gave, in SQL as in its step `where`. The
-            documents of the dataset that satisfy it are counted.
+            documents of the dataset that satisfy it are counted, and nothing else.
+        column: A column of the sources, a score, `id` or `file`, whose values are counted, and
+            nothing else; of `url` the hosts. Needs no statistics, and reads the sources.
+        top: How many values of the column to list.
 
     Returns:
         A Stats. `counts` has one Count for each thing that was counted; `print` shows a summary.
@@ -113,46 +149,60 @@ def stats(
     Raises:
         OutputError: If the dataset is not finished or has no statistics.
         UsageError: If there is no such step, or for a condition on anything but scores.
+        InputError: If a column cannot be read from the sources.
 
     Example:
         >>> import fineshards
         >>> _ = fineshards.build(input=more_documents, output=folder, statistics=True)
         >>> found = fineshards.stats(folder)
-        >>> [count.documents for count in found.counts if count.measure == "total"]
+        >>> [count.documents for count in found.counts if count.what == "dataset"]
         [3]
     """
-    storage = open_storage(folder)
-    manifest = readable_manifest(storage, generation)
-    names = [file.name for file in manifest.metadata if is_statistics(file.name)]
-    if not names:
-        raise OutputError(
-            f"{storage.root} has no statistics: it was built without --statistics, and without "
-            "steps. Build it again with --statistics."
-        )
+    dataset = Dataset.open(open_storage(folder), generation)
+    storage, manifest = dataset.storage, dataset.manifest
     recipe = manifest.settings.recipe
     uses = [] if recipe is None else [each.use for each in recipe.steps]
     if step is not None and not 1 <= step <= len(uses):
         there = f"it has {counted(len(uses), 'step')}" if uses else "it was built without steps"
         raise UsageError(f"--step {step}: {storage.root} has no such step; {there}, from 1.")
-    tables = [from_bytes(storage.read(name), storage.path(name)) for name in names]
-    table, hosts_of = added_generations(tables)
+    if where is not None:
+        return Stats(storage.root, step, [], [], _satisfied(dataset, where), None)
+    if column is not None:
+        return Stats(storage.root, step, [], [], None, _column_values(dataset, column, top))
+    if not manifest.settings.statistics:
+        raise OutputError(
+            f"{storage.root} has no statistics: it was built without --statistics, and without "
+            "steps. Build it again with --statistics."
+        )
+    table = merged(read_file(storage, file.index) for file in manifest.files)
+    counts = [Count(**row) for row in table.to_pylist()]
+    steps = _step_counts(uses, counts)
     if step is not None:
-        table = table.filter(pc.equal(table["step"], step - 1))
-    places = {name: index for index, name in enumerate(COUNTS.names)}
-    columns = [table[name].to_pylist() for name in COUNTS.names]
-    found = []
-    for row in zip(*columns, strict=True):
-        number = row[places["step"]]
-        use = None if number is None else uses[number]
-        found.append(Count(row[0], number, use, *row[2:]))
-    satisfied = None if where is None else _satisfied(storage, manifest, where)
+        counts = [each for each in counts if each.step == step - 1]
+        steps = [steps[step - 1]]
     learned = manifest.learned
     part = None if learned is None else learned / max(1, manifest.totals()["tokens"])
-    return Stats(storage.root, len(names), step, hosts_of, found, satisfied, part)
+    return Stats(storage.root, step, steps, counts, None, None, part)
 
 
-def _satisfied(storage: Storage, manifest: Manifest, sql: str) -> Satisfied:
+def _step_counts(uses: Sequence[str], counts: Sequence[Count]) -> list[StepCount]:
+    """What steps of the given names find and keep."""
+    left = sum(each.documents for each in counts if each.what == "input")
+    steps = []
+    for number, use in enumerate(uses):
+        sums = {
+            what: sum(each.documents for each in counts if (each.what, each.step) == (what, number))
+            for what in ("dropped", "changed")
+        }
+        kept = left - sums["dropped"]
+        steps.append(StepCount(number + 1, use, left, kept, sums["changed"]))
+        left = kept
+    return steps
+
+
+def _satisfied(dataset: Dataset, sql: str) -> Satisfied:
     """Counts the documents of a dataset that satisfy a condition on their scores."""
+    storage, manifest = dataset.storage, dataset.manifest
     known = manifest.settings.recipe.scores if manifest.settings.recipe else {}
     others = [name for name in parse(sql).columns if name.lower() not in known]
     if not known:
@@ -178,6 +228,91 @@ def _satisfied(storage: Storage, manifest: Manifest, sql: str) -> Satisfied:
     return Satisfied(sql, satisfied, documents)
 
 
+def _column_values(dataset: Dataset, column: str, top: int) -> ColumnValues:
+    """Counts the values of a column, without redacted documents."""
+    read, sums = _reader(dataset, column), ["documents", "tokens"]
+    kinds = [pa.string(), pa.int64(), pa.int64()]
+    table = pa.schema(zip(["value", *sums], kinds, strict=True)).empty_table()
+    for sources in _documents(dataset):
+        values = read(sources)
+        try:
+            values = values.cast(pa.string())
+        except pa.ArrowNotImplementedError:
+            raise UsageError(
+                f"--column {column}: its type is {values.type}, and only plain values are counted."
+            ) from None
+        if column == "url":
+            values = host_names(values.combine_chunks()).cast(pa.string())
+        more = pa.table({"value": values, **{name: sources[name] for name in sums}})
+        table = pa.concat_tables([table, more]).group_by("value", use_threads=False)
+        table = table.aggregate([(name, "sum") for name in sums]).rename_columns(["value", *sums])
+    table = table.sort_by([("documents", "descending"), ("value", "ascending")])
+    listed, others = table.slice(0, top), table.slice(top)
+    return ColumnValues(
+        column,
+        [ValueCount(**row) for row in listed.to_pylist()],
+        pc.sum(others["documents"]).as_py() or 0,
+        len(others),
+    )
+
+
+def _reader(dataset: Dataset, column: str) -> Callable[[pa.Table], pa.ChunkedArray]:
+    """What gives the values of a column, of documents that are given by their files and rows."""
+    manifest = dataset.manifest
+    if column in ("file", "id"):
+        return lambda sources: sources[column]
+    if manifest.settings.recipe and column in manifest.settings.recipe.scores:
+        return lambda sources: scores_of(dataset, sources)[column]
+    reader = ColumnReader(manifest, types_in_sources(manifest, [column]))
+    return lambda sources: reader.read(sources).as_text().table[column]
+
+
+def _documents(dataset: Dataset) -> Iterator[pa.Table]:
+    """The documents of a dataset: file, row, id, and the documents and tokens that count as them.
+
+    A document in several shards may come several times, and is one document in all.
+    """
+    parts: list[pa.Table] = []
+    names, last = ["file", "row", "id", "documents", "tokens"], len(dataset.manifest.shards) - 1
+    for position in range(last + 1):
+        table = dataset.columns(position, [*names[:3], "start", "length", "redacted"])
+        table = table.filter(pc.equal(table["redacted"], 0))
+        begins = pc.equal(table["start"], 0).cast(pa.int64())
+        columns = [table["file"].cast(pa.string()), table["row"], table["id"], begins]
+        parts.append(pa.table([*columns, table["length"]], names))
+        if position == last or sum(map(len, parts)) > _DOCUMENTS_READ:
+            grouped = pa.concat_tables(parts).group_by(names[:3], use_threads=False)
+            yield grouped.aggregate([(name, "sum") for name in names[3:]]).rename_columns(names)
+            parts = []
+
+
+def describe_stats(found: Stats) -> list[str]:
+    """Statistics for a person: the steps, and then the dataset's documents; or what was asked."""
+    lines = [found.folder]
+    if found.satisfied is not None:
+        return [*lines, _describe_satisfied(found.satisfied)]
+    if found.column is not None:
+        return [*lines, *_describe_column(found.column)]
+    counts: dict[str, list[Count]] = defaultdict(list)
+    for count in found.counts:
+        counts[count.what].append(count)
+    lines += _total("input", counts["input"])
+    for step in found.steps:
+        lines += _step(step, [each for each in found.counts if each.step == step.step - 1])
+    lines += _total("dataset", counts["dataset"])
+    if found.learned is not None and found.step is None:
+        lines.append(f"  {'learned':<10} {found.learned:.1%} of the tokens")
+    for what in ("bytes", "tokens"):
+        lines += _histogram(f"documents of the dataset, by length in {what}", counts[what])
+    for what in LABEL_COLUMNS:
+        values = sorted(counts[what], key=lambda count: (-count.documents, count.value))
+        if values:
+            lines.append(f"documents of the dataset, by {what}")
+            lines += [_value(each.value, each.documents) for each in values[:TOP]]
+            lines += _others(len(values[TOP:]), sum(each.documents for each in values[TOP:]))
+    return lines
+
+
 def _describe_satisfied(found: Satisfied) -> str:
     return (
         f"{found.documents:,} of {counted(found.of, 'document')} of the dataset "
@@ -185,125 +320,63 @@ def _describe_satisfied(found: Satisfied) -> str:
     )
 
 
-def describe_stats(found: Stats) -> list[str]:
-    """Statistics for a person: the steps, and then the dataset's documents, or one step's."""
-    lines = [found.folder]
-    if found.satisfied is not None:
-        return [*lines, _describe_satisfied(found.satisfied)]
-    by_scope: dict[str, list[Count]] = defaultdict(list)
-    for count in found.counts:
-        by_scope[count.scope].append(count)
-    lines += _totals("input", by_scope["input"])
-    for before, after in zip(_of_steps(by_scope["in"]), _of_steps(by_scope["kept"]), strict=True):
-        lines += _step(before, after, by_scope["dropped"], by_scope["changed"])
-    lines += _totals("dataset", by_scope["dataset"])
-    if found.learned is not None and found.step is None:
-        lines.append(f"  {'learned':<10} {found.learned:.1%} of the tokens")
-    scope = "dataset" if found.step is None else "dropped"
-    title = "documents of the dataset" if found.step is None else "documents that it drops"
-    shown = by_scope[scope]
-    for measure, what in (("bytes", "length in bytes"), ("tokens", "length in tokens")):
-        lines += _histogram(f"{title}, by {what}", _summed(shown, measure))
-    lines += _histogram(f"{title}, by language_score", _tenths(shown))
-    for measure in (*LABELS, "host"):
-        of = ""
-        if measure == "host" and found.hosts_of is not None:
-            of = f" (generation {found.hosts_of})"
-        lines += _values(f"{title}, by {measure}{of}", _summed(shown, measure))
-    return lines
+def _describe_column(found: ColumnValues) -> Iterator[str]:
+    of = "host of url" if found.column == "url" else found.column
+    yield f"documents and tokens of the dataset, by {of}"
+    for each in found.values:
+        yield f"{_value(each.value, each.documents)} {each.tokens:>15,}"
+    yield from _others(found.other_values, found.others)
 
 
-def _of_steps(counts: Iterable[Count]) -> list[Count]:
-    return sorted(counts, key=lambda count: count.step or 0)
+def _value(value: str | None, documents: int) -> str:
+    name = "(none)" if value is None else printable(value)
+    return f"  {name:<36} {documents:>13,}"
 
 
-def _totals(name: str, counts: Iterable[Count]) -> list[str]:
+def _others(values: int, documents: int) -> list[str]:
+    return [_value(f"({counted(values, 'other value')})", documents)] if values else []
+
+
+def _total(name: str, totals: Iterable[Count]) -> list[str]:
     lines = []
-    for total in counts:
-        if total.measure == "total":
-            numbers = [(getattr(total, each), each) for each in SUMS]
-            known = [counted(number, each[:-1]) for number, each in numbers if number is not None]
-            lines.append(f"  {name:<10} {', '.join(known)}")
+    for total in totals:
+        numbers = [(getattr(total, each), each) for each in SUMS]
+        known = [counted(number, each[:-1]) for number, each in numbers if number is not None]
+        lines.append(f"  {name:<10} {', '.join(known)}")
     return lines
 
 
-def _step(
-    before: Count, after: Count, dropped: Iterable[Count], changed: Iterable[Count]
-) -> list[str]:
+def _step(step: StepCount, counts: Iterable[Count]) -> list[str]:
     """A step in a line, each reason in one, and what it changed."""
-    name = f"{(before.step or 0) + 1} {before.use}"
-    gone = before.documents - after.documents
+    name, gone = f"{step.step} {step.use}", step.documents - step.kept
     lines = [
-        f"  {name:<22} {before.documents:>13,} in {after.documents:>13,} kept {gone:>13,} dropped"
-        f" ({share(gone, before.documents)})"
+        f"  {name:<22} {step.documents:>13,} in {step.kept:>13,} kept {gone:>13,} dropped"
+        f" ({share(gone, step.documents)})"
     ]
-    for each in dropped:
-        if each.step == before.step and each.measure == "total":
-            lines.append(
-                f"    {each.reason:<34} {counted(each.documents, 'document')}, "
-                f"{counted(each.bytes, 'byte')}"
-            )
-    lines += [
-        f"    {'(text changed)':<34} {counted(each.documents, 'document')}"
-        for each in changed
-        if each.step == before.step
-    ]
+    for each in counts:
+        if each.what == "dropped":
+            sums = f"{counted(each.documents, 'document')}, {counted(each.bytes, 'byte')}"
+            lines.append(f"    {printable(each.value or ''):<34} {sums}")
+    if step.changed:
+        lines.append(f"    {'(text changed)':<34} {counted(step.changed, 'document')}")
     return lines
 
 
-def _summed(counts: Iterable[Count], measure: str) -> dict[str, int]:
-    """Documents by value or bin, over all reasons; bins ascending."""
-    chosen = [count for count in counts if count.measure == measure]
-    found: dict[str, int] = defaultdict(int)
-    for count in sorted(chosen, key=lambda each: each.at_least or 0.0):
-        found[count.value or _bin(count)] += count.documents
-    return dict(found)
-
-
-def _bin(count: Count) -> str:
-    first, last = int(count.at_least or 0), int(count.below or 0) - 1
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
-
-
-def _tenths(counts: Iterable[Count]) -> dict[str, int]:
-    """Documents by score, in tenths."""
-    found: dict[int, int] = defaultdict(int)
-    for count in counts:
-        if count.measure == "language_score":
-            # Hundredths, which are a little less or more than they print as.
-            hundredths = -1 if count.at_least is None else round(count.at_least * 100)
-            found[hundredths // 10] += count.documents
-    return {_tenth(number): found[number] for number in sorted(found)}
-
-
-def _tenth(number: int) -> str:
-    if number < 0:
-        return "below 0"
-    return "1 and more" if number == 10 else f"{number / 10:.1f} to {(number + 1) / 10:.1f}"
-
-
-def _histogram(title: str, documents: dict[str, int]) -> list[str]:
-    """A line for each bin."""
-    total, most = sum(documents.values()), max(documents.values(), default=0)
-    if not total:
+def _histogram(title: str, counts: Sequence[Count]) -> list[str]:
+    """A line for each bin, which are sorted."""
+    if not counts:
         return []
+    total, most = sum(each.documents for each in counts), max(each.documents for each in counts)
     return [
         title,
         *(
-            f"  {name:>23} {number:>13,} {share(number, total):>8}  "
-            f"{'#' * max(1, _BAR * number // most)}"
-            for name, number in documents.items()
+            f"  {_bin(each.at_least or 0):>23} {each.documents:>13,} "
+            f"{share(each.documents, total):>8}  {'#' * max(1, _BAR * each.documents // most)}"
+            for each in counts
         ),
     ]
 
 
-def _values(title: str, documents: dict[str, int]) -> list[str]:
-    """The values with the most documents."""
-    total = sum(documents.values())
-    if not total:
-        return []
-    named = [name for name in documents if name != OTHER_HOSTS]
-    named.sort(key=lambda name: (-documents[name], name))
-    lines = [f"  {name:<36} {documents[name]:>13,}" for name in named[:_VALUES_SHOWN]]
-    rest = total - sum(documents[name] for name in named[:_VALUES_SHOWN])
-    return [title, *lines, *([f"  {'(all others)':<36} {rest:>13,}"] if rest else [])]
+def _bin(at_least: int) -> str:
+    last = max(0, 2 * at_least - 1)
+    return f"{at_least:,}" if at_least == last else f"{at_least:,} to {last:,}"

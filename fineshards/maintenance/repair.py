@@ -38,7 +38,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.damaged_stretch import Damage, nothing, offset_of, stretches
 from fineshards.shards.dataset_files import Dataset, expected_files
-from fineshards.shards.job.curated_files import CURATED_FOLDERS, decisions_name, is_statistics
+from fineshards.shards.job.curated_files import CURATED_FOLDERS, decisions_name
 from fineshards.shards.job.generations import kept_name
 from fineshards.shards.job.job import FORMAT_VERSION, Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest
@@ -127,7 +127,7 @@ def _make_again(
     storage, scratch = open_storage(folder), open_storage(scratch_path)
     manifest = load_whole_manifest(storage)
     for name in damaged:
-        if name.startswith(CURATED_FOLDERS) or is_statistics(name):
+        if name.startswith(CURATED_FOLDERS):
             raise InputError(
                 f"{storage.path(name)} is damaged, and it cannot be made again from one source. "
                 "Copy it from its origin, or build the dataset again. Nothing was repaired."

@@ -22,14 +22,12 @@ from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
 from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset_files import Dataset, Document
-from fineshards.shards.job.curated_files import is_statistics
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import load_redaction
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.tables.hash_sample import splitmix64
-from fineshards.shards.tables.statistics import OTHER_HOSTS
 
 MOST_SHARDS = 400
 MOST_FILES = 200
@@ -47,7 +45,7 @@ LONG_ENOUGH = 32
 
 @dataclass(frozen=True, slots=True)
 class LabelCount:
-    """Documents and their tokens with one value of a label, or of one host."""
+    """Documents and their tokens with one value of a label."""
 
     value: str
     documents: int
@@ -56,16 +54,15 @@ class LabelCount:
 
 @dataclass(frozen=True, slots=True)
 class LabelCounts:
-    """The values of a label or the hosts, those with the most tokens first; some may be left out.
+    """The values of a label, those with the most tokens first; some may be left out.
 
-    others: the sum of those that are left out. left_out: how many they are; None if not known.
+    others: the sum of those that are left out. left_out: how many they are.
     """
 
     name: str
     values: tuple[LabelCount, ...]
     others: LabelCount
-    left_out: int | None
-    note: str = ""
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +124,9 @@ class Contents:
     """What a report says.
 
     manifest: for the numbers that it has. files, shards: all, or some of many. lengths, documents,
-    steps: see there. hosts: None without statistics. redacted: whether any generation up to
-    the latest redacted documents: then no examples of what was dropped are shown. overwritten: the
-    documents of this dataset that were redacted.
+    steps: see there. redacted: whether any generation up to the latest redacted documents: then no
+    examples of what was dropped are shown. overwritten: the documents of this dataset that were
+    redacted.
     """
 
     manifest: Manifest
@@ -137,7 +134,6 @@ class Contents:
     title: str
     files: tuple[tuple[SourceFile, Counts], ...]
     labels: tuple[LabelCounts, ...]
-    hosts: LabelCounts | None
     lengths: Lengths
     steps: tuple[StepRow, ...]
     documents: tuple[ShownTokens, ...]
@@ -161,7 +157,6 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
         title=_title(manifest),
         files=_files(manifest),
         labels=_labels(manifest),
-        hosts=None if found is None else _hosts(found),
         lengths=lengths,
         steps=_steps(dataset, found, with_examples=not redacted),
         documents=show_documents(dataset, lengths),
@@ -213,29 +208,9 @@ def _sum(values: Sequence[LabelCount]) -> LabelCount:
 def _stats(dataset: Dataset) -> Stats | None:
     """The statistics of a dataset, if it has some."""
     manifest = dataset.manifest
-    if not any(is_statistics(file.name) for file in manifest.metadata):
+    if not manifest.settings.statistics:
         return None
     return stats(dataset.storage.root, generation=manifest.generation)
-
-
-def _hosts(found: Stats) -> LabelCounts | None:
-    """The hosts with the most tokens, if there are any."""
-    values = [
-        LabelCount(str(count.value), count.documents, count.tokens or 0)
-        for count in found.counts
-        if count.measure == "host"
-    ]
-    if not values:
-        return None
-    named = _most("host", [each for each in values if each.value != OTHER_HOSTS])
-    unnamed = [each for each in values if each.value == OTHER_HOSTS]
-    note = "" if found.hosts_of is None else f"Hosts of generation {found.hosts_of} alone."
-    return replace(
-        named,
-        others=_sum([named.others, *unnamed]),
-        left_out=None if unnamed else named.left_out,
-        note=note,
-    )
 
 
 def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
@@ -255,9 +230,9 @@ def _steps(dataset: Dataset, counted: Stats | None, with_examples: bool) -> tupl
     rows = []
     # The manifest counts the bytes that the source has; the statistics those that the step found.
     measured = {
-        (each.step, each.reason): each.bytes
+        (each.step, each.value): each.bytes
         for each in (() if counted is None else counted.counts)
-        if (each.scope, each.measure) == ("dropped", "total")
+        if each.what == "dropped"
     }
     found = counts.documents + counts.documents_dropped
     for number, step in enumerate(recipe.steps):

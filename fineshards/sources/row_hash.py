@@ -71,7 +71,7 @@ class RowHash:
         self._waiting += sorted(bad.row for bad in rows.bad)
         self._last_row = max([self._last_row, *numbers[-1:].tolist(), *self._waiting[-1:]])
         columns = {"text": rows.texts, "id": rows.ids, "split": rows.split}
-        for kind, found in (("", rows.labels), ("", rows.optional), ("other ", rows.others)):
+        for kind, found in (("", rows.labels), ("other ", rows.others)):
             columns |= {f"{kind}column {name}": values for name, values in found.items()}
         # Cut at every so many rows of the block, whatever the record batches are.
         at = 0

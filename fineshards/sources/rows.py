@@ -20,7 +20,6 @@ from fineshards.shards.job.settings import Columns
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.split_hash import hash_files, hash_keys, hash_texts, host_names
 from fineshards.shards.tables.documents import source_schema
-from fineshards.shards.tables.measures import Traits
 from fineshards.text_template import template_parts
 
 # Columns of FineWeb whose values are counted in the manifest, if a file has them.
@@ -41,10 +40,8 @@ class Rows:
     string with nulls. split: values of the column that is read for the split key, string with
     nulls; all null if there is none. labels: string arrays by column name. bad: rows that were left
     out because they cannot be encoded. others: the columns of `Columns.others`, with the types of
-    the file. others_are_json: whether these are JSON texts instead, string with nulls. optional:
-    those of the columns of `Columns.optional` that the file has, with nulls: string, or float64 for
-    `SCORE_COLUMN`. nulls, dropped: rows that were left out because they have no text, or because a
-    recipe drops them.
+    the file. others_are_json: whether these are JSON texts instead, string with nulls. nulls,
+    dropped: rows that were left out because they have no text, or because a recipe drops them.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -55,7 +52,6 @@ class Rows:
     bad: list[BadRow] = field(default_factory=list)
     others: dict[str, pa.Array] = field(default_factory=dict)
     others_are_json: bool = False
-    optional: dict[str, pa.Array] = field(default_factory=dict)
     nulls: int = 0
     dropped: tuple[Dropped, ...] = ()
 
@@ -81,7 +77,6 @@ class Rows:
             bad=bad,
             others={name: values.filter(mask) for name, values in self.others.items()},
             others_are_json=self.others_are_json,
-            optional={name: values.filter(mask) for name, values in self.optional.items()},
         )
 
     def sources(self, file: int, rule: SplitRule) -> pa.RecordBatch:
@@ -125,10 +120,6 @@ class Rows:
     def text_bytes(self) -> int:
         """The bytes of the texts in UTF-8."""
         return pc.sum(pc.binary_length(self.texts)).as_py() or 0
-
-    def traits(self) -> Traits:
-        """What statistics count of the rows beside their texts."""
-        return Traits.of(self.numbers, self.labels, self.optional)
 
     def document_counts(self, lengths: npt.NDArray[np.int64]) -> Counts:
         """Counts documents, tokens, text and labels. All rows must have text.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fineshards.publishing.file_names import CARD_NAME, PUBLISHED, is_signature
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
+from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest import Manifest
@@ -57,7 +57,6 @@ class Folders:
         records = (
             job.record_name,
             *(kept_name(number) for number in (job.generation, job.generation - 1)),
-            statistics_name(job.generation),
         )
         return name in records or name.startswith(made)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from fineshards.errors import OutputError
-from fineshards.shards.job.curated_files import CURATED_FOLDERS, is_statistics, statistics_name
+from fineshards.shards.job.curated_files import CURATED_FOLDERS, statistics_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME
 from fineshards.shards.job.manifest import Manifest
@@ -72,28 +72,26 @@ def check_metadata(storage: Storage, manifest: Manifest, folders: Folders) -> li
     # A damaged file would be named again, for each thing that is wrong in it.
     if not problems and folders.expected <= folders.files:
         problems += contradictions(contents, manifest.job, manifest.reports)
-        problems += _statistics_problems(contents, manifest)
     kept = kept_name(manifest.generation)
     if contents.get(kept, manifest.to_bytes()) != manifest.to_bytes():
         problems.append(f"{kept} is not the same as {MANIFEST_NAME}")
     return problems
 
 
-def _statistics_problems(contents: dict[str, bytes], manifest: Manifest) -> Iterator[str]:
-    tables = []
-    for name in (file.name for file in manifest.metadata):
-        if is_statistics(name):
-            try:
-                tables.append(statistics.from_bytes(contents[name], name))
-            except OutputError as error:
-                yield str(error)
-                return
-    if tables:
-        yield from statistics.contradictions(tables, manifest.counts(), manifest.settings.recipe)
+def check_statistics(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """The statistics of each source file, if there are any, are those of the manifest."""
+    for report in manifest.reports if manifest.settings.statistics else ():
+        try:
+            table = statistics.read_file(storage, report.file)
+        except OutputError as error:
+            yield str(error)
+            continue
+        for problem in statistics.contradictions(table, report.counts):
+            yield f"{statistics_name(report.file)}: {problem}"
 
 
 def _is_small(name: str, manifest: Manifest) -> bool:
-    own = (JOB_NAME, *manifest.settings.stored_files, statistics_name(1))
+    own = (JOB_NAME, *manifest.settings.stored_files)
     return name in own or name.startswith((*CURATED_FOLDERS, REJECTED_FOLDER, GENERATIONS_FOLDER))
 
 

@@ -32,7 +32,11 @@ from fineshards.storage.open import open_storage
 from fineshards.verification.check_decisions import DroppedRows, check_decisions
 from fineshards.verification.check_export import check_dataset, check_export, linked_dataset
 from fineshards.verification.check_folders import Folders
-from fineshards.verification.check_metadata import check_manifest, check_metadata
+from fineshards.verification.check_metadata import (
+    check_manifest,
+    check_metadata,
+    check_statistics,
+)
 from fineshards.verification.check_published import check_published, published_by
 from fineshards.verification.check_scores import check_scores
 from fineshards.verification.check_shards import (
@@ -240,6 +244,7 @@ def _verify(
     # Damaged decisions and scores would be named again, for each thing that is wrong in them.
     if not problems:
         problems += [*check_decisions(dataset), *check_scores(dataset)]
+        problems += check_statistics(storage, manifest)
     dropped = DroppedRows(dataset) if manifest.settings.recipe else None
     now = {shard.name: shard for shard in latest.shards}
     file_numbers = {file.path: number for number, file in enumerate(manifest.files)}

@@ -19,9 +19,8 @@ from fineshards.shards.layout import Shard
 from fineshards.shards.masks import count_learned
 from fineshards.shards.shard_prefix import shards_of_part
 from fineshards.shards.tables.documents import LEARNED
-from fineshards.shards.tables.measures import Tally
 from fineshards.shards.tables.rejected_rows import Rejected
-from fineshards.shards.tables.statistics_files import StatisticsFiles
+from fineshards.shards.tables.statistics import Tally, has_block, write_block
 from fineshards.sources.reading import Head, discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
@@ -53,14 +52,14 @@ def finish_block(file: SourceFile, block: Block, worker: Worker) -> tuple[BlockS
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
     more than allowed raises InputError, as does a finished block whose file has other rows by now.
     """
-    work, judging, statistics = worker.work, worker.judging, worker.statistics
+    work, judging = worker.work, worker.judging
     blocks = work.checkpoints.blocks
     read = blocks.read_runs if work.settings.shuffle else blocks.read_summary
     finished = read(block.place)
     if (
         finished is not None
         and (judging is None or judging.has_last_stage(block))
-        and (statistics is None or statistics.has_block(block))
+        and (not work.settings.statistics or has_block(work.checkpoints, block))
     ):
         check_rows(file, block, finished.read, work)
         return finished, True
@@ -73,7 +72,8 @@ def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
     rows = found.through(read_block(file, worker.work.settings.columns, block))
     if worker.judging is not None:
         rows = worker.judging.last_stage(rows, file, block)
-    return _encode_rows(rows, file, block, worker, found, worker.statistics)
+    tally = Tally() if worker.work.settings.statistics else None
+    return _encode_rows(rows, file, block, worker, found, tally)
 
 
 def drop_written(shard: Shard, pieces: Iterable[Piece], work: Work) -> None:
@@ -252,20 +252,19 @@ def _encode_rows(
     block: Block,
     worker: Worker,
     hashed: RowHash,
-    statistics: StatisticsFiles | None = None,
+    tally: Tally | None = None,
     redacted: Sequence[int] = (),
 ) -> BlockSummary:
     """Writes a token block from rows of a block; a sorted one, if documents are shuffled.
 
-    hashed: has seen the rows of the source when all are read. redacted: rows whose tokens become
-    EOT.
+    hashed: has seen the rows of the source when all are read. tally: counts the documents, and is
+    stored. redacted: rows whose tokens become EOT.
     """
     work, encoder = worker.work, worker.encoder
     checkpoints, settings = work.checkpoints, work.settings
     # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []
     rejected = Rejected(file, work.max_bad_rows)
-    tally = None if statistics is None else Tally()
     with (
         checkpoints.blocks.create_runs(block.place, settings.shuffle, settings.block_bytes)
         if settings.shuffle
@@ -286,13 +285,13 @@ def _encode_rows(
             counts.append(rows.counts())
             counts.append(documents.document_counts(lengths))
             if tally is not None:
-                tally.add_dataset(documents.texts, lengths, documents.traits())
+                tally.add_dataset(documents.texts, lengths, documents.labels)
             counts.append(_encoded_counts(encoded, compared, len(documents.bad)))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
         _refuse_other_rows(file, block, hashed, work)
         rejected.save(checkpoints.storage, block)
-        if statistics is not None and tally is not None:
+        if tally is not None:
             # Before the token block is finished: then it has them.
-            statistics.write_block(block, tally.table())
+            write_block(checkpoints, block, tally.table())
         return writer.finish(block.index, block.blocks, Counts.total(counts), hashed.read(file))

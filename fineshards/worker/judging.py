@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.curation.curator import Curator, Judged, StepStatistics
+from fineshards.curation.curator import Curator, Judged
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.shards.counts import Dropped
@@ -20,8 +20,8 @@ from fineshards.shards.job.records import Block, MetadataFile, SourceFile
 from fineshards.shards.tables import scores
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions, to_bytes
 from fineshards.shards.tables.marks import Records, key_records, positions
-from fineshards.shards.tables.measures import Tally
 from fineshards.shards.tables.rejected_rows import Rejected
+from fineshards.shards.tables.statistics import Tally
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, StageFiles, earlier_decisions
 from fineshards.sources.reading import read_block
 from fineshards.sources.row_hash import RowHash
@@ -88,8 +88,7 @@ class Judging:
             rejected.add(rows.bad)
             stop_row = max(stop_row, int(rows.numbers.max(initial=-1)) + 1)
             there = rows.with_text()
-            statistics = StepStatistics(tally, there.traits())
-            judged = self.curator.judge(batch_of(there, file), number, earlier, statistics, known)
+            judged = self.curator.judge(batch_of(there, file), number, earlier, tally, known)
             tables += judged.dropped
             found_scores += judged.scores
             assert judged.keys is not None
@@ -114,8 +113,7 @@ class Judging:
         tally = Tally()
         for rows in read:
             found = rows.with_text()
-            statistics = StepStatistics(tally, found.traits())
-            judged = self.curator.judge(batch_of(found, file), last, earlier, statistics, known)
+            judged = self.curator.judge(batch_of(found, file), last, earlier, tally, known)
             tables += judged.dropped
             found_scores += judged.scores
             yield _survivors(rows, found, judged, earlier)
@@ -142,6 +140,12 @@ class Judging:
         settings = self._work.settings
         records = index_records(keyed, file, settings.columns, settings.block_bytes)
         return stage.write_index(file.index, records)
+
+    def statistics(self, file: int) -> list[pa.Table]:
+        """What all stages counted of a source file, block by block."""
+        blocks = self._work.checkpoints.discovered.read_blocks(file) or []
+        stages = map(self._stage, range(self.curator.stages))
+        return [stage.statistics(block) for stage in stages for block in blocks]
 
     def write_decisions(self, file: int) -> list[MetadataFile]:
         """Writes a source file's decisions and scores, if any, and its keys, if they are kept."""

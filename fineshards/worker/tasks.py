@@ -21,7 +21,7 @@ from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shard
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
-from fineshards.shards.tables.statistics_files import Hosts
+from fineshards.shards.tables.statistics import write_file
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
 from fineshards.worker import blocks
 from fineshards.worker.work import Work
@@ -177,24 +177,13 @@ def write_marked(
     return file, of_file
 
 
-@_task(lambda file: f"writing the decisions about file {file}")
-def write_decisions(worker: Worker, file: int) -> list[MetadataFile]:
-    """Writes the decisions about a file, and its keys if they are kept."""
-    return worker.recipe.write_decisions(file)
-
-
-@_task(lambda file: f"adding up the statistics of file {file}")
-def add_statistics(worker: Worker, file: int) -> tuple[bytes, list[tuple[int, Hosts]]]:
-    """Adds up the statistics of a file's blocks."""
-    assert worker.statistics is not None
-    return worker.statistics.of_file(file)
-
-
-@_task(lambda number, _: f"counting hosts, range {number}")
-def top_hosts(worker: Worker, number: int, parts: tuple[Hosts, ...]) -> bytes:
-    """Finds the hosts with the most documents in a range of hosts."""
-    assert worker.statistics is not None
-    return worker.statistics.top_hosts(number, parts)
+@_task(lambda file: f"writing the tables of file {file}")
+def write_tables(worker: Worker, file: int) -> list[MetadataFile]:
+    """Writes the statistics of a file, the decisions about it, and its keys if they are kept."""
+    judging = worker.judging
+    counted = [] if judging is None else judging.statistics(file)
+    written = [] if judging is None else judging.write_decisions(file)
+    return [*written, write_file(worker.work.checkpoints, file, counted)]
 
 
 @_task(lambda file, block, _: f"probing {file.path} (from row {block.first_row})")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 from fineshards.encoders.encoder import Encoder
-from fineshards.shards.tables.statistics_files import StatisticsFiles
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.worker.document_encoder import document_encoder
 from fineshards.worker.judging import Judging
@@ -35,14 +34,6 @@ class Worker:
         """The steps of the job's recipe, which it has."""
         assert self.judging is not None
         return self.judging
-
-    @cached_property
-    def statistics(self) -> StatisticsFiles | None:
-        """The statistics in the job's checkpoints, if it makes any."""
-        work = self.work
-        if not work.settings.statistics:
-            return None
-        return StatisticsFiles(work.checkpoints, work.settings, work.inline)
 
     @cached_property
     def paths(self) -> list[str]:

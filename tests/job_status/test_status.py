@@ -18,8 +18,6 @@ from fineshards.pipeline.launch import prepare
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.job.source_counts import report_file
 from fineshards.shards.piece_plan import plan_pieces, plan_stream
-from fineshards.shards.tables.statistics_files import StatisticsFiles
-from fineshards.storage.local import LocalStorage
 from fineshards.transforms.commit import commit
 from fineshards.worker.blocks import discover_file, finish_block
 from fineshards.worker.judging import Judging
@@ -163,21 +161,3 @@ def test_the_stages_of_a_recipe_are_reported(
     now, text = status(capsys, tmp_path)
     assert (now["stage"], now["step"], now["compared"]) == ("tokenizing", None, ["1 exact"])
     assert f"  judge     {len(blocks)} blocks, step 1 exact\n  tokenize  0 of" in text
-
-
-def test_the_job_record_is_read_once_for_the_statistics_of_many_files(
-    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launch = prepare(BuildConfig(input=sample, output=tmp_path, statistics=True))
-    read: list[str] = []
-    read_if_there = LocalStorage.read_if_there
-
-    def count(storage: LocalStorage, name: str) -> bytes | None:
-        read.append(name)
-        return read_if_there(storage, name)
-
-    monkeypatch.setattr(LocalStorage, "read_if_there", count)
-    statistics = StatisticsFiles(launch.checkpoints, launch.job.settings, inline=True)
-    for number in range(5):
-        statistics.top_hosts(number, [])
-    assert read.count("metadata/job.json") == 1

@@ -53,8 +53,6 @@ def build(output: Path, files: Sequence[Path], recipe: Path, *flags: str) -> Non
 def content_of(folder: Path) -> dict[str, bytes]:
     """All files of a dataset but the records, which say how it has grown."""
     records = ("metadata/manifest.json", "metadata/job.json", "metadata/generations/")
-    # Statistics are those of each generation.
-    records += ("metadata/statistics",)
     files = files_in(folder)
     return {name: files[name] for name in files if not name.startswith(records)}
 
@@ -222,10 +220,9 @@ def test_damaged_keys_are_a_sentence_and_not_other_duplicates(
         "metadata/generations/0001.json",
         "metadata/generations/0002.json",
         "metadata/generations/0002.job.json",
-        "metadata/generations/0002.statistics.parquet",
         "metadata/job.json",
         "metadata/keys/00001-00000.keys",
-        "metadata/statistics.parquet",
+        "metadata/statistics/00001.parquet",
     ],
 )
 def test_an_append_does_not_build_on_damaged_files(

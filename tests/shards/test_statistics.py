@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,28 +23,22 @@ from support.growing import build as build_of
 from support.oracle import ENCODING
 
 import fineshards
+from fineshards.cli.cli import main
 from fineshards.curation.batch import Batch
 from fineshards.curation.steps.unwanted_lines import SymbolLines
-from fineshards.errors import OutputError, UsageError
-from fineshards.inspection.stats import describe_stats, stats
+from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.shards.counts import MANY_VALUES
-from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.parquet_file import parquet_bytes
 from fineshards.shards.tables import statistics
-from fineshards.shards.tables.measures import Tally, Traits, measure
-from fineshards.shards.tables.statistics import (
-    COUNTS,
-    OTHER_HOSTS,
-    SUMS,
-    finished,
-    hosts_by_range,
-    merged,
-    to_bytes,
-    with_top_hosts,
-)
-from fineshards.storage.open import open_storage
+from fineshards.shards.tables.statistics import SCHEMA, SUMS, Tally, measure, merged
 
 Row = dict[str, Any]
 RECIPE = """
+[[steps]]
+use = "score"
+name = "kind"
+by = "language"
+
 [[steps]]
 use = "length"
 min_chars = 700
@@ -65,7 +54,6 @@ use = "length"
 max_chars = 4000
 max_bytes = 5000
 """
-NAME = "metadata/statistics.parquet"
 FLAGS = ("--shard_tokens=100k", "--workers=2")
 
 
@@ -84,7 +72,8 @@ def rows(sample: Path) -> list[list[Row]]:
         host = draw.choice(["a.example", "B.example:80", f"{draw.randrange(40)}.example", ""])
         row["url"] = draw.choice([None, "no URL", *[f"https://{host}/{number}"] * 8])
         row["language"] = draw.choice([None, *[row["language"]] * 9])
-        row["language_score"] = draw.choice([None, -0.5, 0.0, 0.29, 1.0, draw.random()])
+        row["level"] = draw.choice([1, 2, 3])
+        row["tags"] = [str(number % 7)]
         files[number % 3].append(row)
     return files
 
@@ -102,130 +91,117 @@ def source(rows: list[list[Row]], tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def dataset(source: Path) -> Path:
     """A finished dataset with a recipe. Read-only."""
-    output = source.parent / "out"
-    build_of(output, source, *FLAGS, f"--recipe={source.parent / 'recipe.toml'}")
-    return output
+    curated(source, source.parent / "out")
+    return source.parent / "out"
 
 
-def curated(source: Path, output: Path, *flags: str) -> bytes:
+def curated(source: Path, output: Path, *flags: str) -> dict[str, bytes]:
     """The statistics of a build with the recipe."""
     build_of(output, source, *FLAGS, f"--recipe={source.parent / 'recipe.toml'}", *flags)
-    return (output / NAME).read_bytes()
+    return stored(output)
+
+
+def stored(output: Path) -> dict[str, bytes]:
+    """The statistics of a dataset, by the names of their files."""
+    return {path.name: path.read_bytes() for path in output.glob("metadata/statistics/*")}
 
 
 # -- the oracle
 
-Key = tuple[Any, ...]
-
 
 class Counted:
-    """Counts of documents by key, in plain Python."""
+    """Counts of documents by what, step, value and bin, in plain Python; and the documents."""
 
     def __init__(self) -> None:
-        self.sums: Counter[tuple[Key, str]] = Counter()
+        self.sums: dict[tuple[Any, ...], Counter[str]] = {}
+        self.documents: list[tuple[Row, int]] = []
 
-    def add(self, scope: str, row: Row, text: str, step: int | None, reason: str | None) -> None:
-        size, tokens = len(text.encode()), len(ENCODING.encode_ordinary(text)) + 1
+    def add(
+        self, what: str, text: str, step: int | None = None, value: Any = None, bin_: Any = None
+    ) -> None:
         numbers = {
             "documents": 1,
-            "bytes": size,
+            "bytes": len(text.encode()),
             "words": len(text.encode().split()),
             "lines": len(text.removesuffix("\n").split("\n")) if text else 0,
-            "tokens": tokens,
         }
-        plain = (scope, step, reason)
-        keys: list[Key] = [(*plain, "total", None, None, None)]
-        if scope not in ("in", "kept", "changed"):
-            keys.append((*plain, "bytes", None, *power(size)))
-            keys += [
-                (*plain, name, row[name], None, None)
-                for name in ("language", "dump")
-                if row[name] is not None
-            ]
-            if row["language_score"] is not None:
-                keys.append((*plain, "language_score", None, *hundredth(row["language_score"])))
-        if scope == "dataset":
-            keys.append((*plain, "tokens", None, *power(tokens)))
-            host = urlsplit(row["url"] or "").hostname
-            if host:
-                keys.append((*plain, "host", host, None, None))
-        for key in keys:
-            for name, number in numbers.items():
-                self.sums[key, name] += number
+        if what not in ("input", "dropped", "changed"):
+            numbers["tokens"] = len(ENCODING.encode_ordinary(text)) + 1
+        self.sums.setdefault((what, step, value, bin_), Counter()).update(numbers)
 
-
-def power(size: int) -> tuple[float, float]:
-    least = 1
-    while least <= size:
-        least *= 2
-    return (least / 2, least) if size else (0, 1)
-
-
-def hundredth(score: float) -> tuple[float | None, float | None]:
-    if score < 0:
-        return None, 0.0
-    first = max(number for number in range(101) if number / 100 <= score)
-    return first / 100, None if first == 100 else (first + 1) / 100
-
-
-def expected(files: Sequence[Sequence[Row]], with_recipe: bool = True) -> Counter[tuple[Key, str]]:
-    """The statistics of rows that pass the recipe, one by one."""
-    counted, seen = Counted(), set()
-    for row in (row for rows in files for row in rows if row["text"] is not None):
-        text = row["text"]
-        if not with_recipe:
-            counted.add("dataset", row, text, None, None)
-            continue
-        counted.add("input", row, text, None, None)
-
-        def drop(step: int, reason: str, row: Row = row) -> None:
-            counted.add("dropped", row, text, step, reason)  # noqa: B023
-
-        counted.add("in", row, text, 0, None)
-        if len(text) < 700:
-            drop(0, "min_chars")
-            continue
-        counted.add("kept", row, text, 0, None)
-        counted.add("in", row, text, 1, None)
-        changed = SymbolLines().apply(Batch.of_texts([text])).texts
-        before, text = text, text if changed is None else changed[0]
-        counted.add("kept", row, text, 1, None)
-        if text != before:
-            counted.add("changed", row, text, 1, None)
-        counted.add("in", row, text, 2, None)
-        if text in seen:
-            drop(2, "exact_text")
-            continue
-        seen.add(text)
-        counted.add("kept", row, text, 2, None)
-        counted.add("in", row, text, 3, None)
-        if len(text) > 4000 or len(text.encode()) > 5000:
-            drop(3, "max_chars" if len(text) > 4000 else "max_bytes")
-            continue
-        counted.add("kept", row, text, 3, None)
-        counted.add("dataset", row, text, None, None)
-    return counted.sums
-
-
-def stored(tables: Sequence[pa.Table]) -> Counter[tuple[Key, str]]:
-    """Stored statistics in the form of the oracle's."""
-    found: Counter[tuple[Key, str]] = Counter()
-    for row in (row for table in tables for row in table.to_pylist()):
-        key = tuple(row[name] for name in COUNTS.names[:7])
-        for name in SUMS:
+    def add_document(self, row: Row, text: str) -> None:
+        tokens = len(ENCODING.encode_ordinary(text)) + 1
+        self.documents.append((row, tokens))
+        self.add("dataset", text)
+        self.add("bytes", text, bin_=power(len(text.encode())))
+        self.add("tokens", text, bin_=power(tokens))
+        for name in ("language", "dump"):
             if row[name] is not None:
-                found[key, name] += row[name]
+                self.add(name, text, value=row[name])
+
+
+def power(size: int) -> int:
+    return max([0, *(1 << bit for bit in range(40) if 1 << bit <= size)])
+
+
+def expected(files: Sequence[Sequence[Row]], with_recipe: bool = True) -> list[Counted]:
+    """The statistics of the rows of each file that pass the recipe, one by one."""
+    found, seen = [], set()
+    for rows in files:
+        counted = Counted()
+        found.append(counted)
+        for row in (row for row in rows if row["text"] is not None):
+            text = row["text"]
+            if not with_recipe:
+                counted.add_document(row, text)
+                continue
+            counted.add("input", text)
+            if len(text) < 700:
+                counted.add("dropped", text, 1, "min_chars")
+                continue
+            changed = SymbolLines().apply(Batch.of_texts([text])).texts
+            before, text = text, text if changed is None else changed[0]
+            if text != before:
+                counted.add("changed", text, 2)
+            if text in seen:
+                counted.add("dropped", text, 3, "exact_text")
+                continue
+            seen.add(text)
+            if len(text) > 4000 or len(text.encode()) > 5000:
+                reason = "max_chars" if len(text) > 4000 else "max_bytes"
+                counted.add("dropped", text, 4, reason)
+                continue
+            counted.add_document(row, text)
     return found
 
 
-def check(tables: Sequence[pa.Table], sums: Counter[tuple[Key, str]]) -> None:
-    found = stored(tables)
-    assert found == {key: sums[key] for key in found}
-    assert {key for key, name in sums} == {key for key, name in found}
+def check(output: Path, counted: Sequence[Counted]) -> None:
+    """Compares the stored tables with plain Python, file by file, and their sum."""
+    tables = [
+        pq.read_table(output / f"metadata/statistics/{file:05d}.parquet")
+        for file in range(len(counted))
+    ]
+    whole = Counted()
+    for table, of_file in zip(tables, counted, strict=True):
+        assert by_key(table.to_pylist()) == of_file.sums
+        for key, numbers in of_file.sums.items():
+            whole.sums.setdefault(key, Counter()).update(numbers)
+    rows = [vars_of(count) for count in fineshards.stats(output).counts]
+    assert by_key(rows) == whole.sums
+    assert fineshards.verify(output).problems == []
 
 
-def read(folder: Path, name: str = NAME) -> pa.Table:
-    return pq.read_table(folder / name)
+def vars_of(count: Any) -> Row:
+    return {name: getattr(count, name) for name in SCHEMA.names}
+
+
+def by_key(rows: Sequence[Row]) -> dict[tuple[Any, ...], Row]:
+    return {
+        tuple(row[name] for name in SCHEMA.names[:4]): {
+            name: row[name] for name in SUMS if row[name] is not None
+        }
+        for row in rows
+    }
 
 
 # -- whole builds
@@ -234,16 +210,11 @@ def read(folder: Path, name: str = NAME) -> pa.Table:
 def test_statistics_of_steps_and_dataset_are_those_of_plain_python(
     dataset: Path, rows: list[list[Row]]
 ) -> None:
-    table = read(dataset)
-    check([table], expected(rows))
-    scopes = {"input", "in", "dropped", "kept", "changed", "dataset"}
-    assert set(table["scope"].to_pylist()) == scopes
-    reasons = {row["reason"] for row in table.to_pylist()}
-    assert reasons == {None, "min_chars", "exact_text", "max_chars", "max_bytes"}
-    assert table.schema.equals(statistics.SCHEMA)
-    with_tokens = {row["scope"] for row in table.to_pylist() if row["tokens"] is not None}
-    assert with_tokens == {"dataset"}
-    assert fineshards.verify(dataset).problems == []
+    counted = expected(rows)
+    check(dataset, counted)
+    reasons = {value for each in counted for what, _, value, _ in each.sums if what == "dropped"}
+    assert reasons == {"min_chars", "exact_text", "max_chars", "max_bytes"}
+    assert any(what == "changed" for each in counted for what, *_ in each.sums)
 
 
 @pytest.mark.long
@@ -259,7 +230,7 @@ def test_statistics_of_steps_and_dataset_are_those_of_plain_python(
 def test_blocks_and_workers_do_not_change_a_byte(
     source: Path, dataset: Path, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
-    assert curated(source, tmp_path / "out", *flags) == (dataset / NAME).read_bytes()
+    assert curated(source, tmp_path / "out", *flags) == stored(dataset)
 
 
 def test_json_lines_have_the_same_statistics(
@@ -270,19 +241,21 @@ def test_json_lines_have_the_same_statistics(
         lines = "".join(f"{json.dumps(row)}\n" for row in part)
         (tmp_path / f"in/{number}.jsonl").write_text(lines)
     shutil.copy(source.parent / "recipe.toml", tmp_path)
-    assert curated(tmp_path / "in", tmp_path / "out") == (dataset / NAME).read_bytes()
+    assert curated(tmp_path / "in", tmp_path / "out") == stored(dataset)
+    for column in ("url", "level"):
+        found = fineshards.stats(tmp_path / "out", column=column, top=1000)
+        assert found.column == fineshards.stats(dataset, column=column, top=1000).column
 
 
 def test_a_build_without_steps_counts_on_request_only(
     source: Path, rows: list[list[Row]], tmp_path: Path
 ) -> None:
     build_of(tmp_path / "plain", source, *FLAGS)
-    assert not (tmp_path / "plain" / NAME).exists()
+    assert not stored(tmp_path / "plain")
     with pytest.raises(OutputError, match="built without --statistics"):
-        stats(str(tmp_path / "plain"))
+        fineshards.stats(tmp_path / "plain")
     build_of(tmp_path / "counted", source, *FLAGS, "--statistics")
-    check([read(tmp_path / "counted")], expected(rows, with_recipe=False))
-    assert fineshards.verify(tmp_path / "counted").problems == []
+    check(tmp_path / "counted", expected(rows, with_recipe=False))
 
 
 @pytest.mark.long
@@ -298,123 +271,161 @@ def test_a_restart_takes_the_statistics_of_finished_blocks(
         found[0].unlink()
         found[1].write_bytes(bytes(found[1].stat().st_size))
     times = {path: path.stat().st_mtime_ns for path in kept.rglob("judged/0/*.decisions")}
-    for name in ("metadata/manifest.json", NAME):
-        (tmp_path / "out" / name).unlink()
-    assert curated(source, tmp_path / "out", *flags) == (dataset / NAME).read_bytes()
+    (tmp_path / "out/metadata/manifest.json").unlink()
+    shutil.rmtree(tmp_path / "out/metadata/statistics")
+    assert curated(source, tmp_path / "out", *flags) == stored(dataset)
     same = [path for path, time in times.items() if path.stat().st_mtime_ns == time]
     assert len(same) == len(times) - 1  # all but the damaged one; the lost one is not listed
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("folder", ["judged/0", "statistics"])
-def test_a_killed_build_resumes_to_the_same_statistics(
-    source: Path, dataset: Path, tmp_path: Path, folder: str
-) -> None:
-    output, flags = tmp_path / "out", ("--block_bytes=1", "--keep_checkpoints")
-    command = [sys.executable, "-m", "fineshards", "build", f"--input={source}", *FLAGS, *flags]
-    command += [f"--output={output}", f"--recipe={source.parent / 'recipe.toml'}"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        while process.poll() is None and len([*output.glob(f"checkpoints/*/{folder}/*")]) < 4:
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-    assert not (output / "metadata/manifest.json").exists()
-    assert curated(source, output, *flags) == (dataset / NAME).read_bytes()
-
-
-@pytest.mark.long
-def test_an_append_has_statistics_of_its_own(
+def test_an_append_adds_the_tables_of_its_files(
     source: Path, rows: list[list[Row]], tmp_path: Path
 ) -> None:
-    files = sorted(source.iterdir())
-    output = tmp_path / "out"
-    build_of(output, files[0], *FLAGS, "--statistics")
-    first = (output / NAME).read_bytes()
-    for file in files[1:]:
-        append(output, file)
-    assert (output / NAME).read_bytes() == first
-    names = [NAME, *(f"metadata/generations/000{n}.statistics.parquet" for n in (2, 3))]
-    tables = [read(output, name) for name in names]
-    check(tables, expected(rows, with_recipe=False))
-    assert [set(table["generation"].to_pylist()) for table in tables] == [{1}, {2}, {3}]
-    for generation in (None, 1, 2, 3):
-        assert fineshards.verify(output, generation=generation).problems == []
+    first, *more = sorted(source.iterdir())
+    build_of(tmp_path / "out", first, *FLAGS, "--statistics")
+    for file in more:
+        append(tmp_path / "out", file)
+    check(tmp_path / "out", expected(rows, with_recipe=False))
     build_of(tmp_path / "at-once", source, *FLAGS, "--statistics")
-    whole, grown = stats(str(tmp_path / "at-once")), stats(str(output))
-    assert grown.counts == whole.counts
-    assert (grown.generations, grown.hosts_of) == (3, None)
-    assert stats(str(output), generation=1).generations == 1
+    assert stored(tmp_path / "out") == stored(tmp_path / "at-once")
+    (total,) = (
+        count
+        for count in fineshards.stats(tmp_path / "out", generation=1).counts
+        if count.what == "dataset"
+    )
+    assert total.documents == sum(row["text"] is not None for row in rows[0])
 
 
-def test_a_redaction_keeps_the_statistics(source: Path, tmp_path: Path, in_process: Any) -> None:
+def test_a_redaction_keeps_the_statistics(source: Path, tmp_path: Path) -> None:
     build_of(tmp_path / "out", source, *FLAGS, "--statistics")
-    assert in_process("redact", tmp_path / "out", "--documents", "0").returncode == 0
-    names = [file.name for file in Manifest.load_finished(opened(tmp_path / "out")).metadata]
-    assert NAME in names
-    assert in_process("verify", tmp_path / "out").returncode == 0
+    before = stored(tmp_path / "out")
+    column = fineshards.stats(tmp_path / "out", column="level").column
+    assert main(["redact", f"{tmp_path}/out", "--documents", "0"]) == 0
+    assert stored(tmp_path / "out") == before
+    assert fineshards.verify(tmp_path / "out").problems == []
+    # Values of a redacted document are not read.
+    left = fineshards.stats(tmp_path / "out", column="level").column
+    assert left is not None
+    assert column is not None
+    assert sum(each.documents for each in left.values) + 1 == sum(
+        each.documents for each in column.values
+    )
 
 
 def test_verify_finds_statistics_that_changed(dataset: Path, tmp_path: Path) -> None:
-    output = Path(shutil.copytree(dataset, tmp_path / "out"))
-    content = bytearray((output / NAME).read_bytes())
+    output, name = Path(shutil.copytree(dataset, tmp_path / "out")), "metadata/statistics/00001"
+    content = bytearray((output / f"{name}.parquet").read_bytes())
     content[100] ^= 1
-    (output / NAME).write_bytes(content)
+    (output / f"{name}.parquet").write_bytes(content)
     (problem,) = fineshards.verify(output).problems
-    assert problem.startswith(f"{NAME} has crc32c")
-    (output / NAME).unlink()
-    assert fineshards.verify(output).problems == [f"{NAME} is missing"]
+    assert problem.startswith(f"{name}.parquet has crc32c")
+    (output / f"{name}.parquet").unlink()
+    assert fineshards.verify(output).problems == [f"{name}.parquet is missing"]
+    with pytest.raises(OutputError, match=r"00001\.parquet"):
+        fineshards.stats(output)
 
 
-def test_statistics_that_contradict_the_manifest_are_found(dataset: Path) -> None:
-    manifest, table = Manifest.load_finished(opened(dataset)), read(dataset)
-    counts, recipe = manifest.counts(), manifest.settings.recipe
-    assert list(statistics.contradictions([table], counts, recipe)) == []
-    twice = list(statistics.contradictions([table, table], counts, recipe))
-    assert len(twice) == 1 + len(counts.dropped)
-    assert "step 1 length dropped (min_chars)" in twice[1]
+def test_stats_shows_all_and_a_step(
+    dataset: Path, rows: list[list[Row]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stats", str(dataset)]) == 0
+    text = capsys.readouterr().out
+    counted = expected(rows)
 
+    def total(what: str, step: int | None, name: str = "documents") -> int:
+        sums = [each.sums for each in counted]
+        return sum(of[key][name] for of in sums for key in of if (key[0], key[1]) == (what, step))
 
-def opened(folder: Path) -> Any:
-    return open_storage(str(folder))
-
-
-def test_stats_shows_all_and_a_step(dataset: Path) -> None:
-    lines = describe_stats(stats(str(dataset)))
-    text = "\n".join(lines)
-    assert re.search(r"1 length +[\d,]+ in +[\d,]+ kept +[\d,]+ dropped", text)
+    found = total("input", None)
+    for number, use in enumerate(("score", "length", "symbol_lines", "exact", "length")):
+        gone = total("dropped", number)
+        line = rf"{number + 1} {use} +{found:,} in +{found - gone:,} kept +{gone:,} dropped"
+        assert re.search(line, text)
+        found -= gone
+    assert found == total("dataset", None)
+    assert f"(text changed)                     {total('changed', 2)} documents" in text
+    assert f"{total('dataset', None, 'words'):,} words" in text
     assert "documents of the dataset, by length in tokens" in text
-    one = stats(str(dataset), step=3)
-    assert {count.step for count in one.counts} == {2}
-    assert "exact_text" in "\n".join(describe_stats(one))
-    with pytest.raises(UsageError, match="it has 4 steps"):
-        stats(str(dataset), step=5)
+    assert main(["stats", str(dataset), "--step=4", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert [(each["what"], each["value"]) for each in one["counts"]] == [("dropped", "exact_text")]
+    assert [each["use"] for each in one["steps"]] == ["exact"]
+    with pytest.raises(UsageError, match="it has 5 steps"):
+        fineshards.stats(dataset, step=6)
 
 
-def test_hosts_beyond_the_top_are_one_row(tmp_path: Path) -> None:
-    draw = random.Random(2)
-    hosts = [f"h{int(draw.paretovariate(0.2)) % 3000}.example" for _ in range(6000)]
-    texts = [f"text {number}" for number in range(len(hosts))]
-    table = pa.table({"text": texts, "url": [f"http://{host}/" for host in hosts]})
-    for part in range(2):
-        rows = table.slice(part * 3000, 3000)
-        pq.write_table(rows, tmp_path / f"{part}.parquet", row_group_size=100)
-    build_of(tmp_path / "out", *tmp_path.glob("*.parquet"), "--statistics", "--block_bytes=1")
-    listed = {
-        row["value"]: row["documents"]
-        for row in read(tmp_path / "out").to_pylist()
-        if row["measure"] == "host"
-    }
-    counts = Counter(hosts)
-    top = sorted(counts, key=lambda host: (-counts[host], host))[: statistics.TOP_HOSTS]
-    assert len(counts) > statistics.TOP_HOSTS
-    others = len(hosts) - sum(counts[host] for host in top)
-    assert listed == {host: counts[host] for host in top} | {OTHER_HOSTS: others}
-    # Hosts of two generations cannot be added up then.
-    more = pa.table({"text": ["more"], "url": ["http://new.example/"]})
-    pq.write_table(more, tmp_path / "more.parquet")
-    append(tmp_path / "out", tmp_path / "more.parquet")
-    found = stats(str(tmp_path / "out"))
-    named = [count.value for count in found.counts if count.measure == "host"]
-    assert (found.hosts_of, named) == (2, ["new.example"])
+# -- values of a column
+
+
+def host_of(url: str | None) -> str | None:
+    return urlsplit(url or "").hostname
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("url", lambda row: host_of(row["url"])),
+        ("dump", lambda row: row["dump"]),
+        ("level", lambda row: str(row["level"])),
+    ],
+)
+@pytest.mark.parametrize("flags", [(), ("--shuffle_seed=3",)], ids=["in order", "shuffled"])
+def test_values_of_a_column_are_counted(
+    source: Path,
+    dataset: Path,
+    rows: list[list[Row]],
+    tmp_path: Path,
+    column: str,
+    value: Callable[[Row], str | None],
+    flags: tuple[str, ...],
+) -> None:
+    output = dataset
+    if flags:
+        output = tmp_path / "out"
+        curated(source, output, *flags)
+    documents, tokens = Counter[str | None](), Counter[str | None]()
+    for row, length in (each for counted in expected(rows) for each in counted.documents):
+        documents[value(row)] += 1
+        tokens[value(row)] += length
+    found = fineshards.stats(output, column=column, top=5).column
+    assert found is not None
+    listed = [each.value for each in found.values]
+    order = sorted(documents, key=lambda name: (-documents[name], name is None, name or ""))
+    assert listed == order[:5]
+    for each in found.values:
+        assert (each.documents, each.tokens) == (documents[each.value], tokens[each.value])
+    assert found.other_values == len(order[5:])
+    assert found.others == sum(documents[name] for name in order[5:])
+
+
+def test_values_of_scores_and_of_the_document_tables_are_counted(
+    dataset: Path, rows: list[list[Row]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [len(counted.documents) for counted in expected(rows)]
+    found = fineshards.stats(dataset, column="file").column
+    assert found is not None
+    assert sorted(each.documents for each in found.values) == sorted(files)
+    scores = Counter[str]()
+    for file in range(3):
+        table = pq.read_table(dataset / f"metadata/scores/{file:05d}.parquet")
+        scores.update(table["kind"].to_pylist())
+    found = fineshards.stats(dataset, column="kind").column
+    assert found is not None
+    assert sum(each.documents for each in found.values) == sum(files) - found.others
+    assert {each.value for each in found.values} <= set(scores)
+    assert main(["stats", str(dataset), "--column=url", "--top=2"]) == 0
+    title, *values, others = capsys.readouterr().out.splitlines()[1:]
+    assert title == "documents and tokens of the dataset, by host of url"
+    assert len(values) == 2
+    assert "other values)" in others
+
+
+def test_columns_that_cannot_be_counted_are_named(dataset: Path) -> None:
+    with pytest.raises(UsageError, match=r"--column tags: its type is list.*only plain values"):
+        fineshards.stats(dataset, column="tags")
+    with pytest.raises(InputError, match="has no column 'nosuch'; its columns are"):
+        fineshards.stats(dataset, column="nosuch")
 
 
 # -- the parts
@@ -424,92 +435,43 @@ texts = st.lists(st.text(st.sampled_from("ab \n\t\r\x0b\x0c\x1c\x85\xa0é"), max
 
 @given(texts, st.integers(0, 3))
 def test_words_and_lines_are_those_of_plain_python(found: list[str], first: int) -> None:
-    array = pa.array(found, pa.large_string()).slice(first)
-    numbers = measure(array, np.arange(len(array)))
+    numbers = measure(pa.array(found, pa.large_string()).slice(first))
     for number, text in enumerate(found[first:]):
         content = text.encode()
         lines = len(text.removesuffix("\n").split("\n")) if text else 0
-        assert numbers[number].tolist() == [1, len(content), len(content.split()), lines, number]
+        assert numbers[number].tolist() == [len(content), len(content.split()), lines]
 
 
-@st.composite
-def tallies(draw: Callable[[Any], Any]) -> list[pa.Table]:
-    """Tables of documents, each of which has a few hosts, labels and reasons."""
-    return [draw(st.builds(_table, st.lists(documents, max_size=8))) for _ in range(5)]
-
-
-documents = st.tuples(
-    st.text("ab ", max_size=3), st.sampled_from("abcdefgh"), st.sampled_from("ijklmn")
+documents = st.lists(
+    st.tuples(st.text("ab ", max_size=3), st.sampled_from("abcdefgh"), st.sampled_from("ijklmn")),
+    max_size=8,
 )
 
 
-def _table(found: Sequence[tuple[str, str, str]]) -> pa.Table:
-    tally, rows = Tally(), np.arange(len(found))
-    texts = pa.array([text for text, _, _ in found], pa.large_string())
-    labels = {"language": pa.array([label for _, _, label in found], pa.string())}
-    urls = pa.array([f"x://{host}" for _, host, _ in found], pa.string())
-    traits = Traits.of(rows, labels, {"url": urls})
-    tally.add_dataset(texts, rows, traits)
-    tally.add("dropped", measure(texts), traits, 0, [host for _, host, _ in found])
-    return tally.table()
-
-
 @pytest.mark.long
-@given(tallies(), st.randoms(use_true_random=False))
-def test_any_way_of_adding_up_gives_the_same(tables: list[pa.Table], draw: random.Random) -> None:
+@given(st.lists(documents, min_size=5, max_size=5), st.randoms(use_true_random=False))
+def test_any_way_of_adding_up_gives_the_same(
+    batches: list[list[tuple[str, str, str]]], draw: random.Random
+) -> None:
     """With limits that are reached."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "MAX_VALUES", 3)
-        patch.setattr(statistics, "TOP_HOSTS", 3)
-        at_once = to_bytes(finished(with_top_hosts(merged(tables)), 1, ["step"]))
-        parts = list(tables)
+        patch.setattr(statistics, "_ROWS_KEPT", 20)
+        whole, parts = Tally(), []
+        for batch in batches:
+            one = Tally()
+            for tally in (whole, one):
+                texts = pa.array([text for text, _, _ in batch], pa.large_string())
+                labels = {"language": pa.array([label for _, _, label in batch], pa.string())}
+                tally.add_dataset(texts, np.arange(len(batch)), labels)
+                tally.add("dropped", texts, 0, [reason for _, reason, _ in batch])
+            parts.append(one.table())
         while len(parts) > 1:
             draw.shuffle(parts)
             size = draw.randint(2, 3)
             parts = [*parts[size:], merged(parts[:size])]
-        assert to_bytes(finished(with_top_hosts(parts[0]), 1, ["step"])) == at_once
-        # Hosts by range, each with its top ones, and then all.
-        rest, hosts = hosts_by_range(merged(tables), 4)
-        parts = [rest, *(with_top_hosts(table) for _, table in hosts)]
-        while len(parts) > 1:
-            draw.shuffle(parts)
-            parts = [*parts[2:], with_top_hosts(merged(parts[:2]))]
-        assert to_bytes(finished(parts[0], 1, ["step"])) == at_once
-
-
-def test_a_label_with_many_values_and_a_step_with_many_reasons_have_one() -> None:
-    count = statistics.MAX_VALUES + 1
-    rows = np.arange(count)
-    names = [str(number) for number in range(count)]
-    for lacking in (0, 1):
-        tally = Tally()
-        traits = Traits.of(rows[lacking:], {"dump": pa.array(names[lacking:])}, {})
-        measured = measure(pa.array(names[lacking:], pa.large_string()))
-        tally.add("dropped", measured, traits, 0, names[lacking:])
-        found = tally.table().to_pylist()
-        values = {row["value"] for row in found if row["measure"] == "dump"}
-        reasons = {row["reason"] for row in found}
-        assert (values == {MANY_VALUES}) == (reasons == {MANY_VALUES}) == (lacking == 0)
-        assert sum(row["documents"] for row in found if row["measure"] == "dump") == len(measured)
-
-
-@pytest.mark.long
-def test_a_tally_of_many_hosts_stays_exact() -> None:
-    def batches() -> Iterator[list[str]]:
-        draw = random.Random(3)
-        for _ in range(60):
-            yield [f"h{draw.randrange(20_000)}" for _ in range(5_000)]
-
-    tally, counts = Tally(), Counter[str]()
-    for hosts in batches():
-        counts.update(hosts)
-        texts = pa.array([""] * len(hosts), pa.large_string())
-        urls = pa.array([f"x://{host}" for host in hosts])
-        traits = Traits(np.arange(len(hosts)), {}, None, urls)
-        tally.add_dataset(texts, np.ones(len(hosts), np.int64), traits)
-    listed = {
-        row["value"]: row["documents"]
-        for row in tally.table().to_pylist()
-        if row["measure"] == "host"
-    }
-    assert listed == counts
+        assert parquet_bytes(parts[0]) == parquet_bytes(whole.table())
+        found = [row for row in parts[0].to_pylist() if row["what"] == "language"]
+        values = {label for batch in batches for _, _, label in batch}
+        assert {row["value"] for row in found} == ({MANY_VALUES} if len(values) > 3 else values)
+        assert sum(row["documents"] for row in found) == sum(map(len, batches))

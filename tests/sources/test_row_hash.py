@@ -35,7 +35,6 @@ def made_up() -> Rows:
             "day": pa.array(range(COUNT), pa.date32()),
             "hour": pa.array([n % 24 for n in range(COUNT)], pa.time32("s")),
         },
-        optional={"url": pa.nulls(COUNT, pa.string())},
     )
 
 
@@ -64,7 +63,7 @@ def test_how_arrow_holds_the_values_does_not_matter() -> None:
     coded = rows.labels["dump"].dictionary_encode()
     others = rows.others | {"tags": rows.others["tags"].cast(pa.large_list(pa.string()))}
     ids = rows.ids.cast(pa.large_string())
-    same = replace(rows, texts=joined, labels={"dump": coded}, others=others, ids=ids, optional={})
+    same = replace(rows, texts=joined, labels={"dump": coded}, others=others, ids=ids)
     assert expected == read(same)
 
 
@@ -100,7 +99,6 @@ def shifted(rows: Rows) -> Rows:
         (lambda rows: replace(rows, bad=[*rows.bad, BadRow(3029, "", "")]), 2068, 3029),
         (lambda rows: replace(rows, bad=[]), 0, 1033),
         (lambda rows: replace(rows, labels={"language": rows.labels["dump"]}), 0, 1033),
-        (lambda rows: replace(rows, optional={"url": rows.ids}), 0, 1033),
         (
             lambda rows: replace(rows, others={**rows.others, "score": rows.others["score"][::-1]}),
             0,

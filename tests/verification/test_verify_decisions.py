@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -215,7 +216,9 @@ def test_decisions_that_are_missing_are_found(dataset: Path, capsys) -> None:
     assert problem == "metadata/decisions/00000.parquet is missing"
 
     def forget(manifest: dict[str, Any]) -> None:
-        manifest["metadata"] = [e for e in manifest["metadata"] if "00000.parquet" not in e["name"]]
+        manifest["metadata"] = [
+            e for e in manifest["metadata"] if "decisions/00000" not in e["name"]
+        ]
 
     edit_manifest(dataset, forget)
     (problem,) = check(capsys, dataset)["problems"]
@@ -272,18 +275,38 @@ def count_another(dataset: Path, step: int, reason: str, now: tuple[int, str]) -
     """Lets the statistics count one document that a step dropped under another step and reason."""
 
     def change(rows: list[dict[str, Any]]) -> None:
-        dropped = [r for r in rows if r["scope"] == "dropped" and r["measure"] == "total"]
-        (was,) = (r for r in dropped if (r["step"], r["reason"]) == (step, reason))
-        there = [r for r in dropped if (r["step"], r["reason"]) == now]
+        dropped = [row for row in rows if row["what"] == "dropped"]
+        (was,) = (row for row in dropped if (row["step"], row["value"]) == (step, reason))
+        there = [row for row in dropped if (row["step"], row["value"]) == now]
         if not there:
-            there = [{**was, "step": now[0], "reason": now[1], "documents": 0}]
+            there = [{**was, "step": now[0], "value": now[1], "documents": 0}]
             rows += there
         there[0]["documents"] += 1
         was["documents"] -= 1
         if not was["documents"]:
             rows.remove(was)
 
-    edit_metadata(dataset, "metadata/statistics.parquet", change)
+    edit_metadata(dataset, "metadata/statistics/00001.parquet", change)
+
+
+def test_statistics_that_contradict_the_manifest_are_found(dataset: Path, capsys) -> None:
+    count_another(dataset, EXACT, "exact_text", (MINHASH, "minhash"))
+    name = "metadata/statistics/00001.parquet"
+    first, second = check(capsys, dataset)["problems"]
+    assert re.fullmatch(
+        rf"{name}: \d+ documents that step \d dropped \(exact_text\); .* \d+", first
+    )
+    assert f"step {MINHASH + 1} dropped (minhash)" in second
+
+    def longer(rows: list[dict[str, Any]]) -> None:
+        (total,) = (row for row in rows if row["what"] == "dataset")
+        total["tokens"] += 1
+
+    edit_metadata(dataset, name, longer)
+    assert re.search(
+        r": \d+ documents, [\d,]+ bytes and [\d,]+ tokens; the manifest says",
+        check(capsys, dataset)["problems"][0],
+    )
 
 
 def test_a_witness_of_a_component_must_have_been_kept_by_the_step(dataset: Path, capsys) -> None:

@@ -31,10 +31,10 @@ from fineshards.curation.steps.language import model_path
 from fineshards.curation.steps.user_function import FUNCTION_NAME, UserFunction
 from fineshards.curation.words.tokenizers import WordLanguage
 from fineshards.curation.words.tokenizers import pins as word_pins
-from fineshards.shards.tables.measures import measure
+from fineshards.shards.tables.statistics import measure
 
 # Columns of `measure`.
-_MEASURES = {"bytes": 1, "words": 2, "lines": 3}
+_MEASURES = {"bytes": 0, "words": 1, "lines": 2}
 _MODELS = ("language", "language_score", "fasttext", "fasttext_score")
 _KNOWN = ("characters", *_MEASURES, *RATIOS, *WORD_RATIOS, *_MODELS)
 _TYPES = {"number": pa.float64(), "text": pa.large_string()}

@@ -6,8 +6,7 @@
                                         (`scores.py`); none if none has reached such a step
     metadata/keys/00003-00001.keys      with `--keep_keys`, the keys of source file 3 for step 1 of
                                         the recipe
-    metadata/statistics.parquet         what was counted (`statistics.py`); of later generations, in
-                                        `metadata/generations/`
+    metadata/statistics/00003.parquet   what was counted of source file 3 (`statistics.py`)
 
 A file of keys holds those of all documents that reached the step, sorted: packed records, as
 `marks.key_dtype` describes them, without a header. Later documents are compared with them.
@@ -15,12 +14,11 @@ A file of keys holds those of all documents that reached the step, sorted: packe
 
 from __future__ import annotations
 
-from fineshards.shards.job.generations import GENERATIONS_FOLDER
-
 DECISIONS_FOLDER = "metadata/decisions"
 KEYS_FOLDER = "metadata/keys"
 SCORES_FOLDER = "metadata/scores"
-CURATED_FOLDERS = (DECISIONS_FOLDER, KEYS_FOLDER, SCORES_FOLDER)
+STATISTICS_FOLDER = "metadata/statistics"
+CURATED_FOLDERS = (DECISIONS_FOLDER, KEYS_FOLDER, SCORES_FOLDER, STATISTICS_FOLDER)
 
 
 def decisions_name(file: int) -> str:
@@ -38,13 +36,6 @@ def keys_name(file: int, step: int) -> str:
     return f"{KEYS_FOLDER}/{file:05d}-{step:05d}.keys"
 
 
-def statistics_name(generation: int) -> str:
-    """The file of a generation's statistics."""
-    if generation == 1:
-        return "metadata/statistics.parquet"
-    return f"{GENERATIONS_FOLDER}/{generation:04d}.statistics.parquet"
-
-
-def is_statistics(name: str) -> bool:
-    """Whether a file of a dataset holds the statistics of a generation."""
-    return name.startswith("metadata/") and name.endswith("statistics.parquet")
+def statistics_name(file: int) -> str:
+    """The file of the statistics of a source file."""
+    return f"{STATISTICS_FOLDER}/{file:05d}.parquet"

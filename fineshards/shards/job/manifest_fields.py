@@ -12,7 +12,7 @@ from fineshards.shards.job.curated_files import (
     DECISIONS_FOLDER,
     KEYS_FOLDER,
     SCORES_FOLDER,
-    statistics_name,
+    STATISTICS_FOLDER,
 )
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, generations_from_json
 from fineshards.shards.job.job import JOB_NAME
@@ -33,11 +33,11 @@ from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 # What a manifest may name. Its names are opened, so no other name may lead out of the folder.
 _SHARD_NAME = re.compile(r"(test|train)/\1_[0-9]{4,}\.npy")
 _METADATA_NAME = re.compile(
-    "|".join(map(re.escape, (JOB_NAME, *STORED_FILES, statistics_name(1))))
+    "|".join(map(re.escape, (JOB_NAME, *STORED_FILES)))
     + rf"|{REJECTED_FOLDER}/[0-9]+-[0-9]+\.jsonl"
-    + rf"|({DECISIONS_FOLDER}|{SCORES_FOLDER})/[0-9]+\.parquet"
+    + rf"|({DECISIONS_FOLDER}|{SCORES_FOLDER}|{STATISTICS_FOLDER})/[0-9]+\.parquet"
     + rf"|{KEYS_FOLDER}/[0-9]+-[0-9]+\.keys"
-    + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}((\.job)?\.json|\.statistics\.parquet)"
+    + rf"|{GENERATIONS_FOLDER}/[0-9]{{4,}}(\.job)?\.json"
 )
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 

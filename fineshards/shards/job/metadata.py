@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fineshards.errors import OutputError, clipped
-from fineshards.shards.job.curated_files import CURATED_FOLDERS, is_statistics
+from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import kept_name
 from fineshards.shards.job.job import JOB_NAME, Job, job_name
 from fineshards.shards.job.records import JSON_ERRORS, MetadataFile
@@ -32,11 +32,7 @@ def of_earlier_jobs(metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
 
     metadata: of the generation before.
     """
-    return [
-        file
-        for file in metadata
-        if file.name.startswith(CURATED_FOLDERS) or is_statistics(file.name)
-    ]
+    return [file for file in metadata if file.name.startswith(CURATED_FOLDERS)]
 
 
 def metadata_files(

@@ -38,7 +38,6 @@ class Columns:
             if it is the split key.
         split: Column that is read for the split key alone; None if there is none.
         others: Columns that the steps of a recipe ask for.
-        optional: Columns that are counted where a file has them.
         template: How the text consists of several columns; None where it is `text` alone.
         scores: Names that a recipe gives to scores, so that no column may have them.
         conversations: Whether the text is the JSON of a conversation
@@ -50,7 +49,6 @@ class Columns:
     id_required: bool
     split: str | None = None
     others: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
     template: str | None = None
     scores: tuple[str, ...] = ()
     conversations: bool = False
@@ -148,7 +146,7 @@ class Settings:
         dtype: Type of the tokens in the shards, `uint32` (the default) or `uint16`.
         shuffle: The order of documents; None for that of their sources.
         recipe: The steps that documents pass before they are tokenized; None if there are none.
-        statistics: Whether `metadata/statistics.parquet` is made.
+        statistics: Whether `metadata/statistics/` is made.
         chat: How conversations become tokens; None where documents are texts.
         fim: Which documents are rearranged to fill in the middle; None if none are.
 
@@ -205,7 +203,7 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     del fields["recipe"]
     if settings.recipe is not None:
         fields["recipe"] = settings.recipe.to_json()
-    for name in ("others", "optional", "template", "scores", "conversations"):
+    for name in ("others", "template", "scores", "conversations"):
         if not fields["columns"][name]:
             del fields["columns"][name]
     for name in ("statistics", "chat", "fim"):
@@ -265,8 +263,7 @@ def _fim_from_json(fields: dict[str, Any], size: int) -> FillInMiddle:
 
 def _columns_from_json(fields: dict[str, Any]) -> Columns:
     lists = {
-        kind: tuple(as_text(name) for name in fields.get(kind, ()))
-        for kind in ("others", "optional", "scores")
+        kind: tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "scores")
     }
     found = {"split": None, "template": None, "conversations": False} | fields
     if found["template"] is not None:

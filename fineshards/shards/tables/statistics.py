@@ -1,236 +1,189 @@
-"""Statistics: how many documents, bytes, words and tokens there are, by length, label and host.
+"""Statistics: how many documents, bytes, words, lines and tokens there are, one table per file.
 
-    metadata/statistics.parquet                       those of the first generation
-    metadata/generations/0002.statistics.parquet      those of the files that the second one added
+    metadata/statistics/00003.parquet          what was counted of source file 3
+    checkpoints/…/statistics/00003-00012.parquet
+                                               of the dataset's documents in a block; earlier than
+                                               the token block
 
-A table has one row for each count, in the form of `SCHEMA`. All numbers are sums of integers, so
-they depend neither on how documents are cut into blocks nor on the order in which blocks are added
-up. A generation has a table of its own, because files of an earlier one never change; add up the
-tables for the whole dataset.
+What the stages of a recipe count is stored with the blocks that they have judged (`verdicts.py`).
+A table has one row per count, in the form of `SCHEMA`. All numbers are sums of integers, so they
+depend neither on how a file is cut into blocks nor on the order in which blocks are added up. Add
+up the tables of all files for the whole dataset.
 
-scope: which documents.
+what: which documents, and by what they are counted.
 
-    input      those with text, as the source has them (with a recipe)
-    in         those that a step finds
-    dropped    those that a step drops, by reason, with their texts as the step found them
-    kept       those that a step keeps, with the texts that it made
-    changed    those of them whose text it changed
-    dataset    those of the dataset
-
-measure: by what they are counted.
-
-    total             all of them
-    bytes, tokens     length of a document: `at_least` <= length < `below`, powers of two
-    dump, language    value of that column of the input; documents without one are not counted
-    language_score    value of that column, in hundredths
-    host              host of the column `url`, in lower case, of the dataset only: the
-                      `TOP_HOSTS` with the most documents, and the sum of the others
-
-**Hosts are exact and bounded.** There may be millions. Blocks count all of theirs, which is bounded
-by the block; the counts of a source file are cut by ranges of a hash, and each range is added up by
-itself. Each host is in one range, so a host of the top is in the top of its range, and the others
-can be summed there. So no process holds more than the hosts of a file, or of a range.
+    input             those with text, as the source has them (with a recipe)
+    dropped           those that a step drops, by reason, with their texts as the step found them
+    changed           those that a step keeps with another text, with that text
+    dataset           those of the dataset
+    bytes, tokens     those of the dataset by length: `at_least` <= length < 2 * `at_least`
+    dump, language    those of the dataset by the value of that column of the input; documents
+                      without one are not counted
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-import xxhash
 
 from fineshards.errors import OutputError
+from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import MANY_VALUES, MAX_VALUES, Counts
-from fineshards.shards.job.recipe_record import RecipeRecord
-from fineshards.shards.parquet_file import open_parquet
+from fineshards.shards.job.curated_files import statistics_name
+from fineshards.shards.job.records import Block, MetadataFile
+from fineshards.shards.parquet_file import open_parquet, parquet_bytes
+from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64
 
-# Hosts of a generation that are listed by themselves.
-TOP_HOSTS = 1_000
-# No host has a space in it: see `measures.py`.
-OTHER_HOSTS = "(other hosts)"
+# Bytes of text that are looked at together: they stay in a core's cache.
+_TILE = 1 << 17
+# Rows that are kept before they are added up.
+_ROWS_KEPT = 1 << 18
 
-LABELS = ("dump", "language")
 SUMS = ("documents", "bytes", "words", "lines", "tokens")
-_KEYS = ("scope", "step", "reason", "measure", "value", "at_least", "below")
-# What blocks, files and ranges of hosts are added up as.
-COUNTS = pa.schema(
-    [
-        pa.field("scope", pa.string(), nullable=False),
-        pa.field("step", pa.int16()),
-        pa.field("reason", pa.string()),
-        pa.field("measure", pa.string(), nullable=False),
-        pa.field("value", pa.string()),
-        pa.field("at_least", pa.float64()),
-        pa.field("below", pa.float64()),
-        *(pa.field(name, pa.int64(), nullable=False) for name in SUMS),
-    ]
-)
-# generation: from 1. step: number in the recipe, from 0, and use: its name; null for input and
-# dataset. reason: why documents were dropped. value: of a column, or a host. at_least, below: the
-# bin; null for one that is open. bytes: of UTF-8. words: runs of anything but ASCII white space.
-# lines: ended by line feeds, or by the end of the text. tokens: with one EOT per document; null
-# except for the dataset. Words and lines are null where only documents and bytes are counted.
+_KEYS = ("what", "step", "value", "at_least")
+# step: number in the recipe, from 0. value: the reason, or that of the column. at_least: the bin, a
+# power of two, or 0. bytes: of UTF-8. words: runs of anything but ASCII white space. lines: ended
+# by line feeds, or by the end of the text. tokens: with one EOT per document; null except for those
+# of the dataset.
 SCHEMA = pa.schema(
     [
-        pa.field("generation", pa.int32(), nullable=False),
-        COUNTS.field("scope"),
-        COUNTS.field("step"),
-        pa.field("use", pa.string()),
-        *(COUNTS.field(name) for name in ("reason", "measure", "value", "at_least", "below")),
-        pa.field("documents", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        *(pa.field(name, pa.int64()) for name in ("words", "lines", "tokens")),
+        pa.field("what", pa.string(), nullable=False),
+        pa.field("step", pa.int16()),
+        pa.field("value", pa.string()),
+        pa.field("at_least", pa.int64()),
+        *(pa.field(name, pa.int64(), nullable=name == "tokens") for name in SUMS),
     ]
 )
+
+
+def measure(texts: pa.Array) -> npt.NDArray[np.int64]:
+    """The bytes, words and lines of each text, shape (n, 3).
+
+    texts: large_string without nulls.
+
+    Example:
+        >>> measure(pa.array(["two words\\n", ""], pa.large_string())).tolist()
+        [[10, 2, 1], [0, 0, 0]]
+    """
+    count = len(texts)
+    found = np.zeros((count, 3), np.int64)
+    _, offsets, data = texts.buffers()
+    if not count or data is None:
+        return found
+    borders = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + count + 1]
+    content = np.frombuffer(data, np.uint8)[borders[0] : borders[-1]]
+    borders = borders - borders[0]
+    found[:, 0] = np.diff(borders)
+    begins, feeds = np.empty(len(content), np.bool_), np.empty(len(content), np.bool_)
+    last = False
+    for start in range(0, len(content), _TILE):
+        tile = content[start : start + _TILE]
+        filled = (tile - np.uint8(9) >= 5) & (tile != 32)
+        begins[start] = filled[0] and not last
+        np.greater(filled[1:], filled[:-1], out=begins[start + 1 : start + len(tile)])
+        np.equal(tile, 10, out=feeds[start : start + len(tile)])
+        last = filled[-1]
+    # Words and lines end with the document.
+    there = found[:, 0] > 0
+    firsts, lasts = borders[:-1][there], borders[1:][there] - 1
+    begins[firsts] = (content[firsts] - np.uint8(9) >= 5) & (content[firsts] != 32)
+    feeds[lasts] = True
+    places = borders.tolist()
+    for column, marks in ((1, begins), (2, feeds)):
+        found[:, column] = [np.count_nonzero(marks[start:stop]) for start, stop in pairwise(places)]
+    return found
+
+
+class Tally:
+    """Adds up statistics of documents, batch by batch."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Table] = []
+        self._rows = 0
+
+    def add(
+        self,
+        what: str,
+        texts: pa.Array,
+        step: int | None = None,
+        reasons: Sequence[str] | None = None,
+    ) -> None:
+        """Adds documents, as `measure` takes them. reasons: why the step drops each."""
+        values = None if reasons is None else pa.array(reasons, pa.string())
+        self._add(what, measure(texts), values=values, step=step)
+
+    def add_dataset(
+        self, texts: pa.Array, tokens: npt.NDArray[np.int64], labels: Mapping[str, pa.Array]
+    ) -> None:
+        """Adds documents of the dataset. tokens: of each. labels: values by column, with nulls."""
+        measured = measure(texts)
+        self._add("dataset", measured, tokens)
+        self._add("bytes", measured, tokens, bins=_bins(measured[:, 0]))
+        self._add("tokens", measured, tokens, bins=_bins(tokens))
+        for name, values in labels.items():
+            there = values.is_valid().to_numpy(zero_copy_only=False)
+            self._add(name, measured[there], tokens[there], values.drop_null().cast(pa.string()))
+
+    def table(self) -> pa.Table:
+        """All that was added, as a table of `SCHEMA`."""
+        return merged(self._parts)
+
+    def _add(
+        self,
+        what: str,
+        measured: npt.NDArray[np.int64],
+        tokens: npt.NDArray[np.int64] | None = None,
+        values: pa.Array | None = None,
+        bins: npt.NDArray[np.int64] | None = None,
+        step: int | None = None,
+    ) -> None:
+        count = len(measured)
+        columns = {
+            "what": pa.repeat(what, count),
+            "step": pa.repeat(pa.scalar(step, pa.int16()), count),
+            "value": pa.nulls(count, pa.string()) if values is None else values,
+            "at_least": pa.nulls(count, pa.int64()) if bins is None else pa.array(bins),
+            "documents": pa.repeat(pa.scalar(1, pa.int64()), count),
+            **{name: pa.array(measured[:, index]) for index, name in enumerate(SUMS[1:4])},
+            "tokens": pa.nulls(count, pa.int64()) if tokens is None else pa.array(tokens),
+        }
+        self._parts.append(pa.table(columns, schema=SCHEMA))
+        self._rows += count
+        if self._rows > _ROWS_KEPT:
+            self._parts, self._rows = [self.table()], 0
+
+
+def _bins(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The largest power of two that is not above each length; 0 for 0."""
+    # The exponent of a number is the number of its bits, of 0 it is 0.
+    bits = np.frexp(lengths.astype(np.float64))[1]
+    return (np.int64(1) << bits.astype(np.int64)) >> 1
 
 
 def merged(tables: Iterable[pa.Table]) -> pa.Table:
-    """The sum of tables of `COUNTS`, in no order.
+    """The sum of tables, sorted.
 
     A step with more than MAX_VALUES reasons has one instead, MANY_VALUES, and so do the values of a
-    label, as in `Counts`.
+    column, as in `Counts`. Whether it has depends on its values alone: an addend with more of them
+    makes the sum have more. So order and grouping of addends do not matter.
     """
-    table = _added(pa.concat_tables([COUNTS.empty_table(), *tables]))
-    table = _capped(table, ("scope", "step"), "reason", pc.is_valid(table["reason"]))
-    labels = pc.is_in(table["measure"], pa.array(LABELS))
-    return _capped(table, ("scope", "step", "reason", "measure"), "value", labels)
-
-
-def with_top_hosts(table: pa.Table) -> pa.Table:
-    """A table in which hosts beyond the first TOP_HOSTS are one row.
-
-    All counts of a host must be in one row. Then tables may be trimmed before they are merged.
-    """
-    named = pc.and_(pc.equal(table["measure"], "host"), pc.not_equal(table["value"], OTHER_HOSTS))
-    hosts = table.filter(named)  # a null `value` is none of a host
-    if hosts.num_rows <= TOP_HOSTS:
-        return table
-    hosts = hosts.sort_by([("documents", "descending"), ("value", "ascending")])
-    others = hosts.slice(TOP_HOSTS)
-    others = _with_column(others, "value", pa.array([OTHER_HOSTS] * len(others), pa.string()))
-    rest = table.filter(pc.invert(pc.fill_null(named, False)))
-    return _added(pa.concat_tables([rest, hosts.slice(0, TOP_HOSTS), others]))
-
-
-def hosts_by_range(table: pa.Table, ranges: int) -> tuple[pa.Table, list[tuple[int, pa.Table]]]:
-    """Takes the hosts out of a table: the others, and (number, hosts) of ranges that have any.
-
-    ranges: a power of two. A host is in the range that the upper bits of its hash say.
-    """
-    are_hosts = pc.equal(table["measure"], "host")
-    hosts, rest = table.filter(are_hosts), table.filter(pc.invert(are_hosts))
-    if not len(hosts):
-        return rest, []
-    names = (name.encode() for name in hosts["value"].to_pylist())
-    hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(hosts))
-    # A shift by 64 bits is undefined.
-    numbers = (hashes >> np.uint64(32)) >> np.uint64(33 - ranges.bit_length())
-    found = [
-        (int(number), hosts.filter(pa.array(numbers == number))) for number in np.unique(numbers)
-    ]
-    return rest, found
-
-
-def finished(table: pa.Table, generation: int, steps: Sequence[str]) -> pa.Table:
-    """The statistics of a generation as they are stored, sorted, from all its counts.
-
-    steps: the names of the recipe's steps.
-    """
-    # What a step keeps is what the next one finds.
-    found = table.filter(pc.equal(table["scope"], "in"))
-    later = found.filter(pc.greater(found["step"], 0))
-    kept = _with_column(later, "step", pc.cast(pc.subtract(later["step"], 1), pa.int16()))
-    totals = pc.and_(pc.equal(table["scope"], "dataset"), pc.equal(table["measure"], "total"))
-    last = table.filter(totals) if steps else table.slice(0, 0)
-    kept = pa.concat_tables(
-        [kept, _with_column(last, "step", pa.array([len(steps) - 1] * len(last), pa.int16()))]
-    )
-    kept = _with_column(kept, "scope", pa.array(["kept"] * len(kept), pa.string()))
-    table = _blanked(pa.concat_tables([table, kept]))
-    numbers = [None if step is None else steps[step] for step in table["step"].to_pylist()]
-    columns = {name: table[name] for name in COUNTS.names} | {
-        "generation": pa.array([generation] * len(table), pa.int32()),
-        "use": pa.array(numbers, pa.string()),
-    }
-    return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA).combine_chunks()
-
-
-def added_generations(tables: Sequence[pa.Table]) -> tuple[pa.Table, int | None]:
-    """The sum of stored tables, as one of `COUNTS`, sorted; numbers that none has are null.
-
-    Also the only generation whose hosts are in it, where those of several cannot be added up,
-    because not all are listed; otherwise None.
-    """
-    table, only = pa.concat_tables(tables), None
-    hosts = table.filter(pc.equal(table["measure"], "host"))
-    if len(tables) > 1 and OTHER_HOSTS in hosts["value"].to_pylist():
-        only = pc.max(hosts["generation"]).as_py()
-        earlier = pc.and_(pc.equal(table["measure"], "host"), pc.less(table["generation"], only))
-        table = table.filter(pc.invert(earlier))
-    counts = [
-        pc.fill_null(table[name], 0) if name in SUMS else table[name] for name in COUNTS.names
-    ]
-    return _blanked(merged([pa.table(counts, schema=COUNTS)])), only
-
-
-def contradictions(
-    tables: Sequence[pa.Table], counts: Counts, recipe: RecipeRecord | None
-) -> Iterator[str]:
-    """One sentence per number that is not that of the manifest.
-
-    counts: of all source files.
-    """
-    table, _ = added_generations(tables)
-    totals = table.filter(pc.equal(table["measure"], "total"))
-    found = totals.filter(pc.equal(totals["scope"], "dataset")).to_pylist()
-    sums = [sum(row[name] for row in found) for name in ("documents", "bytes", "tokens")]
-    if sums != [counts.documents, counts.text_bytes, counts.tokens]:
-        yield (
-            f"the statistics have {sums[0]:,} documents, {sums[1]:,} bytes and {sums[2]:,} tokens, "
-            f"the manifest {counts.documents:,}, {counts.text_bytes:,} and {counts.tokens:,}"
-        )
-    dropped = totals.filter(pc.equal(totals["scope"], "dropped")).to_pylist()
-    by_reason = {(row["step"], row["reason"]): row["documents"] for row in dropped}
-    listed = {(each.step, each.reason): each.documents for each in counts.dropped}
-    for step, reason in sorted(by_reason.keys() | listed.keys()):
-        ours, theirs = by_reason.get((step, reason), 0), listed.get((step, reason), 0)
-        if ours != theirs and recipe is not None:
-            yield (
-                f"the statistics have {ours:,} documents that step {recipe.step_name(step)} "
-                f"dropped ({reason}), the manifest {theirs:,}"
-            )
-
-
-def to_bytes(table: pa.Table) -> bytes:
-    """A table as a Parquet file, whose pages have checksums."""
-    opened = io.BytesIO()
-    pq.write_table(table, opened, compression="zstd", write_page_checksum=True, store_schema=False)
-    return opened.getvalue()
-
-
-def from_bytes(content: bytes, path: str, schema: pa.Schema = SCHEMA) -> pa.Table:
-    """The inverse of `to_bytes`; raises OutputError, with the path, if it is damaged."""
-    try:
-        return open_parquet(io.BytesIO(content)).read(use_threads=False).cast(schema)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
-
-
-def _blanked(table: pa.Table) -> pa.Table:
-    """A table, sorted, with null for numbers that were not counted."""
-    table = table.sort_by([(name, "ascending") for name in _KEYS])
-    with_tokens = pc.equal(table["scope"], "dataset")
-    with_words = pc.is_in(table["scope"], pa.array(["input", "dropped", "dataset"]))
-    columns = {name: table[name] for name in COUNTS.names} | {
-        "words": _where(with_words, table["words"]),
-        "lines": _where(with_words, table["lines"]),
-        "tokens": _where(with_tokens, table["tokens"]),
-    }
-    return pa.table(columns)
+    table = _added(pa.concat_tables([SCHEMA.empty_table(), *tables]))
+    if len(table) > MAX_VALUES or MANY_VALUES in table["value"].to_pylist():
+        values: dict[tuple[str, int | None], set[str]] = {}
+        keys = list(zip(*(table[name].to_pylist() for name in _KEYS[:3]), strict=True))
+        for what, step, value in keys:
+            values.setdefault((what, step), set()).add(value)
+        full = {key for key, of in values.items() if len(of) > MAX_VALUES or MANY_VALUES in of}
+        capped = [MANY_VALUES if (what, step) in full else value for what, step, value in keys]
+        table = _added(table.set_column(2, SCHEMA.field("value"), pa.array(capped, pa.string())))
+    return table.sort_by([(name, "ascending") for name in _KEYS]).combine_chunks()
 
 
 def _added(table: pa.Table) -> pa.Table:
@@ -239,43 +192,74 @@ def _added(table: pa.Table) -> pa.Table:
         [(name, "sum") for name in SUMS]
     )
     columns = [sums[name] for name in _KEYS] + [sums[f"{name}_sum"] for name in SUMS]
-    return pa.table(columns, schema=COUNTS)
+    return pa.table(columns, schema=SCHEMA)
 
 
-def _capped(table: pa.Table, keys: tuple[str, ...], column: str, rows: pa.ChunkedArray) -> pa.Table:
-    """A table in which a group of more than MAX_VALUES values of a column has one, MANY_VALUES.
+# -- tables in the checkpoints of a job, and in its dataset
 
-    Whether it has one depends on its values alone: an addend with more than MAX_VALUES makes the
-    sum have more. So order and grouping of addends do not matter.
-    """
-    counted = table.filter(rows)
-    if len(counted) <= MAX_VALUES and not pc.any(pc.equal(counted[column], MANY_VALUES)).as_py():
-        return table
-    grouped = counted.group_by([*keys, column], use_threads=False).aggregate([])
-    names = grouped.group_by(list(keys), use_threads=False).aggregate(
-        [(column, "count"), (column, "list")]
-    )
-    full = {
-        tuple(row[key] for key in keys)
-        for row in names.to_pylist()
-        if row[f"{column}_count"] > MAX_VALUES or MANY_VALUES in row[f"{column}_list"]
-    }
-    if not full:
-        return table
-    places = zip(*(table[key].to_pylist() for key in keys), strict=True)
-    values = [
-        MANY_VALUES if there and place in full else value
-        for place, value, there in zip(
-            places, table[column].to_pylist(), rows.to_pylist(), strict=True
+
+def _block_name(checkpoints: Checkpoints, block: Block) -> str:
+    return f"{checkpoints.folder}/statistics/{block.file:05d}-{block.index:05d}.parquet"
+
+
+def write_block(checkpoints: Checkpoints, block: Block, table: pa.Table) -> None:
+    """Stores what was counted of a block's documents in the dataset."""
+    name = _block_name(checkpoints, block)
+    checkpoints.storage.write(name, parquet_bytes(table), durable=False)
+
+
+def has_block(checkpoints: Checkpoints, block: Block) -> bool:
+    """Whether the statistics of a block are stored, undamaged."""
+    name = _block_name(checkpoints, block)
+    try:
+        from_bytes(checkpoints.storage.read_if_there(name) or b"", name)
+    except OutputError:
+        return False
+    return True
+
+
+def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) -> MetadataFile:
+    """Writes the statistics of a source file. judged: what the stages of a recipe counted of it."""
+    storage, name = checkpoints.storage, statistics_name(file)
+    blocks = checkpoints.discovered.read_blocks(file) or []
+    tables = [_read(storage, _block_name(checkpoints, block)) for block in blocks]
+    content = parquet_bytes(merged([*tables, *judged]))
+    return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
+
+
+def read_file(storage: Storage, file: int) -> pa.Table:
+    """The statistics of a source file; raises OutputError if they are missing or damaged."""
+    return _read(storage, statistics_name(file))
+
+
+def _read(storage: Storage, name: str) -> pa.Table:
+    return from_bytes(storage.read(name), storage.path(name))
+
+
+def from_bytes(content: bytes, path: str) -> pa.Table:
+    """A table from its Parquet file; raises OutputError, with the path, if it is damaged."""
+    try:
+        return open_parquet(io.BytesIO(content)).read(use_threads=False).cast(SCHEMA)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
+
+
+def contradictions(table: pa.Table, counts: Counts) -> Iterator[str]:
+    """What the statistics of a source file have that the manifest's counts do not."""
+    found = table.filter(pc.equal(table["what"], "dataset"))
+    sums = tuple(pc.sum(found[name]).as_py() or 0 for name in ("documents", "bytes", "tokens"))
+    expected = counts.documents, counts.text_bytes, counts.tokens
+    if sums != expected:
+        yield "{:,} documents, {:,} bytes and {:,} tokens".format(*sums) + (
+            "; the manifest says {:,}, {:,} and {:,}".format(*expected)
         )
-    ]
-    return _added(_with_column(table, column, pa.array(values, pa.string())))
-
-
-def _with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    index = table.schema.get_field_index(name)
-    return table.set_column(index, table.schema.field(index), values)
-
-
-def _where(mask: pa.ChunkedArray, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(mask, values, pa.scalar(None, pa.int64()))
+    rows = table.filter(pc.equal(table["what"], "dropped")).to_pylist()
+    dropped = {(row["step"], row["value"]): row["documents"] for row in rows}
+    listed = {(each.step, each.reason): each.documents for each in counts.dropped}
+    for step, reason in sorted(dropped.keys() | listed.keys()):
+        ours, theirs = dropped.get((step, reason), 0), listed.get((step, reason), 0)
+        if ours != theirs:
+            yield (
+                f"{ours:,} documents that step {step + 1} dropped ({reason}); the manifest says "
+                f"{theirs:,}"
+            )

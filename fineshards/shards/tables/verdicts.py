@@ -42,7 +42,7 @@ from fineshards.shards.job.records import JSON_ERRORS, Block, ReadRows, SourceFi
 from fineshards.shards.tables import scores as score_tables
 from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.tables.marks import Records
-from fineshards.shards.tables.statistics import COUNTS
+from fineshards.shards.tables.statistics import SCHEMA
 from fineshards.storage.checksums import crc32c
 
 # Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
@@ -155,8 +155,8 @@ class StageFiles:
         """What was counted with the decisions about a block."""
         stored = (self.decisions(block).schema.metadata or {}).get(b"statistics")
         if stored is None:
-            return COUNTS.empty_table()
-        return pa.table(json.loads(stored), schema=COUNTS)
+            return SCHEMA.empty_table()
+        return pa.table(json.loads(stored), schema=SCHEMA)
 
     def judged_blocks(self, files: int) -> dict[tuple[int, int], float]:
         """When each judged block was finished, by (file, block). files: as in `finished_blocks`."""

@@ -15,14 +15,11 @@ from fineshards.errors import InputError
 from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.compression import check_beginning, explained, open_text, read_lines
 from fineshards.sources.formats.conversations import choose_column, conversation_text, text_columns
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, Rows, joined_texts
 
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
-# What the values of the columns of `Columns.optional` must be to be counted, and become.
-_OPTIONAL = {URL_COLUMN: ((str,), pa.string()), SCORE_COLUMN: ((int, float), pa.float64())}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -105,7 +102,6 @@ class _LineBatch:
                 for index, name in enumerate(self._columns.others)
             },
             others_are_json=True,
-            optional={name: self._optional(name) for name in self._columns.optional},
         )
 
     def _texts(self) -> pa.Array:
@@ -119,12 +115,6 @@ class _LineBatch:
             for name in self._columns.of_text
         }
         return joined_texts(self._columns, parts)
-
-    def _optional(self, name: str) -> pa.Array:
-        """The values of a column that have the type that it is counted by, and nulls."""
-        allowed, kind = _OPTIONAL[name]
-        values = [record.get(name) for record in self._records]
-        return pa.array([each if type(each) in allowed else None for each in values], kind)
 
     def _column(self, name: str | None, kind: pa.DataType) -> pa.Array:
         if name is None:

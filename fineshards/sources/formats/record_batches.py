@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.shards.tables.measures import SCORE_COLUMN, URL_COLUMN
 from fineshards.sources.formats.conversations import (
     PAIR,
     choose_column,
@@ -127,7 +126,6 @@ def columns_to_read(
     if columns.id_required:
         named.add(columns.id)
     kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
-    kinds |= {name: _KINDS[name] for name in columns.optional}
     unasked = {
         name
         for name, is_kind in kinds.items()
@@ -157,15 +155,10 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_view)
 
 
-def is_number(kind: pa.DataType) -> bool:
-    """Whether a type is one of numbers."""
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
-
-
 def _has_json_form(kind: pa.DataType) -> bool:
     """Whether a type is one of strings, numbers or booleans, or has nulls only."""
-    is_plain = pa.types.is_boolean(kind) or pa.types.is_null(kind)
-    return is_text(kind) or is_number(kind) or is_plain
+    is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+    return is_text(kind) or is_number or pa.types.is_boolean(kind) or pa.types.is_null(kind)
 
 
 def _json_form(values: pa.Array) -> pa.Array:
@@ -176,11 +169,6 @@ def _json_form(values: pa.Array) -> pa.Array:
             [None if each is None else json.dumps(each) for each in numbers], pa.large_string()
         )
     return _as_text(values, pa.large_string())
-
-
-# What the columns of `Columns.optional` must be to be read, and are read as.
-_KINDS = {URL_COLUMN: is_text, SCORE_COLUMN: is_number}
-_OPTIONAL = {URL_COLUMN: pa.string(), SCORE_COLUMN: pa.float64()}
 
 
 def rows_of(
@@ -224,12 +212,7 @@ def rows_of(
         for name in LABEL_COLUMNS
         if _has(batch.schema, name, is_text)
     }
-    optional = {
-        name: _without_invalid(_as_text(batch.column(name), _OPTIONAL[name]))
-        for name in columns.optional
-        if _has(batch.schema, name, _KINDS[name])
-    }
-    rows = Rows(numbers, texts, ids, split, labels, others=others, optional=optional)
+    rows = Rows(numbers, texts, ids, split, labels, others=others)
     return _without_bad(rows, reasons, named, place)
 
 

@@ -1,4 +1,4 @@
-"""WriteDecisions: what the recipe decided about each source file, as a table per file.
+"""WriteTables: what the recipe decided about each source file, and what was counted of it.
 
 Modules in this folder do without `from __future__ import annotations`: see plan.py.
 """
@@ -9,19 +9,19 @@ from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.run_tasks import JobStep, RunTasks
-from fineshards.worker.tasks import Task, write_decisions
+from fineshards.worker.tasks import Task, write_tables
 
-METRICS = StepMetrics("decisions")
+METRICS = StepMetrics("tables")
 
 
-class WriteDecisions(JobStep):
-    """From block summaries by file to the files of decisions, and of keys that are kept."""
+class WriteTables(JobStep):
+    """From block summaries by file to the files of decisions, scores, keys and statistics."""
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:
         return (
             by_file
             | "Spread" >> beam.Reshuffle()
-            | "Table" >> beam.ParDo(_WriteTables(METRICS, self._work))
+            | "OfFile" >> beam.ParDo(_WriteFile(METRICS, self._work))
             | "Written" >> beam.FlatMap(_each)
         )
 
@@ -30,9 +30,9 @@ def _each(written: list[MetadataFile]) -> list[MetadataFile]:
     return written
 
 
-class _WriteTables(RunTasks):
+class _WriteFile(RunTasks):
     def task(self, summaries: list[BlockSummary]) -> Task:
-        return write_decisions(summaries[0].file)
+        return write_tables(summaries[0].file)
 
     def counts(self, summaries: list[BlockSummary], written: list[MetadataFile]) -> dict[str, int]:
         return {"files_in": 1, "bytes_out": sum(file.bytes for file in written)}
