@@ -78,8 +78,8 @@ PAGES = {
 }
 # Methods of public classes that are for the loader's own use.
 _HELPERS = {
-    *("part", "plain_source", "saved", "fingerprint_of", "generation_of", "job_fingerprint"),
-    *("job_fingerprint_of", "gather_into", "refuse_unknown", "expect", "request", "work"),
+    *("part", "plain_source", "saved", "fingerprint_of", "generation_of"),
+    *("gather_into", "refuse_unknown", "expect", "request", "work"),
     *("request_tokens", "mask_between", "within_redacted", "documents_between"),
 }
 _NOTHING = inspect.Signature.empty

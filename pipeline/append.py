@@ -25,7 +25,6 @@ from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import MASKS_FOLDER
@@ -46,7 +45,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     """
     storage = open_storage(config.folder, config.s3_endpoint)
     version = storage.version(MANIFEST_NAME)
-    manifest = finished_dataset(storage)
+    manifest = Manifest.load_finished(storage)
     before = manifest.job
     _refuse_lost_keys(storage, before)
     files, origin, _ = find_input(config)
@@ -96,15 +95,6 @@ def withdraw(launch: Launch) -> None:
         launch.checkpoints.job()  # raises if it is another's
         # Not the folder of an append that takes its place meanwhile.
         _discard(storage, manifest, earlier, (version, record), launch.checkpoints.folder)
-
-
-def finished_dataset(storage: Storage) -> Manifest:
-    """The latest manifest of a dataset that can grow; raises OutputError if there is none."""
-    manifest = Manifest.load_finished(storage)
-    refuse_earlier_version(
-        manifest.version, storage, "whose datasets cannot grow. Build it again with all files."
-    )
-    return manifest
 
 
 def _refuse_damage(storage: Storage, manifest: Manifest, earlier: EarlierGeneration) -> None:

@@ -64,8 +64,6 @@ def prepare(config: BuildConfig) -> Launch:
     """
     storage = open_storage(config.folder, config.s3_endpoint)
     job, stored = describe_job(config)
-    if not config.overwrite and config.block_bytes is None:
-        job = _with_earlier_blocks(job, Job.load(storage))
     named = (config.dataset,) if config.dataset else config.patterns + config.test_patterns
     refuse_overlap(storage, job.files, named)
     if not any(file.size for file in job.files):
@@ -207,16 +205,6 @@ def default_block_bytes(files: Sequence[SourceFile], curates: bool) -> int:
     """
     parts, least = (128, 1 << 20) if curates else (32, 16 << 20)
     return min(max(sum(file.size for file in files) // parts, least), 64 << 20)
-
-
-def _with_earlier_blocks(job: Job, existing: Job | None) -> Job:
-    """A job with the blocks of the one on record, if these are those of a job without a recipe.
-
-    Earlier versions gave them to recipes too, and their jobs go on.
-    """
-    blocks = default_block_bytes(job.files, curates=False)
-    earlier = replace(job, settings=replace(job.settings, block_bytes=blocks))
-    return earlier if existing and existing.settings == earlier.settings else job
 
 
 def _resolve_dtype(wanted: str, tokenizer: Tokenizer) -> str:

@@ -15,7 +15,7 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import GENERATIONS_FOLDER
-from fineshards.shards.job.job import FORMAT_VERSION, JOB_NAME, Job
+from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.settings import STORED_FILES
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS
@@ -60,8 +60,7 @@ def take_folder(
 ) -> tuple[Job, str]:
     """Makes the output folder this job's; returns the job, and how one that it replaces differed.
 
-    stored: the contents of its `stored_files`. The job is the one on record, whose fingerprint may
-    be that of an earlier version.
+    stored: the contents of its `stored_files`. The job is the one on record.
 
     Raises UsageError if the folder is another job's, also if that was launched at the same moment.
     """
@@ -129,12 +128,6 @@ def _conflict(storage: Storage, existing: Job, job: Job) -> str:
         return (
             f"{storage.root} holds another job: {differences}. Choose another --output, "
             "or delete what is there with --overwrite."
-        )
-    if existing.format_version != FORMAT_VERSION and storage.size(MANIFEST_NAME) is None:
-        return (
-            f"{storage.root} holds an unfinished job of an earlier version of fineshards "
-            f"(format version {existing.format_version}, now {FORMAT_VERSION}). Finish it with the "
-            "version that started it, or start again with --overwrite."
         )
     if storage.size(MANIFEST_NAME) is None and any(
         True for _ in storage.entries(GENERATIONS_FOLDER)

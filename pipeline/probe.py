@@ -16,7 +16,7 @@ from fineshards.errors import InputError, UsageError
 from fineshards.inspection.dataflow_cost import on_dataflow
 from fineshards.inspection.estimate import Curation, Estimate, StepShare, hub_limit, scaled, spread
 from fineshards.inspection.last_estimate import remember
-from fineshards.pipeline.append import are_new, finished_dataset
+from fineshards.pipeline.append import are_new
 from fineshards.pipeline.input_files import find_input, settle_input
 from fineshards.pipeline.launch import default_block_bytes, describe_job
 from fineshards.shards.checkpoints import Checkpoints
@@ -56,7 +56,7 @@ class _Grows:
     def of(cls, config: BuildConfig) -> _Grows:
         """The dataset; raises OutputError if it is not finished."""
         storage = open_storage(config.folder, config.s3_endpoint)
-        return cls(storage, finished_dataset(storage))
+        return cls(storage, Manifest.load_finished(storage))
 
     def describe(self, config: BuildConfig, block_bytes: int) -> tuple[Job, tuple[bytes, ...]]:
         """As `describe_job`, with the dataset's settings, and without its recipe."""

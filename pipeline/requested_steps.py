@@ -10,7 +10,7 @@ from dataclasses import replace
 from fineshards.config import BuildConfig
 from fineshards.curation.curator import describe, rewrites
 from fineshards.curation.per_language import PerLanguage
-from fineshards.curation.recipe import NamedStep, before, make_step
+from fineshards.curation.recipe import NamedStep, make_step
 from fineshards.curation.step import Scorer
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
@@ -22,6 +22,9 @@ from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.finding import find_files
 from fineshards.storage.open import open_storage
+
+# Parameters of keyed steps that decide no key.
+_NO_KEYS = ("within", "verify", "threshold", "candidates")
 
 
 def steps_of(config: BuildConfig) -> list[NamedStep]:
@@ -108,9 +111,8 @@ def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
 
 def _of_keys(record: StepRecord) -> StepRecord:
     """The record of a step without the parameters that decide no key."""
-    others = before(record.use)
     parameters = json.loads(record.parameters).items()
-    left = {name: value for name, value in parameters if name not in others}
+    left = {name: value for name, value in parameters if name not in _NO_KEYS}
     return StepRecord.of(record.use, left, record.version, dict(record.pins), record.keyed)
 
 

@@ -23,7 +23,6 @@ from support.checkout import ROOT
 
 from fineshards import extras
 
-FINISHED = ROOT / "tests/fixtures/version-0.1.0/finished"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = f"fineshards-{PROJECT['version']}"
 # Folders of the checkout, and where they are in the package.
@@ -282,10 +281,10 @@ def test_help_needs_no_extra(module: str, base: Python) -> None:
     assert done.stdout.startswith("usage: ")
 
 
-def test_a_dataset_is_read_with_numpy_alone(base: Python) -> None:
+def test_a_dataset_is_read_with_numpy_alone(base: Python, unpublished: Path) -> None:
     program = f"""
 import json, fineshards
-dataset = fineshards.TokenDataset({str(FINISHED)!r}, sequence_length=64)
+dataset = fineshards.TokenDataset({str(unpublished)!r}, sequence_length=64)
 batch = next(fineshards.BatchLoader(dataset, 4))
 assert batch.shape == (4, 65), batch.shape
 rows = {{row.tobytes() for row in batch}}
@@ -293,21 +292,21 @@ assert rows < {{dataset[i].tobytes() for i in range(len(dataset))}}
 print(json.dumps(dataset[0].tolist()))
 """
     (first,) = base.prints(program)
-    assert first == str(np.load(FINISHED / "train/train_0000.npy")[:65].tolist())
+    assert first == str(np.load(unpublished / "train/train_0000.npy")[:65].tolist())
 
 
 @pytest.mark.parametrize(
     "call",
     [
         "build(input='x.parquet', output='y')",
-        f"verify({str(FINISHED)!r})",
-        f"status({str(FINISHED)!r})",
+        "verify('{folder}')",
+        "status('{folder}')",
     ],
 )
-def test_what_needs_an_extra_names_it(call: str, base: Python) -> None:
+def test_what_needs_an_extra_names_it(call: str, base: Python, unpublished: Path) -> None:
     (sentence,) = base.prints(
         "import fineshards\nfrom fineshards.errors import UsageError\n"
-        f"try: fineshards.{call}\nexcept UsageError as error: print(error)"
+        f"try: fineshards.{call.format(folder=unpublished)}\nexcept UsageError as error: print(error)"
     )
     assert sentence.endswith(" is not installed. Install it with: pip install 'fineshards[build]'")
 

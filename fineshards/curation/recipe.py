@@ -183,22 +183,13 @@ def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
     import json
 
     return [
-        make_step(
-            record.use,
-            before(record.use) | json.loads(record.parameters),
-            f"step {record.use} of the job",
-        )
+        make_step(record.use, json.loads(record.parameters), f"step {record.use} of the job")
         for record in records
     ]
 
 
-def before(use: str) -> dict[str, Any]:
-    """The parameters that a record of a step may lack; see `Step.BEFORE`."""
-    return {} if ":" in use else dict(step_class(use).BEFORE)
-
-
 def parameters_of(step: Step) -> dict[str, Any]:
-    """All parameters of a step, as values of JSON, except those that mean the same if missing."""
+    """All parameters of a step, as values of JSON."""
     if isinstance(step, PerLanguage):
         return _parameters_per_language(step)
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
@@ -206,9 +197,7 @@ def parameters_of(step: Step) -> dict[str, Any]:
         # Other people's code. What it is called stands in the recipe's `use`.
         own = {name: value for name, value in values.items() if name in ("columns", "batch")}
         values = own | dict(values["parameters"])
-    values = {name: _plain(value) for name, value in values.items()}
-    # So the fingerprints of earlier jobs stay the same.
-    return dict(each for each in values.items() if each not in step.BEFORE.items())
+    return {name: _plain(value) for name, value in values.items()}
 
 
 def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 from fineshards.curation.recipe import (
     PER_LANGUAGE,
     Recipe,
-    before,
     default_parameters,
     parameters_of,
     parse_recipe,
@@ -102,7 +101,7 @@ def _step_lines(step: StepRecord, everything: bool) -> Iterator[str]:
     for name, value in step.pins:
         yield f"# {_one_line(f'{name}: {value}')}"
     yield f"use = {to_toml(step.use)}"
-    parameters = before(step.use) | json.loads(step.parameters)
+    parameters = json.loads(step.parameters)
     defaults = default_parameters(step.use)
     tables = parameters.get(PER_LANGUAGE)
     if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):

@@ -7,9 +7,9 @@ defaults; their annotations say what is allowed, and its docstring describes the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,6 @@ class Step:
     VERSION: ClassVar[int] = 1
     # Whether the step is tried on golden documents. Not where other people's code may fail on them.
     GOLDEN: ClassVar[bool] = True
-    # Parameters that records of earlier versions lack, with the values that such records mean.
-    BEFORE: ClassVar[Mapping[str, Any]] = {}
 
     def __new__(cls, *args: object, **given: object) -> Self:
         """Raises TypeError for a parameter that the step does not have."""

@@ -137,9 +137,9 @@ def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) 
 
 
 def _options(settings: ExportSettings) -> dict[str, Any]:
-    """The settings as the record has them; without those of later versions that are not used."""
-    later = ("skip", "columns", "copies", "token_column", "compression", "masks")
-    unused = {name for name in later if not getattr(settings, name)}
+    """The settings as the record has them: some only where they are used."""
+    rare = ("skip", "columns", "copies", "token_column", "compression", "masks")
+    unused = {name for name in rare if not getattr(settings, name)}
     return {name: value for name, value in to_fields(settings).items() if name not in unused}
 
 

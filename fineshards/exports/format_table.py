@@ -29,13 +29,10 @@ _CLASSES = {
     "text-jsonl": ("text", "TextJsonLines"),
 }
 NAMES = tuple(_CLASSES)
-# What exports of 0.1.0 call `nemo`.
-_EARLIER = {"nanogpt": "nemo"}
 
 
 def format_of(name: str) -> Format:
     """The format of a name; raises UsageError if there is none."""
-    name = _EARLIER.get(name, name)
     if name not in _CLASSES:
         raise UsageError(
             f"--to {name}: there is no such format.{did_you_mean(name, NAMES)} There are "
@@ -51,11 +48,6 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
 
     redacted: whether the dataset has redacted documents.
     """
-    if options.to in _EARLIER:
-        raise UsageError(
-            "--to nanogpt is ambiguous: use raw for nanoGPT, nemo for NeMo Automodel's dataset of "
-            "that name, or modded-nanogpt."
-        )
     kind, tokenizer = format_of(options.to), dataset.tokenizer
     wanted = options.dtype or (dataset.dtype if dataset.dtype in kind.dtypes else kind.dtypes[0])
     _check_flags(options, kind)

@@ -1,7 +1,7 @@
 """`export.json`: what an export holds. Written last; a folder without it is not finished.
 
 It depends on the dataset and the options alone, not on clock, host or paths. Its last line but one
-is its checksum; version 1 has none.
+is its checksum.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ class Export:
     splits: dict[str, dict[str, Any]]
     files: tuple[FileRecord, ...] = field(repr=False)  # one or more per shard
 
-    def to_bytes(self, version: int = _VERSION) -> bytes:
+    def to_bytes(self) -> bytes:
         """The content of `export.json`."""
         content = {
             "format": "fineshards-export",
-            "version": version,
+            "version": _VERSION,
             "to": self.to,
             "fingerprint": self.fingerprint,
             "options": self.options,
@@ -149,8 +149,7 @@ class Export:
                 for file in self.files
             ],
         }
-        written = json.dumps(content, indent=1).encode() if version == 1 else sealed(content)
-        return written + b"\n"
+        return sealed(content) + b"\n"
 
     def save(self, storage: Storage) -> None:
         """Writes `export.json`."""
@@ -164,8 +163,7 @@ class Export:
             return None
         try:
             fields = json.loads(stored)
-            version = fields["version"]
-            if fields["format"] != "fineshards-export" or version not in range(1, _VERSION + 1):
+            if (fields["format"], fields["version"]) != ("fineshards-export", _VERSION):
                 raise ValueError("it is of another version")
             for counts in fields["splits"].values():
                 from_fields(_SplitCounts, counts)
@@ -177,7 +175,7 @@ class Export:
                 splits=fields["splits"],
                 files=tuple(FileRecord.from_json(file) for file in fields["files"]),
             )
-            if found.to_bytes(version) != stored:
+            if found.to_bytes() != stored:
                 raise ValueError("its content is not what its checksum says")
             if len({file.name for file in found.files}) < len(found.files):
                 raise ValueError("it names a file twice")

@@ -203,8 +203,6 @@ class Stream:
         """A shard's document table; raises OutputError if it is damaged."""
         name, manifest = table_name(shard.name), self.dataset.manifest
         content = self.dataset.storage.read(name)
-        if shard.table_bytes is None:  # Manifests of version 1 have no checksums of tables.
-            return self.dataset.parse_table(shard, content)
         paths = [file.path for file in manifest.files]
         head = table_head(content, shard, paths, manifest.settings.split)
         if head is None:

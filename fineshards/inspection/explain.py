@@ -21,7 +21,6 @@ from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
 from fineshards.loader.ramp import Ramped
 from fineshards.loader.sample_documents import SampleDocument
-from fineshards.loader.state import in_new_words
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.dataset_files import Dataset, Document
 from fineshards.shards.layout import SPLITS
@@ -156,17 +155,17 @@ def loader_of(
     batch_size: None for that of the state. Raises UsageError for a state of another dataset, of a
     mixture, or of another version.
     """
-    state = in_new_words(state)
-    names = ("sequence_length", "fingerprint", "seed", "shuffle", "shuffle_shards")
+    names = (
+        *("sequence_length", "fingerprint", "seed", "shuffle", "shuffle_shards", "packing"),
+        *("batch_size", "epochs", "drop_last"),
+    )
     missing = [name for name in names if name not in state]
     if missing:
         raise UsageError(
             f"--state holds no state of a BatchLoader: it lacks {', '.join(missing)}. Save what "
             "state_dict() returned, as JSON."
         )
-    sizes = _saved_ramp(state.get("batch_size")) if batch_size is None else batch_size
-    if sizes is None:
-        raise UsageError("--state has no batch size, as it was saved by 0.1.0; give --batch_size.")
+    sizes = _saved_ramp(state["batch_size"]) if batch_size is None else batch_size
     for split in SPLITS:
         dataset = _dataset_of(folder, split, state["sequence_length"], str(state["fingerprint"]))
         if dataset is not None:
@@ -178,9 +177,9 @@ def loader_of(
                 world_size,
                 shuffle=state["shuffle"],
                 shuffle_shards=state["shuffle_shards"],
-                packing=_saved_packing(state.get("packing")),
-                epochs=state.get("epochs"),
-                drop_last=state.get("drop_last", False),
+                packing=_saved_packing(state["packing"]),
+                epochs=state["epochs"],
+                drop_last=state["drop_last"],
                 prefetch=0,
                 fields=_FIELDS,
             )
@@ -233,9 +232,9 @@ def _dataset_of(folder: str, split: str, length: int, fingerprint: str) -> Token
     return None if generation is None else opened(generation, after)
 
 
-def _saved_ramp(saved: object) -> Ramped | None:
-    """The batch size of a state: a number, or pairs of a step and a number; None if it has none."""
-    if saved is None or isinstance(saved, int):
+def _saved_ramp(saved: object) -> Ramped:
+    """The batch size of a state: a number, or pairs of a step and a number."""
+    if isinstance(saved, int):
         return saved
     try:
         return {int(step): int(size) for step, size in json.loads(str(saved))}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job.job import FORMAT_VERSION, Job
+from fineshards.shards.job.job import Job
 from fineshards.shards.job.local_run import is_running, seconds_running
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
@@ -185,12 +185,6 @@ class StatusReader:
         if manifest is not None and manifest.generation >= self._job.generation:
             finished = _finished(manifest)
             return self._only_added(finished, manifest) if added and self._before else finished
-        if self._job.format_version != FORMAT_VERSION:
-            raise OutputError(
-                f"{self._storage.root} holds an unfinished job of an earlier version of "
-                f"fineshards (format version {self._job.format_version}, now {FORMAT_VERSION}). "
-                "Read its status with the version that started it."
-            )
         self._check_record()
         if len(self._blocks) < len(self._job.new_files):
             self._blocks |= self._checkpoints.discovered.read_new_blocks(self._blocks)

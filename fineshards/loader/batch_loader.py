@@ -23,7 +23,7 @@ from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
 from fineshards.loader.ramp import Ramp, Ramped, checked_lengths
 from fineshards.loader.sample_documents import SampleDocument
-from fineshards.loader.sample_sources import MixedSource, Source, is_mixed, job_fingerprint
+from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
 from fineshards.loader.state import (
     STATE_VERSION,
     checked_state,
@@ -353,12 +353,6 @@ class BatchLoader:
         if plain is not None:
             # A run that began without a mixture.
             order |= {"fingerprint": plain.fingerprint, "samples": len(plain)}
-        saved = state["fingerprint"]
-        # The second takes a parse of the whole manifest.
-        if saved != order["fingerprint"] and saved == self._job_fingerprint(
-            position.consumed, plain
-        ):
-            order |= {"fingerprint": saved}
         different = differences(state, order)
         if different:
             self._refuse_other_generation(state["fingerprint"])
@@ -527,14 +521,6 @@ class BatchLoader:
         if self._mixture is None:
             return self._order
         return self._order | {"fingerprint": self._mixture.fingerprint_of(consumed)}
-
-    def _job_fingerprint(self, consumed: int, plain: Source | None) -> str:
-        """The fingerprint in states of earlier versions. plain: what is read as no mixture."""
-        if self._mixture is None or plain is not None:
-            return job_fingerprint(plain or self.batches.sources[0])
-        # Other mixtures than Mixture may have had one fingerprint only.
-        earlier = getattr(self._mixture, "job_fingerprint_of", self._mixture.fingerprint_of)
-        return str(earlier(consumed))
 
     def _go_to(self, position: Position) -> None:
         self.close()

@@ -35,7 +35,6 @@ class Source(Protocol):
     - `work(numbers, length)`, the sums of squared document lengths of rows that are cut to
       `length`, makes `balance_attention` possible.
     - `documents(number)` is what `BatchLoader.explain` needs.
-    - `job_fingerprint`, what `fingerprint` was in earlier versions, makes their states loadable.
     """
 
     @property
@@ -87,11 +86,6 @@ class MixedSource(Protocol):
 def is_mixed(source: Source | MixedSource) -> TypeGuard[MixedSource]:
     """Whether a source is a mixture; asks for no member that takes time to compute."""
     return hasattr(source, "draws")
-
-
-def job_fingerprint(source: Source) -> str:
-    """What a source's `fingerprint` was in states of earlier versions."""
-    return str(getattr(source, "job_fingerprint", source.fingerprint))
 
 
 def gather_into(source: Source, out: Samples, rows: Numbers, numbers: Numbers) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -13,26 +12,9 @@ from fineshards.loader.steps import Position, Steps
 STATE_VERSION = 2
 # Places of the order are computed in 64 bits.
 _MOST = 1 << 61
-# What states have beside the order; version 0.1.0 saved none of it.
-_POSITION = ("step", "begin", "batch_size", "epochs", "drop_last", "since")
+# What states have beside the order.
+_POSITION = ("consumed", "step", "begin", "batch_size", "epochs", "drop_last", "since")
 _FLAGS = ("shuffle", "drop_last")
-# The words of version 1 for two of the arguments.
-_EARLIER_WORDS = {"tokens_a_sample": "sequence_length", "window": "shuffle_shards"}
-
-
-def in_new_words(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state in the words of this version: one of version 1 says the same in others."""
-    version, words = state.get("version"), _EARLIER_WORDS
-    if version != 1 or version is True or any(word in state for word in words.values()):
-        return dict(state)
-    # Version 0.1.0 could not pack, and saved no packing.
-    found = {"packing": None} | {words.get(name, name): value for name, value in state.items()}
-    if isinstance(found.get("since"), str):
-        try:
-            found["since"] = json.loads(found["since"])
-        except ValueError:
-            del found["since"]
-    return found | {"version": STATE_VERSION}
 
 
 def checked_state(state: object, order: Collection[str]) -> Mapping[str, Any]:
@@ -42,16 +24,15 @@ def checked_state(state: object, order: Collection[str]) -> Mapping[str, Any]:
             f"this is not the state of a BatchLoader but {type(state).__name__}. Pass what "
             "state_dict() returned."
         )
-    state = in_new_words(state)
-    missing = [name for name in ("version", *order, "consumed") if name not in state]
+    names = ("version", *order, *_POSITION)
+    missing = [name for name in names if name not in state]
     if missing:
         raise UsageError(
             f"this is not the state of a BatchLoader: it lacks {', '.join(missing)}. "
             "Pass what state_dict() returned."
         )
     for name, value in state.items():
-        known = name in ("version", *order, "consumed", *_POSITION)
-        if not known or isinstance(value, bool) != (name in _FLAGS):
+        if name not in names or isinstance(value, bool) != (name in _FLAGS):
             raise UsageError(
                 f"this is not the state of a BatchLoader of this version: it says that {name} is "
                 f"{quoted(value)}. Pass what state_dict() returned."
@@ -64,17 +45,7 @@ def position_in(state: Mapping[str, Any], steps: Steps, epochs: int | None) -> P
 
     Raises UsageError for numbers that no loader saves.
     """
-    consumed = _number(state, "consumed")
-    if "step" not in state or "begin" not in state:  # version 0.1.0, which had one pass
-        size = state.get("batch_size")
-        step = (
-            steps.sizes.steps_within(0, consumed)
-            if size is None
-            else consumed // checked_integer("batch_size in the state", size, 1)
-        )
-        begin = 0
-    else:
-        step, begin = _number(state, "step"), _number(state, "begin")
+    consumed, step, begin = (_number(state, name) for name in ("consumed", "step", "begin"))
     for what, number in (("step", step), ("begin", begin)):
         if number > consumed:
             raise UsageError(
@@ -84,7 +55,7 @@ def position_in(state: Mapping[str, Any], steps: Steps, epochs: int | None) -> P
             )
     if steps.length is None or not steps.repeats:
         return Position(step, consumed, 0)
-    if consumed - begin > steps.length or state.get("epochs", epochs) != epochs:
+    if consumed - begin > steps.length or state["epochs"] != epochs:
         # Saved with other epochs: the pass of this loader that the position is in.
         begin = consumed - (consumed - begin) % steps.length
     return Position(step, consumed, begin)
@@ -95,9 +66,9 @@ def first_known(state: Mapping[str, Any], settings: Mapping[str, Any], here: Pos
 
     That is where the loader that saved the state knew them from, if it had the same settings.
     """
-    if any(state.get(name) != value for name, value in settings.items()):
+    if any(state[name] != value for name, value in settings.items()):
         return here
-    since = state.get("since")
+    since = state["since"]
     if not isinstance(since, list | tuple) or len(since) != 3:
         return here
     return Position(*(checked_integer("since in the state", each, 0) for each in since))

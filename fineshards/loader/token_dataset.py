@@ -148,11 +148,6 @@ class TokenDataset:
         return self._split.fingerprint + self._from
 
     @property
-    def job_fingerprint(self) -> str:
-        """What `fingerprint` is in states of earlier versions: it identifies the dataset's job."""
-        return self._split.job_fingerprint() + self._from
-
-    @property
     def generation(self) -> int:
         """The generation that is read, from 1."""
         return self._split.generation
@@ -172,7 +167,7 @@ class TokenDataset:
         """The first generation of the dataset that has a fingerprint.
 
         Args:
-            fingerprint: What `fingerprint` or `job_fingerprint` is in that generation.
+            fingerprint: What `fingerprint` is in that generation.
 
         Returns:
             The generation, from 1; None if none of the dataset's has it.
@@ -185,10 +180,7 @@ class TokenDataset:
                 split = SplitShards.open(self._split.storage, self._split.name, generation)
             except UsageError:
                 continue  # the split was empty
-            if fingerprint in (
-                split.fingerprint + self._from,
-                split.job_fingerprint() + self._from,
-            ):
+            if fingerprint == split.fingerprint + self._from:
                 return generation
         return None
 

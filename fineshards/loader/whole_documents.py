@@ -74,11 +74,6 @@ class WholeDocuments:
         return self._dataset.fingerprint + self._packed
 
     @property
-    def job_fingerprint(self) -> str:
-        """As in TokenDataset."""
-        return self._dataset.job_fingerprint + self._packed
-
-    @property
     def eot(self) -> int:
         """The token that starts every document, and fills rows."""
         return self._dataset.eot

@@ -11,7 +11,6 @@ from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.earlier_generation import EarlierGeneration, has_mask, has_tokens, table_head
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.layout import files_of
 from fineshards.shards.readable import readable_manifest
@@ -27,12 +26,6 @@ def load_whole_manifest(storage: Storage) -> Manifest:
     Also while a redaction is not finished.
     """
     manifest = readable_manifest(storage)
-    refuse_earlier_version(
-        manifest.version,
-        storage,
-        "whose files this one does not make. Repair it with that version, or build it again with "
-        "--overwrite.",
-    )
     if storage.read(MANIFEST_NAME) != manifest.to_bytes():
         raise OutputError(
             f"{storage.path(MANIFEST_NAME)} is damaged itself, so nothing says what the other "

@@ -24,7 +24,6 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import Redaction, overwritten
@@ -89,11 +88,6 @@ def redact(
     wanted, numbers = _checked(ids, documents)
     storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
-    refuse_earlier_version(
-        manifest.version,
-        storage,
-        "whose documents cannot be redacted. Build it again without them.",
-    )
     dataset, number = Dataset(storage, manifest), manifest.generation + 1
     pieces = _pieces(dataset, wanted, numbers)
     pieces = [piece for piece in pieces if piece.tokens.redacted in (0, number)]

@@ -40,7 +40,7 @@ from fineshards.shards.damaged_stretch import Damage, nothing, offset_of, stretc
 from fineshards.shards.dataset_files import Dataset, expected_files
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, decisions_name
 from fineshards.shards.job.generations import kept_name
-from fineshards.shards.job.job import FORMAT_VERSION, Job, job_name, load_redaction
+from fineshards.shards.job.job import Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.job.redaction import Redaction
@@ -224,7 +224,7 @@ def _remake(dataset: Dataset, stretch: Damage, own: Storage, records: Storage) -
     records: has the job records that were made again.
     """
     manifest, settings = dataset.manifest, dataset.manifest.settings
-    job = Job(settings, manifest.files, manifest.origin, FORMAT_VERSION)
+    job = Job(settings, manifest.files, manifest.origin)
     job.save(own)
     checkpoints = Checkpoints.of(own, job)
     work = Work(checkpoints, settings, max_bad_rows=sys.maxsize)

@@ -268,7 +268,7 @@ def _documents(manifest: Manifest) -> dict[str, Any]:
     # Of the path, because mlcroissant changes the name where the split is found.
     at_end = "^.*?((?:test|train)_[0-9]+)(?:[.]parquet)?$"
     shard = _of_table("shard", "fullpath", at_end, about)
-    schema = [*table_schema(manifest.settings.split, manifest.version)]
+    schema = [*table_schema(manifest.settings.split)]
     if manifest.settings.chat is not None:
         schema.append(LEARNED)
     about = (

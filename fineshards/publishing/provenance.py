@@ -30,7 +30,7 @@ def to_bytes(manifest: Manifest, found: Sums, no_paths: bool) -> bytes:
     """
     tokenizer = manifest.settings.tokenizer
     origin = dict(manifest.origin)
-    settings = settings_to_json(manifest.settings, manifest.version)
+    settings = settings_to_json(manifest.settings)
     files = list(manifest.files)
     folders = Folders()
     if no_paths:

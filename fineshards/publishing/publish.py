@@ -27,7 +27,6 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import job_name
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_checks import refuse_earlier_version
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
@@ -125,9 +124,6 @@ def publish_files(
 ) -> Published:
     """As `publish`. report: is told how many files of the dataset are hashed."""
     manifest = readable_manifest(storage)
-    refuse_earlier_version(
-        manifest.version, storage, "which `publish` cannot describe. Build it again."
-    )
     if storage.size(job_name(manifest.generation + 1)) is not None:
         raise OutputError(
             f"{storage.root}: generation {manifest.generation + 1} is being made. Finish it with "

@@ -216,10 +216,7 @@ class Checkpoints:
         self.storage.write(self._shard_name(record.name), content, durable)
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
-        """The record of a finished shard; None if the shard or its table is not complete.
-
-        Also None for a record of version 0.1.0, which lacks the numbers of the table.
-        """
+        """The record of a finished shard; None if the shard or its table is not complete."""
         fields = read_json(self.storage, self._shard_name(shard_name))
         if fields is None:
             return None

@@ -65,7 +65,7 @@ class Dataset:
             self._firsts[shard.split] + shard.first_document for shard in manifest.shards
         ]
         self._chunk_bytes = _SHUFFLED_CHUNK_BYTES if manifest.settings.shuffle else _CHUNK_BYTES
-        self._schema = table_schema(manifest.settings.split, manifest.version)
+        self._schema = table_schema(manifest.settings.split)
         self.table = lru_cache(maxsize=4)(self._read_table)
         self._chunk = lru_cache(maxsize=2)(self._read_chunk)
 

@@ -136,7 +136,7 @@ class ShardHead:
         if content is None:
             raise damaged(storage, table)
         try:
-            documents = DocumentTable.parse(content, table_schema(checkpoints.rule, 3))
+            documents = DocumentTable.parse(content, table_schema(checkpoints.rule))
             join_documents((), paths, checkpoints.rule, documents)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise damaged(storage, table) from error
@@ -168,7 +168,7 @@ def table_head(
     if len(content) == record.table_bytes:
         return content if checksum_to_base64(crc32c(content)) == record.table_crc32c else None
     try:
-        rows = DocumentTable.parse(content, table_schema(rule, 3)).slice(0, record.pieces)
+        rows = DocumentTable.parse(content, table_schema(rule)).slice(0, record.pieces)
         head = DocumentTable.to_bytes(join_documents((), paths, rule, rows))
     except (pa.ArrowException, OSError, ValueError):
         return None

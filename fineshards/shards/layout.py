@@ -65,8 +65,7 @@ class SplitRule:
         test_fraction: Fraction from 0 to 1 as text, so that "0.1" means exactly one tenth.
         test_shards: Number of test shards.
         key: Split key: `text`, `id`, `host`, `row` or `column:NAME`. `files:N` if the documents of
-            the first N files are test. None for a number of shards, and in datasets of version 1,
-            whose fraction is one of the shards.
+            the first N files are test. None for a number of shards.
         hash_version: Version of the hash; None without a key.
 
     Example:
@@ -115,7 +114,7 @@ class SplitRule:
         if self.test_files is not None:
             return f"--test_input, the first {self.test_files} of the files"
         fraction = f"--test_fraction {float(Fraction(self.test_fraction)):.15g}"
-        return f"{fraction} --split_key {self.key}" if self.by_document else f"{fraction} of shards"
+        return f"{fraction} --split_key {self.key}"
 
     def why_empty(self, split: str) -> str:
         """Why a split is empty, for a message."""

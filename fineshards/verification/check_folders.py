@@ -42,9 +42,6 @@ class Folders:
         for shard in manifest.shards:
             self.expected |= {table_name(shard.name), *(name for name, _, _ in shard.files())}
         self.expected |= {file.name for file in manifest.metadata}
-        if manifest.version == 1:
-            # Version 1 does not name the lists of rejected rows.
-            self.expected |= {name for name in self.files if name.startswith(f"{REJECTED_FOLDER}/")}
 
     def _is_of_following(self, name: str) -> bool:
         """Whether a file may be of the next generation, which is being made."""

@@ -97,7 +97,7 @@ def _read_table(
     """A shard's table; None if it has another size or checksum than the manifest says."""
     name = table_name(shard.name)
     content = dataset.storage.read(name)
-    if grows and len(content) > (now.table_bytes or 0):
+    if grows and len(content) > now.table_bytes:
         manifest = dataset.manifest
         paths = [file.path for file in manifest.files]
         head = table_head(content, shard, paths, manifest.settings.split)
@@ -105,14 +105,13 @@ def _read_table(
             contents.problems.append(f"{name} does not begin as the manifest says")
             return None
         return dataset.parse_table(shard, head)
-    if now.table_bytes is not None and now.table_crc32c is not None:
-        found = list(
-            content_problems(name, len(content), crc32c(content), now.table_bytes, now.table_crc32c)
-        )
-        if found:
-            # What a damaged table says is not worth reading.
-            contents.problems += found
-            return None
+    found = list(
+        content_problems(name, len(content), crc32c(content), now.table_bytes, now.table_crc32c)
+    )
+    if found:
+        # What a damaged table says is not worth reading.
+        contents.problems += found
+        return None
     return dataset.parse_table(shard, content)
 
 

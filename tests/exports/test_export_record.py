@@ -57,24 +57,19 @@ def fields_of(export: Path) -> dict[str, Any]:
     return fields
 
 
-def store(export: Path, fields: object, version: int) -> None:
-    """Writes `export.json` as fineshards writes it, in version 1 without a seal."""
-    plain = version == 1 or not isinstance(fields, dict)
-    content = json.dumps(fields, indent=1).encode() if plain else sealed(fields)
+def store(export: Path, fields: object) -> None:
+    """Writes `export.json` as fineshards writes it."""
+    content = sealed(fields) if isinstance(fields, dict) else json.dumps(fields).encode()
     (export / EXPORT_NAME).write_bytes(content + b"\n")
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name[:20]))
-def test_no_name_leads_out_of_the_folder(
-    dataset: Path, export: Path, name: str, version: int
-) -> None:
+def test_no_name_leads_out_of_the_folder(dataset: Path, export: Path, name: str) -> None:
     victim = export.parent / "victim"
     victim.write_text("mine, 14 bytes")
     fields = fields_of(export)
-    fields["version"] = version
     fields["files"][0] |= {"name": name.format(victim=victim), "bytes": 1}
-    store(export, fields, version)
+    store(export, fields)
     for command in (
         lambda: fineshards.verify(export),
         lambda: fineshards.export(dataset, export, "raw"),
@@ -126,7 +121,7 @@ def test_nothing_is_deleted_through_a_link(dataset: Path, tmp_path: Path) -> Non
     for file in record["files"]:
         file["bytes"] += 1
     del record["crc32c"]
-    store(output, record, 2)
+    store(output, record)
     message = refused(
         lambda: fineshards.export(dataset, output, "mds", sequence_length=16), OutputError
     )
@@ -152,20 +147,8 @@ def test_every_bit_of_the_record_counts(finished: Path, export: Path) -> None:
             assert main(["verify", str(export)]) == 1
 
 
-def test_an_export_of_an_earlier_version_is_verified(dataset: Path, export: Path) -> None:
-    before = fineshards.export(dataset, export, "raw")
-    store(export, fields_of(export) | {"version": 1}, 1)
-    assert fineshards.verify(export).ok
-    assert fineshards.export(dataset, export, "raw") == before
-    (export / "train.bin").unlink()
-    assert not fineshards.verify(export).ok
-    assert fineshards.export(dataset, export, "raw") == before
-    assert fineshards.verify(export).ok
-
-
-@pytest.mark.parametrize("version", [1, 2])
 def test_keys_that_are_missing_or_of_another_type_end_in_a_sentence(
-    dataset: Path, export: Path, version: int
+    dataset: Path, export: Path
 ) -> None:
     values = [None, [], {}, "x", -1, 1 << 70, 1.5, True, [[]], {"x": {}}]
 
@@ -179,7 +162,7 @@ def test_keys_that_are_missing_or_of_another_type_end_in_a_sentence(
             for each in places(value[key])
         ]
 
-    original = json.dumps(fields_of(export) | {"version": version})
+    original = json.dumps(fields_of(export))
     for number in range(len(places(json.loads(original)))):
         for new in ["missing", *values]:
             fields = json.loads(original)
@@ -188,7 +171,7 @@ def test_keys_that_are_missing_or_of_another_type_end_in_a_sentence(
                 del where[key]
             else:
                 where[key] = new
-            store(export, fields, version)
+            store(export, fields)
             for command in (
                 lambda: fineshards.verify(export),
                 lambda: fineshards.export(dataset, export, "raw"),

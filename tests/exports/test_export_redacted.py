@@ -329,18 +329,6 @@ def test_an_export_without_them_is_one_of_a_build_without_them(rows: Path, tmp_p
         assert joined[0] == joined[1] != b""
 
 
-def test_records_of_exports_that_keep_them_are_as_they_were(dataset: Path, tmp_path: Path) -> None:
-    """So that an export which an earlier version left unfinished resumes."""
-    fineshards.export(dataset, tmp_path / "x", "megatron")
-    record = json.loads((tmp_path / "x/export.json").read_text())
-    assert set(record["options"]) == {
-        *("to", "side", "dtype", "tokens_per_file", "sequence_length", "link", "eot"),
-        *("vocabulary", "tokenizer"),
-    }
-    for counts in record["splits"].values():
-        assert set(counts) == {"parts", "documents", "tokens", "left_out"}
-
-
 @pytest.fixture
 def exported(rows: Path, tmp_path: Path) -> Path:
     """A dataset, an export of it, and one with links."""

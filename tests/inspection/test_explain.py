@@ -267,37 +267,6 @@ def test_a_packed_step_is_explained_by_the_text_of_its_sources(
             assert back["samples"] == list(dict.fromkeys(rows))
 
 
-def test_a_state_in_earlier_words_is_explained(
-    folder: Path, train: TokenDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_state(train, tmp_path / "new.json", 5, shuffle_shards=2)
-    new = json.loads((tmp_path / "new.json").read_text())
-    earlier = {
-        "version": 1,
-        "algorithm": 1,
-        "fingerprint": train.fingerprint,
-        "samples": len(train),
-        "tokens_a_sample": LENGTH,
-        "seed": 2,
-        "shuffle": True,
-        "window": 2,
-        "packing": None,
-        "step": 5,
-        "consumed": 30,
-        "begin": 0,
-        "batch_size": 6,
-        "epochs": None,
-        "drop_last": False,
-        "since": "[0, 0, 0]",
-    }
-    (tmp_path / "old.json").write_text(json.dumps(earlier))
-    assert new["since"] == [0, 0, 0]
-    found = [
-        explained(capsys, folder, "--state", tmp_path / f"{each}.json") for each in ("old", "new")
-    ]
-    assert found[0] == found[1]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("number", [0, 150, 151, 152, 200, 700, 1062])
 def test_the_samples_of_a_document_are_all_that_touch_it(

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkout import FIXTURES
 from support.numbered_samples import Numbers, mixture, numbers, saved, scalar_order
 from support.scalar_permutation import ScalarPermutation, scalar_key
 from support.sentences import refused
 
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.mixture import Mixture
-from fineshards.loader.state import in_new_words
 from fineshards.loader.token_dataset import TokenDataset
-
-# A dataset and loader states, as fineshards 0.1.0 wrote them.
-STATES = FIXTURES / "version-0.1.0"
 
 
 @pytest.mark.parametrize("samples", [24, 25, 60])
@@ -143,35 +136,6 @@ def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> 
     assert saved(loader) == state
 
 
-@pytest.mark.parametrize("order", ["shuffled", "in_order", "windowed", "mixture"])
-def test_a_state_saved_by_version_0_1_0_resumes_with_the_same_batch(order: str) -> None:
-    """What it saves then says the same, but for the fingerprint, which was that of the job."""
-    folder = STATES / "finished"
-    train = TokenDataset(folder, "train", sequence_length=64)
-    test = TokenDataset(folder, "test", sequence_length=64)
-    source: TokenDataset | Mixture = train
-    if order == "mixture":
-        source = Mixture({"train": (train, 0.75), "test": (test, 0.25)}, seed=3)
-    recorded = json.loads((STATES / "states.json").read_text())[order]
-    with BatchLoader(
-        source,
-        batch_size=8,
-        seed=7,
-        shuffle=order != "in_order",
-        shuffle_shards=3 if order == "windowed" else None,
-    ) as loader:
-        loader.load_state_dict(recorded["state"])
-        kept = in_new_words(recorded["state"]) | {
-            "batch_size": 8,
-            "fingerprint": source.fingerprint,
-        }
-        assert recorded["state"]["fingerprint"] != source.fingerprint
-        assert saved(loader) == saved(loader) | kept
-        assert loader.step == recorded["state"]["consumed"] // 8
-        content = next(loader).astype("<u4").tobytes()
-    assert hashlib.sha256(content).hexdigest() == recorded["next_batch_sha256"]
-
-
 def test_a_dataset_that_was_moved_is_the_same(folder: Path, tmp_path: Path) -> None:
     loader = BatchLoader(TokenDataset(folder, sequence_length=30), 4)
     moved = shutil.copytree(folder, tmp_path / "moved")
@@ -268,63 +232,6 @@ def test_booleans_and_unknown_keys_are_no_state(changes: dict[str, Any]) -> None
     assert f"it says that {name} is {changes[name]!r}" in message
     assert saved(loader) == state
     loader.close()
-
-
-def test_a_state_of_0_1_0_with_a_wrong_batch_size_is_refused() -> None:
-    loader = BatchLoader(Numbers(25), 4)
-    old = {name: value for name, value in saved(loader).items() if name not in ("step", "begin")}
-    assert "batch_size in the state is 0" in refused(
-        lambda: loader.load_state_dict(old | {"batch_size": 0})
-    )
-
-
-OF_0_1_0 = {
-    "version": 1,
-    "algorithm": 1,
-    "fingerprint": "numbers",
-    "samples": 25,
-    "tokens_a_sample": 2,
-    "seed": 6,
-    "shuffle": True,
-    "window": None,
-    "consumed": 8,
-}
-OF_VERSION_1 = OF_0_1_0 | {
-    "packing": None,
-    "step": 2,
-    "begin": 0,
-    "batch_size": "[[0, 4], [2, 8]]",
-    "epochs": 1,
-    "drop_last": False,
-    "since": "[0, 0, 0]",
-}
-
-
-@pytest.mark.parametrize("old", [OF_0_1_0, OF_VERSION_1])
-def test_a_state_in_earlier_words_gives_the_same_batches(old: dict[str, Any]) -> None:
-    loader = BatchLoader(Numbers(25), {0: 4, 2: 8}, 6, epochs=1)
-    loader.load_state_dict(old)
-    assert numbers(loader, 1) == [17, 18, 10, 7, 0, 24, 3, 6]
-    # A loader of the same settings knows the steps before.
-    assert loader.batches.steps.first.step == (0 if "since" in old else 2)
-    assert saved(loader) == {
-        "version": 2,
-        "algorithm": 1,
-        "fingerprint": "numbers",
-        "samples": 25,
-        "sequence_length": 2,
-        "seed": 6,
-        "shuffle": True,
-        "shuffle_shards": None,
-        "packing": None,
-        "step": 3,
-        "consumed": 16,
-        "begin": 0,
-        "batch_size": "[[0, 4], [2, 8]]",
-        "epochs": 1,
-        "drop_last": False,
-        "since": [0, 0, 0] if "since" in old else [2, 8, 0],
-    }
 
 
 def test_more_draws_than_a_mixture_has_are_refused() -> None:

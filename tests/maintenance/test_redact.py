@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 from support.growing import (
     append,
@@ -189,8 +188,6 @@ def test_what_cannot_be_redacted_is_one_sentence(
     assert files_in(dataset) == before
     with pytest.raises(OutputError, match="holds no finished dataset"):
         redact(str(tmp_path / "nothing"), documents=[1])
-    with pytest.raises(OutputError, match="built by an earlier version of fineshards"):
-        redact(str(ROOT / "tests/fixtures/version-2/finished"), documents=[1])
     more = write_rows(tmp_path / "more.parquet", made_up_rows(13, 20))
     unfinished_append(dataset, more)
     files = files_in(dataset)

@@ -16,7 +16,6 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from support.build_here import build_here
-from support.checkout import FIXTURES
 from support.faulty_proxy import Proxy
 from support.oracle import files_in
 from support.process_tree import start, wait_until
@@ -180,12 +179,6 @@ def test_a_damaged_manifest_is_not_repaired(
     manifest.write_text(manifest.read_text().replace("origim", "origin", 1).replace("\n", "\n ", 1))
     assert main(["repair", str(dataset)]) == 1
     assert "manifest.json is damaged itself" in capsys.readouterr().err
-
-
-def test_a_dataset_of_version_1_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    (manifest,) = FIXTURES.glob("version-0.1.0/finished/**/manifest.json")
-    assert main(["repair", str(manifest.parent.parent)]) == 1
-    assert "was built by an earlier version of fineshards" in capsys.readouterr().err
 
 
 def test_a_tokenizer_file_comes_from_where_it_is_now(

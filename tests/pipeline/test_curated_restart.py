@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
@@ -161,37 +159,3 @@ def test_restart_after_a_kill_before_a_file_operation_of_a_recipe(
         assert dataset_in(Path(crash["folder"])) == dataset_in(tmp_path / "whole"), crash
         assert (crash["status"], crash["rewritten"], crash["changed"]) == (0, [], []), crash
         assert crash["documents_encoded"] == documents - crash["documents_finished"], crash
-
-
-@pytest.mark.curation
-def test_a_small_input_has_several_blocks_and_a_job_of_an_earlier_version_keeps_its_own(
-    sample: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The sample has 2 MB of text in five row groups."""
-    flags = [f"--input={sample}", "--dedup=exact", "--test_fraction=0.1", "--keep_keys"]
-
-    def blocks(output: Path) -> int:
-        content: dict[str, Any] = json.loads((output / "metadata/manifest.json").read_bytes())
-        return int(content["totals"]["blocks"])
-
-    assert main(["build", *flags, f"--output={tmp_path}/out"]) == 0
-    assert blocks(tmp_path / "out") == 2
-    # As the default was.
-    earlier, larger = tmp_path / "earlier", "--block_bytes=16MiB"
-    assert main(["build", *flags, f"--output={earlier}", larger, "--keep_checkpoints"]) == 0
-    assert blocks(earlier) == 1
-    assert shards_in(earlier) == shards_in(tmp_path / "out")
-    finished = (earlier / "metadata/manifest.json").read_bytes()
-    (token_block,) = earlier.glob("checkpoints/*/blocks/*.train.tokens")
-    written = token_block.stat().st_ino
-    (earlier / "metadata/manifest.json").unlink()
-    for _ in range(2):  # it goes on, then is found finished
-        assert main(["build", *flags, f"--output={earlier}", "--keep_checkpoints"]) == 0
-        assert (earlier / "metadata/manifest.json").read_bytes() == finished
-        assert token_block.stat().st_ino == written
-    assert main(["build", *flags, f"--output={earlier}", "--block_bytes=2MiB"]) == 2
-    assert "--block_bytes: was 16777216, now 2097152" in capfd.readouterr().err
-    assert main(["build", *flags, f"--output={earlier}", "--overwrite"]) == 0
-    assert (earlier / "metadata/manifest.json").read_bytes() == (
-        tmp_path / "out/metadata/manifest.json"
-    ).read_bytes()

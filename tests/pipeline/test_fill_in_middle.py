@@ -153,11 +153,11 @@ def test_records_have_the_rule_only_where_it_is_used(inputs: list[Path], tmp_pat
         return describe_job(config)[0].settings
 
     with_rule = settings(fim="0.50,1/4", fim_tokens=TOKENS)
-    stored = settings_to_json(with_rule, 3)
+    stored = settings_to_json(with_rule)
     rule = {"rate": "1/2", "spm_rate": "1/4", "prefix": PREFIX, "middle": MIDDLE, "suffix": SUFFIX}
     assert stored["fim"] == rule
     assert settings_from_json(stored) == with_rule
-    assert "fim" not in settings_to_json(settings(), 3)
+    assert "fim" not in settings_to_json(settings())
     for damage in ({"rate": "2"}, {"middle": 10**9}, {"spm_rate": "-1"}):
         with pytest.raises(ValueError, match=r"unknown shares|not the size"):
             settings_from_json(stored | {"fim": rule | damage})

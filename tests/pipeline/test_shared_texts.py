@@ -62,7 +62,7 @@ def test_texts_are_counted_however_hashes_are_cut_into_ranges(
     with TemporaryDirectory() as folder:
         (Path(folder) / "metadata/documents").mkdir(parents=True)
         for number, (train, earlier, found) in enumerate(made_up):
-            size, schema = len(found) + 1, table_schema(rule, 3)
+            size, schema = len(found) + 1, table_schema(rule)
             columns: dict[str, Any] = {name: [0] * size for name in schema.names}
             columns |= {"file": ["a"] * size, "id": [None] * size, "text_hash": [2**62, *found]}
             columns |= {"file": pa.array(columns["file"]).dictionary_encode()}

@@ -165,7 +165,7 @@ def test_document_tables_locate_every_token_and_every_document(
 
         opened = checkpoints.storage.open(table_name(record.name))
         # A reader may number the documents of the stream from another number.
-        table = DocumentTable.read(opened, table_schema(rule, 3), first)
+        table = DocumentTable.read(opened, table_schema(rule), first)
         check_table(table, own, rule, first)
         assert record.pieces == len(table)
         assert record.documents == sum(token.start == 0 for token in own)
@@ -230,7 +230,7 @@ def test_a_document_in_three_shards_has_a_row_in_each(
     for key, piece in plan_pieces(summaries, plan):
         record = write_shard(plan.layout.shard(key), [piece], checkpoints, ["/in/0"])
         table = DocumentTable.read(
-            checkpoints.storage.open(table_name(record.name)), table_schema(NO_TEST, 3)
+            checkpoints.storage.open(table_name(record.name)), table_schema(NO_TEST)
         )
         own = map(table.piece, range(len(table)))
         rows.append([(row.document, row.offset, row.length, row.start) for row in own])
@@ -287,4 +287,4 @@ def test_a_table_of_another_schema_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"the columns \['document'\], expected \['document', 'off"
     ):
-        DocumentTable.read(BytesIO(content.getvalue()), table_schema(NO_TEST, 3))
+        DocumentTable.read(BytesIO(content.getvalue()), table_schema(NO_TEST))

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parent.parent.parent
-FIXTURES = ROOT / "tests/fixtures"
 SAMPLE = ROOT / "samples/debian_text.parquet"
 
 

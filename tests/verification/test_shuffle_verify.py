@@ -33,7 +33,7 @@ def undamaged(request: Any, sample: Path, tmp_path_factory: pytest.TempPathFacto
     table = pq.read_table(sample)
     pq.write_table(table.slice(0, 60), folder / "a.parquet")
     pq.write_table(table.slice(60, 60), folder / "b.parquet")
-    tokenizer = ROOT / "tests/fixtures/version-0.1.0/tokenizer.json"
+    tokenizer = ROOT / "tests/fixtures/tokenizer.json"
     build_here(
         input=folder / "*.parquet",
         output=folder / "out",

@@ -46,7 +46,7 @@ def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "in.jsonl").write_text("\n".join([*rows[:20], "no JSON", *rows[20:]]))
     given_ = [f"--input={folder / 'in.jsonl'}", f"--output={folder / 'out'}", "--shard_tokens=250"]
     given_.append("--test_shards=1")
-    tokenizer = ROOT / "tests/fixtures/version-0.1.0/tokenizer.json"
+    tokenizer = ROOT / "tests/fixtures/tokenizer.json"
     assert main(["build", *given_, f"--tokenizer={tokenizer}", "--max_bad_rows=1"]) == 0
     verdict = fineshards.verify(folder / "out")
     assert (verdict.problems, verdict.shards) == ([], 2)

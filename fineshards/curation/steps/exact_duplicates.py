@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from xxhash import xxh3_128_digest
@@ -52,8 +52,6 @@ class Exact(Keyed, name="exact"):
         >>> keys.owners.tolist(), bool((keys.keys[0] == keys.keys[1]).all())
         ([0, 2], True)
     """
-
-    BEFORE: ClassVar[Mapping[str, Any]] = {"within": "all"}
 
     by: Annotated[str, rule('"text", "normalized", "url" or "column:NAME"', _is_compared)] = "text"
     within: Within = "all"

@@ -23,11 +23,10 @@ hashes of their shingles, a and b. Jaccard's similarity is |a and b| / |a or b|,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -85,12 +84,6 @@ class MinHash(Keyed, name="minhash"):
     """
 
     KEY_BITS: ClassVar[int] = 64
-    BEFORE: ClassVar[Mapping[str, Any]] = {
-        "verify": "none",
-        "threshold": 0.8,
-        "candidates": 2,
-        "within": "all",
-    }
 
     n_grams: _Number = 5
     buckets: _Number = 14

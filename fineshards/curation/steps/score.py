@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import isfunction
 from numbers import Real
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -93,8 +93,6 @@ class Score(Scorer, name="score"):
         >>> step.apply(Batch.of_texts(["four", "three"])).scores.to_pylist()
         [4.0, 5.0]
     """
-
-    BEFORE: ClassVar[Mapping[str, Any]] = {"words": "en"}
 
     name: Annotated[str, rule(_NAMES, _is_name)]
     by: Annotated[str, rule(f"one of {', '.join(_KNOWN)}, or package.module:function", _is_known)]

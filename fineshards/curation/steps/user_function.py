@@ -64,7 +64,6 @@ class UserFunction(Judge):
 
     GOLDEN: ClassVar[bool] = False
     REWRITES: ClassVar[bool] = True
-    BEFORE: ClassVar[Mapping[str, Any]] = {"batch": None}
 
     use: Any
     columns: tuple[str, ...] = ()

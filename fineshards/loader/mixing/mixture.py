@@ -20,7 +20,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.mixing.mixture_stretches import Stretches
 from fineshards.loader.mixing.mixture_weights import Weight, checked_weights, exact_text, in_samples
-from fineshards.loader.sample_sources import Numbers, Source, job_fingerprint
+from fineshards.loader.sample_sources import Numbers, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ class MixturePlan:
 
 Exhausted = Literal["repeat", "stop", "drop"]
 
-# Part of every fingerprint: changes when the order of any mixture changes. Mixtures whose sources
-# all have a weight at the start have the order of version 1, and its number.
+# Part of every fingerprint: changes when the order of any mixture changes.
 ALGORITHM_VERSION = 2
 
 
@@ -246,24 +245,16 @@ class Mixture:
         Weights that start later are not included, and neither are sources that have had no weight
         by then. So weights can be changed, and sources added, where a run is resumed.
         """
-        return self._identify(draws, [source.fingerprint for source in self.sources])
-
-    def job_fingerprint_of(self, draws: int) -> str:
-        """What `fingerprint_of` is in states of earlier versions: of the sources' jobs."""
-        return self._identify(draws, [job_fingerprint(source) for source in self.sources])
-
-    def _identify(self, draws: int, fingerprints: list[str]) -> str:
         joins = self._stretches.joins
         drawn = np.flatnonzero((joins == 0) | ((joins > 0) & (joins < draws))).tolist()
         rows = {at: row for at, row in self._changes.items() if at < max(1, draws)}
         content = {
-            # Phases of sources that join later were others in version 1.
-            "version": ALGORITHM_VERSION if joins[drawn].any() else 1,
+            "version": ALGORITHM_VERSION,
             "seed": self._seed,
             "sources": [
                 [
                     self.names[source],
-                    fingerprints[source],
+                    self.sources[source].fingerprint,
                     len(self.sources[source]),
                     self._sizes[source],
                 ]

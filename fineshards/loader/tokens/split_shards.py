@@ -10,7 +10,6 @@ import numpy as np
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
-from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_part import ManifestPart
 from fineshards.shards.layout import SPLITS, Layout, ShardKey, mask_name
 from fineshards.storage.base import Storage
@@ -103,11 +102,6 @@ class SplitShards:
             dtype=np.dtype(np.uint8),
             masks=True,
         )
-
-    def job_fingerprint(self) -> str:
-        """What `fingerprint` was in states of earlier versions, which knew the job alone."""
-        manifest = Manifest.load_finished(self.storage, self.generation)
-        return f"{manifest.job.fingerprint(redactions=False)}/{self.name}"
 
     @property
     def shards(self) -> int:

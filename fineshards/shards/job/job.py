@@ -26,7 +26,7 @@ from fineshards.storage.base import Storage
 
 JOB_NAME = "metadata/job.json"
 # Increment when the same input and options would give other bytes, blocks or checkpoints.
-# Records of all versions are read, and only jobs of this version are continued.
+# Records and manifests of other versions are refused.
 FORMAT_VERSION = 3
 
 
@@ -45,15 +45,13 @@ class Job:
     """A job: its settings and its source files in order.
 
     origin: how the user named the input (patterns, or dataset and commit); it decides no byte.
-    format_version: of the version of fineshards that started the job. generations: those of the
-    dataset up to this job's, which is the last; one with all files if there are none. redaction:
-    the documents that this generation redacts, if it does.
+    generations: those of the dataset up to this job's, which is the last; one with all files if
+    there are none. redaction: the documents that this generation redacts, if it does.
     """
 
     settings: Settings
     files: tuple[SourceFile, ...]
     origin: tuple[tuple[str, str], ...]
-    format_version: int = FORMAT_VERSION
     generations: tuple[Generation, ...] = ()
     redaction: Redaction | None = None
 
@@ -84,7 +82,7 @@ class Job:
         )
         origin = tuple((name, value) for name, value in self.origin if not name.endswith(later))
         files = self.files[: borders(kept)[-1]]
-        return Job(self.settings, files, origin, self.format_version, kept)
+        return Job(self.settings, files, origin, kept)
 
     def fingerprint(self, redactions: bool = True) -> str:
         """SHA-256, as hex, of the settings and of the source files' paths, sizes and identities.
@@ -95,8 +93,8 @@ class Job:
         same documents in the same places.
         """
         deciding: dict[str, Any] = {
-            "format_version": self.format_version,
-            "settings": settings_to_json(self.settings, self.format_version),
+            "format_version": FORMAT_VERSION,
+            "settings": settings_to_json(self.settings),
             "files": [file.to_json() for file in self.files],
         }
         grown = sorted({*borders(self.generations)})
@@ -160,9 +158,9 @@ class Job:
 
     def to_bytes(self) -> bytes:
         """The content of the record."""
-        content = {"format_version": self.format_version, "fingerprint": self.fingerprint()}
+        content = {"format_version": FORMAT_VERSION, "fingerprint": self.fingerprint()}
         content |= asdict(self)
-        content["settings"] = settings_to_json(self.settings, FORMAT_VERSION)
+        content["settings"] = settings_to_json(self.settings)
         content["files"] = [file.to_json() for file in self.files]
         if self.redaction is None:
             del content["redaction"]
@@ -185,20 +183,17 @@ class Job:
         try:
             content = json.loads(stored)
             version = content["format_version"]
-            if version not in range(1, FORMAT_VERSION + 1):
+            if version != FORMAT_VERSION:
                 raise OutputError(
-                    f"{path} has format version {quoted(version)}, and this fineshards knows "
-                    f"versions up to {FORMAT_VERSION}. Use the version that started the job, or "
+                    f"{path} has format version {quoted(version)}, and this fineshards reads "
+                    f"version {FORMAT_VERSION} only. Use the version that started the job, or "
                     "start again with --overwrite."
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
                 files=tuple(SourceFile.from_json(file) for file in content["files"]),
                 origin=tuple((as_text(name), as_text(value)) for name, value in content["origin"]),
-                format_version=int(version),  # not 1.0 or true
-                generations=generations_from_json(content["generations"], len(content["files"]))
-                if version > 2
-                else (),
+                generations=generations_from_json(content["generations"], len(content["files"])),
                 redaction=Redaction.from_json(content["redaction"])
                 if content.get("redaction")
                 else None,

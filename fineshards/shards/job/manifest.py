@@ -18,10 +18,10 @@ from typing import Any
 from fineshards.errors import FineshardsError, OutputError, clipped
 from fineshards.shards import npy
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job import manifest_checks, version_1
+from fineshards.shards.job import manifest_checks
 from fineshards.shards.job.content_fingerprint import content_fingerprint
 from fineshards.shards.job.generations import Generation, kept_name
-from fineshards.shards.job.job import Job
+from fineshards.shards.job.job import FORMAT_VERSION, Job
 from fineshards.shards.job.manifest_fields import manifest_fields
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, load_generation, unfinished
 from fineshards.shards.job.records import (
@@ -38,7 +38,6 @@ from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout, files_of
 from fineshards.storage.base import Storage
 
-MANIFEST_VERSION = 3
 # The libraries that can change the bytes of a dataset.
 _LIBRARIES = (
     "fineshards",
@@ -75,14 +74,12 @@ class Manifest:
         metadata: The other files in `metadata/` but the document tables, by name.
         versions: Versions of Python and of the libraries that can change the bytes, by name.
         leaks: Documents whose text is in both splits; None where there can be none, because the
-            split key is the text, and up to version 2, which did not count them.
-        version: Version of the manifest's format.
+            split key is the text.
         generations: What each generation did, up to this one; a dataset that was built once has
             one.
-        recorded_content: The content fingerprint as the file has it; None in the file of an
-            earlier version.
+        recorded_content: The content fingerprint as the file has it.
         repeats: Documents of the latest append whose text the dataset had before; None if nothing
-            was appended, or by a version of fineshards that did not count them.
+            was appended.
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
@@ -104,9 +101,8 @@ class Manifest:
     metadata: tuple[MetadataFile, ...]
     versions: dict[str, str]
     leaks: Leaks | None = None
-    version: int = MANIFEST_VERSION
     generations: tuple[Generation, ...] = ()
-    recorded_content: str | None = None
+    recorded_content: str = ""
     repeats: int | None = None
 
     def __repr__(self) -> str:
@@ -138,8 +134,7 @@ class Manifest:
     @property
     def job(self) -> Job:
         """The job that made this generation."""
-        # The versions of job record and manifest have gone up together.
-        return Job(self.settings, self.files, self.origin, self.version, self.generations)
+        return Job(self.settings, self.files, self.origin, self.generations)
 
     @classmethod
     def of(
@@ -245,7 +240,7 @@ class Manifest:
 
         Document tables and shards' records number documents within their stream.
         """
-        by_split = self.version > 2 and self.settings.split.by_document and split == "train"
+        by_split = self.settings.split.by_document and split == "train"
         return self.splits()["test"]["documents"] if by_split else 0
 
     def totals(self) -> dict[str, int]:
@@ -290,14 +285,14 @@ class Manifest:
     def _content(self) -> dict[str, Any]:
         """As `to_json`, with iterators for what may be very long."""
         layout = self.layout
-        content = {
+        return {
             "format": "fineshards",
-            "version": self.version,
+            "version": FORMAT_VERSION,
             "fingerprint": self.fingerprint,
-            **({"content_fingerprint": self.recorded_content} if self.recorded_content else {}),
+            "content_fingerprint": self.recorded_content,
             "origin": dict(self.origin),
             "generations": [asdict(generation) for generation in self.generations],
-            "settings": settings_to_json(self.settings, self.version),
+            "settings": settings_to_json(self.settings),
             "layout": asdict(layout)
             | {
                 "dtype": self.settings.token_dtype.str,
@@ -307,7 +302,7 @@ class Manifest:
             "splits": self.splits(),
             "totals": self.totals(),
             "labels": self.counts().labels_json(),
-            **({"leaks": self.leaks and to_fields(self.leaks)} if self.version > 2 else {}),
+            "leaks": self.leaks and to_fields(self.leaks),
             **({} if self.repeats is None else {"repeats": self.repeats}),
             "versions": self.versions,
             "files": (
@@ -317,18 +312,13 @@ class Manifest:
             "shards": map(_shard_json, self.shards),
             "metadata": map(to_fields, self.metadata),
         }
-        if self.version < 3:
-            del content["generations"]
-        return version_1.manifest_json(content) if self.version == 1 else content
 
     def to_bytes(self) -> bytes:
         """The content of the file, as `save` writes it: the JSON, closed by a checksum.
 
         The last line but one is `"crc32c"`: the CRC-32C of the bytes before that line, as Cloud
-        Storage writes it. Version 1 has none.
+        Storage writes it.
         """
-        if self.version == 1:
-            return json.dumps(self.to_json(), indent=1).encode()
         return sealed(self._content())
 
     def save(self, storage: Storage, before: Manifest | None = None) -> str:
@@ -368,8 +358,8 @@ class Manifest:
             The manifest, or None if there is none because the dataset is not finished.
 
         Raises:
-            OutputError: If the file cannot be read, or is not a manifest of a known version, or
-                if there is no such generation.
+            OutputError: If the file cannot be read, or is not a manifest of this version, or if
+                there is no such generation.
         """
         return load_generation(storage, generation, cls.parse)
 
@@ -396,18 +386,17 @@ class Manifest:
     def parse(cls, stored: bytes, path: str) -> Manifest:
         """The manifest in a file's content, read at `path`; whether it adds up is not checked.
 
-        Raises OutputError if the content is not a manifest of a known version.
+        Raises OutputError if the content is not a manifest of this version.
         """
         try:
             content = json.loads(stored)
-            known = range(1, MANIFEST_VERSION + 1)
-            if content["format"] != "fineshards" or content["version"] not in known:
+            if (content["format"], content["version"]) != ("fineshards", FORMAT_VERSION):
                 raise ValueError(f"format {content['format']} version {content['version']}")
             return cls(**manifest_fields(content))
         except JSON_ERRORS as error:
             why = clipped(repr(error))
             raise OutputError(
-                f"{path} is not a manifest of version 1 to {MANIFEST_VERSION} ({why}). Use the "
+                f"{path} is not a manifest of version {FORMAT_VERSION} ({why}). Use the "
                 "version of fineshards that wrote it, or build the dataset again with --overwrite."
             ) from error
 

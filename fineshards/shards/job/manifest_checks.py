@@ -1,4 +1,4 @@
-"""Checks of a manifest's records, one sentence per contradiction, and of its version."""
+"""Checks of a manifest's records, one sentence per contradiction."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fineshards.errors import OutputError, clipped
+from fineshards.errors import clipped
 from fineshards.shards import npy
 from fineshards.shards.job.generations import Generation
-from fineshards.shards.job.job import FORMAT_VERSION, Job
+from fineshards.shards.job.job import Job
 from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout
 from fineshards.shards.masks import mask_file_bytes
-from fineshards.storage.base import Storage
-
-
-def refuse_earlier_version(version: int, storage: Storage, advice: str) -> None:
-    """Raises OutputError for a dataset of an earlier version. advice: the end of the message."""
-    if version != FORMAT_VERSION:
-        raise OutputError(
-            f"{storage.root} was built by an earlier version of fineshards (format version "
-            f"{version}, now {FORMAT_VERSION}), {advice}"
-        )
 
 
 def in_the_job(job: Job, recorded: str) -> Iterator[str]:
@@ -58,9 +48,9 @@ def in_the_shards(
                 yield f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens"
 
 
-def in_the_content(recorded: str | None, content: str) -> Iterator[str]:
+def in_the_content(recorded: str, content: str) -> Iterator[str]:
     """Checks the recorded content fingerprint against that of the shards."""
-    if recorded not in (None, content):
+    if recorded != content:
         yield f"its content fingerprint is {recorded}, but its shards give {content}"
 
 
@@ -68,7 +58,7 @@ def in_the_metadata(job: Job, metadata: Sequence[MetadataFile]) -> Iterator[str]
     """Checks that the files that every dataset has are listed."""
     listed = {file.name for file in metadata}
     wanted = {job.record_name, *job.settings.stored_files}
-    if job.format_version != 1 and not listed >= wanted:
+    if not listed >= wanted:
         yield "it has no checksum of the job record, or of the tokenizer's file"
 
 
@@ -112,8 +102,7 @@ def in_the_masks(
 
 def in_the_leaks(job: Job, leaks: Leaks | None, splits: dict[str, dict[str, int]]) -> Iterator[str]:
     """Checks the counts of documents whose text is in both splits."""
-    counts_leaks = job.format_version > 2 and job.settings.split.may_leak
-    if counts_leaks != (leaks is not None):
+    if job.settings.split.may_leak != (leaks is not None):
         yield "it counts leaks where there can be none, or does not where there can be"
     elif leaks is not None:
         counts = leaks.test_documents, leaks.train_documents

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from fineshards.errors import clipped, quoted
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job import version_1
 from fineshards.shards.job.curated_files import (
     DECISIONS_FOLDER,
     KEYS_FOLDER,
@@ -47,13 +46,7 @@ _Optional = TypeVar("_Optional", Leaks, Sums)
 
 def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Manifest; raises one of JSON_ERRORS for content that cannot be one."""
-    version = content["version"]
-    # What version 1 does not have.
-    missing = {"table_bytes": None, "table_crc32c": None} if version == 1 else {}
-    content_fingerprint = content.get("content_fingerprint")
-    metadata = () if version == 1 else content["metadata"]
-    layout = content["layout"]
-    layout = version_1.layout(layout) if version == 1 else from_fields(Layout, layout)
+    layout = from_fields(Layout, content["layout"])
     if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
         raise ValueError("it has no tokens")
     if min(layout.test_tokens, layout.train_tokens) < 0:
@@ -62,11 +55,11 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
     for position, fields in enumerate(content["files"]):
         if fields["index"] != position:
             raise ValueError(f"file {position} has index {quoted(fields['index'])}")
-        if (fields.get("test") is not None) != settings.split.by_document:
+        if (fields["test"] is not None) != settings.split.by_document:
             raise ValueError(f"{clipped(fields['path'])} is not split as the settings say")
     return {
         "fingerprint": as_text(content["fingerprint"]),
-        "recorded_content": None if content_fingerprint is None else as_text(content_fingerprint),
+        "recorded_content": as_text(content["content_fingerprint"]),
         "origin": tuple((name, as_text(value)) for name, value in content["origin"].items()),
         "settings": settings,
         "files": tuple(SourceFile.from_json(fields) for fields in content["files"]),
@@ -76,26 +69,24 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
                 fields,
                 file=fields["index"],
                 counts=Counts.from_manifest(fields),
-                test=_optional(Sums, fields.get("test")),
+                test=_optional(Sums, fields["test"]),
                 rows_hash=as_text(fields["rows_hash"]) if "rows_hash" in fields else None,
             )
             for fields in content["files"]
         ),
         "layout": layout,
         "shards": tuple(
-            _named(_SHARD_NAME, from_fields(ShardRecord, dict.fromkeys(RARE) | fields, **missing))
+            _named(_SHARD_NAME, from_fields(ShardRecord, dict.fromkeys(RARE) | fields))
             for fields in content["shards"]
         ),
         "metadata": tuple(
-            _named(_METADATA_NAME, from_fields(MetadataFile, fields)) for fields in metadata
+            _named(_METADATA_NAME, from_fields(MetadataFile, fields))
+            for fields in content["metadata"]
         ),
         "versions": {name: as_text(value) for name, value in content["versions"].items()},
-        "leaks": _optional(Leaks, content["leaks"]) if version > 2 else None,
+        "leaks": _optional(Leaks, content["leaks"]),
         "repeats": _count(content.get("repeats")),
-        "version": int(version),  # not 1.0 or true
-        "generations": generations_from_json(content["generations"], len(content["files"]))
-        if version > 2
-        else (),
+        "generations": generations_from_json(content["generations"], len(content["files"])),
     }
 
 

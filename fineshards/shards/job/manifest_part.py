@@ -15,7 +15,8 @@ from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.job.content_fingerprint import content_fingerprint, fingerprint_of_lines
 from fineshards.shards.job.generations import Generation
-from fineshards.shards.job.manifest import MANIFEST_VERSION, Manifest
+from fineshards.shards.job.job import FORMAT_VERSION
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import load_generation, unfinished
 from fineshards.shards.job.records import JSON_ERRORS, from_fields
 from fineshards.shards.job.seal import seal_holds
@@ -56,8 +57,8 @@ class ManifestPart:
     def load_finished(cls, storage: Storage, generation: int | None = None) -> ManifestPart:
         """As `Manifest.load_finished`, and raises the same.
 
-        Parses all of a manifest whose seal cannot be checked, because an earlier version wrote it,
-        it was changed, or google_crc32c is not installed.
+        Parses all of a manifest whose seal cannot be checked, because it was changed or
+        google_crc32c is not installed.
         """
         found = load_generation(storage, generation, _parse)
         if found is None:
@@ -93,7 +94,7 @@ def _sealed_part(stored: bytes) -> ManifestPart | None:
     """The part of a manifest whose seal holds; None if it is not as this version writes it."""
     at = stored.index(b',\n "files": [')
     head = json.loads(stored[:at] + b"}")
-    if (head["format"], head["version"]) != ("fineshards", MANIFEST_VERSION):
+    if (head["format"], head["version"]) != ("fineshards", FORMAT_VERSION):
         return None
     settings, layout = settings_from_json(head["settings"]), from_fields(Layout, head["layout"])
     eot = settings.tokenizer.eot

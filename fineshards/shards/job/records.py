@@ -264,10 +264,9 @@ class ShardRecord:
         pieces: Rows of the document table, one per document with tokens in the shard.
         documents: Documents that begin in the shard; equals its number of EOT tokens.
         first_document: Number of the document of the first token. Documents are numbered from 0 in
-            each stream: in each split, or in both together with a number of test shards. Up to
-            version 2 they are numbered in the dataset, those of the test split first.
-        table_bytes: Size of the document table in bytes; None in a manifest of version 1.
-        table_crc32c: CRC-32C of the document table; None in a manifest of version 1.
+            each stream: in each split, or in both together with a number of test shards.
+        table_bytes: Size of the document table in bytes.
+        table_crc32c: CRC-32C of the document table.
         unredacted_crc32c: CRC-32C that the file would have without redactions, by which loaders
             know that nothing has moved; None if no document in it was redacted.
         mask_bytes: Size of the loss mask in bytes; None unless documents are conversations, as the
@@ -292,18 +291,18 @@ class ShardRecord:
     pieces: int
     documents: int
     first_document: int
-    table_bytes: int | None
-    table_crc32c: str | None
+    table_bytes: int
+    table_crc32c: str
     unredacted_crc32c: str | None = None
     mask_bytes: int | None = None
     mask_crc32c: str | None = None
     learned: int | None = None
 
     def files(self) -> list[tuple[str, int, str]]:
-        """The name, size and checksum of each of its files, as far as they are recorded.
+        """The name, size and checksum of each of its files.
 
         Returns:
-            The shard, its document table, and its loss mask.
+            The shard, its document table, and its loss mask, if it has one.
         """
         sizes = (self.bytes, self.table_bytes, self.mask_bytes)
         checksums = (self.crc32c, self.table_crc32c, self.mask_crc32c)

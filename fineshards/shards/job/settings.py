@@ -196,8 +196,8 @@ class Settings:
         return found
 
 
-def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
-    """Settings as a version of the job record and the manifest has them."""
+def settings_to_json(settings: Settings) -> dict[str, Any]:
+    """Settings as the job record and the manifest have them."""
     fields = asdict(settings)
     # Left out where there is none, so that records without them stay as they were.
     del fields["recipe"]
@@ -209,18 +209,11 @@ def settings_to_json(settings: Settings, version: int) -> dict[str, Any]:
     for name in ("statistics", "chat", "fim"):
         if not fields[name]:
             del fields[name]
-    if version < 3:
-        del fields["shuffle"]
-    if version == 1:
-        del fields["columns"]["split"], fields["split"]["key"], fields["split"]["hash_version"]
     return fields
 
 
 def settings_from_json(fields: dict[str, Any]) -> Settings:
-    """The inverse of `settings_to_json` for any version.
-
-    Raises KeyError, TypeError or ValueError for other content.
-    """
+    """The inverse of `settings_to_json`; raises KeyError, TypeError or ValueError."""
     specials = tuple(
         (as_text(text), as_number(token)) for text, token in fields["tokenizer"]["special_tokens"]
     )
@@ -237,7 +230,7 @@ def settings_from_json(fields: dict[str, Any]) -> Settings:
         columns=_columns_from_json(fields["columns"]),
         tokenizer=from_fields(Tokenizer, fields["tokenizer"], special_tokens=specials),
         split=_rule_from_json(fields["split"]),
-        shuffle=_shuffle_from_json(fields.get("shuffle")),
+        shuffle=_shuffle_from_json(fields["shuffle"]),
         recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,
         statistics=fields.get("statistics") is True,
         chat=_chat_from_json(fields["chat"]) if "chat" in fields else None,
@@ -265,7 +258,7 @@ def _columns_from_json(fields: dict[str, Any]) -> Columns:
     lists = {
         kind: tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "scores")
     }
-    found = {"split": None, "template": None, "conversations": False} | fields
+    found = {"template": None, "conversations": False} | fields
     if found["template"] is not None:
         template_parts(as_text(found["template"]))
     return from_fields(Columns, found, **lists)
@@ -281,7 +274,7 @@ def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
 
 
 def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
-    rule = from_fields(SplitRule, {"key": None, "hash_version": None} | fields)
+    rule = from_fields(SplitRule, fields)
     if rule.by_document:
         valid = FRACTION.fullmatch(rule.test_fraction or "") and rule.hash_version == HASH_VERSION
         if not valid or rule.threshold > 1 << 32 or (rule.test_files or 0) < 0:

@@ -21,8 +21,8 @@ from fineshards.shards.layout import SplitRule
 from fineshards.shards.masks import Ranges
 from fineshards.shards.parquet_file import open_parquet
 
-# document: number in the stream, from 0; up to version 2 in the dataset. offset, length: its tokens
-# in this shard, including EOT. start: number of its tokens in earlier shards; 0 if the document
+# document: number in the stream, from 0. offset, length: its tokens in this shard, including EOT.
+# start: number of its tokens in earlier shards; 0 if the document
 # begins here, with its EOT. file, row: its source. id: its id in the source, or null.
 _SCHEMA = pa.schema(
     [
@@ -50,19 +50,18 @@ LEARNED = pa.field(
 )
 
 
-def _hashes(rule: SplitRule, version: int) -> list[pa.Field]:
+def _hashes(rule: SplitRule) -> list[pa.Field]:
     """The columns of hashes that a split rule asks for."""
     fields = [_SPLIT_HASH] if rule.by_document else []
-    return [*fields, _TEXT_HASH] if version > 2 and rule.may_leak else fields
+    return [*fields, _TEXT_HASH] if rule.may_leak else fields
 
 
-def table_schema(rule: SplitRule, version: int) -> pa.Schema:
-    """The columns of a document table in a version of the manifest; those of text.
+def table_schema(rule: SplitRule) -> pa.Schema:
+    """The columns of a document table of texts.
 
     A table of conversations also has LEARNED, as its last column.
     """
-    redacted = [_REDACTED] if version > 2 else []
-    return pa.schema([*_SCHEMA, *_hashes(rule, version), *redacted])
+    return pa.schema([*_SCHEMA, *_hashes(rule), _REDACTED])
 
 
 def source_schema(rule: SplitRule, chat: bool = False) -> pa.Schema:
@@ -72,7 +71,7 @@ def source_schema(rule: SplitRule, chat: bool = False) -> pa.Schema:
     is a conversation.
     """
     file = pa.field("file", pa.int32(), nullable=False)
-    fields = [file, *(_SCHEMA.field(name) for name in ("row", "id")), *_hashes(rule, 3)]
+    fields = [file, *(_SCHEMA.field(name) for name in ("row", "id")), *_hashes(rule)]
     return pa.schema([*fields, LEARNED] if chat else fields)
 
 
@@ -115,11 +114,7 @@ class DocumentTable:
         self.row = table["row"].to_numpy()
         names = table.schema.names
         self.split_hash = table["split_hash"].to_numpy() if "split_hash" in names else None
-        self.redacted = (
-            table["redacted"].to_numpy()
-            if "redacted" in names
-            else np.zeros(len(self.document), np.int32)
-        )
+        self.redacted = table["redacted"].to_numpy()
 
     @classmethod
     def read(cls, opened: BinaryIO, schema: pa.Schema, first: int = 0) -> DocumentTable:
@@ -308,7 +303,7 @@ def join_documents(
     tables = [*parts]
     if before is not None:
         tables.insert(0, _with_numbers(before, paths))
-    schema = table_schema(rule, 3)
+    schema = table_schema(rule)
     if "learned" in tables[0].schema.names:
         schema = schema.append(LEARNED)
     tables = [one.select(schema.names) for one in tables]

@@ -208,7 +208,7 @@ def _place(storage: Storage, rule: SplitRule, side: list[Rows], text_hash: int) 
         rows, at = next((rows, rows.first + int(found[0])) for rows, found in looked if len(found))
         pool.shutdown(cancel_futures=True)
     with storage.open(table_name(rows.shard)) as opened:
-        table = DocumentTable.read_columns(opened, table_schema(rule, 3), ["file", "row"])
+        table = DocumentTable.read_columns(opened, table_schema(rule), ["file", "row"])
     return f"row {table['row'][at]} of {table['file'][at]}"
 
 
@@ -216,7 +216,7 @@ def _read_hashes(storage: Storage, rule: SplitRule, rows: Rows) -> Hashes:
     """What texts of documents are compared by. Nothing else of their table is read."""
     names = ["text_hash"] if rule.may_leak else ["split_hash", "start", "length"]
     with storage.open(table_name(rows.shard)) as opened:
-        table = DocumentTable.read_columns(opened, table_schema(rule, 3), names)
+        table = DocumentTable.read_columns(opened, table_schema(rule), names)
     found, *tokens = (table[name].to_numpy()[rows.first : rows.last] for name in names)
     hashes: Hashes = found.astype(np.uint64)
     if tokens:

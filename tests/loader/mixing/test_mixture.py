@@ -247,7 +247,7 @@ def test_seeds_interleave_sources_differently() -> None:
     assert len(seen) > 1
 
 
-def test_the_order_is_that_of_version_1() -> None:
+def test_the_order_is_that_of_saved_states() -> None:
     # Saved states resume in this order: if it changes, ALGORITHM_VERSION must change.
     phases = [Fraction(3, 8), Fraction(7, 8), Fraction(1, 8), Fraction(5, 8)]
     times = sorted(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
@@ -176,27 +174,6 @@ def test_a_run_is_resumed_with_a_source_that_was_added() -> None:
     )
     with pytest.raises(UsageError, match="fingerprint"):
         BatchLoader(earlier, 8, seed=2).load_state_dict(state)
-
-
-def test_fingerprints_of_version_1_stay_valid() -> None:
-    # What version 1 hashed; saved states hold it.
-    mix = mixture([1, 0.5], [10, 20], seed=3, schedule={7: {"a": 1, "b": 0}, 50: {"a": 2, "b": 1}})
-    for draws, changes in ((0, [0]), (7, [0]), (8, [0, 7]), (51, [0, 7, 50])):
-        weights = {0: ["1", "1/2"], 7: ["1", "0"], 50: ["2", "1"]}
-        content = {
-            "version": 1,
-            "seed": 3,
-            "sources": [["a", "0-10", 10, 4], ["b", "1-20", 20, 4]],
-            "exhausted": "repeat",
-            "weights": {at: weights[at] for at in changes},
-        }
-        expected = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-        assert mix.fingerprint_of(draws) == expected
-    # There, phases were dealt among all sources, so later draws of such a mixture were others.
-    joins = mixture([1, 0], [10, 20], seed=3, schedule={7: {"a": 1, "b": 1}})
-    content["weights"] = {0: ["1", "0"], 7: ["1", "1"]}
-    version_1 = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    assert joins.fingerprint_of(8) != version_1
 
 
 def test_a_plain_run_goes_on_as_the_source_without_a_name() -> None:
