@@ -304,9 +304,10 @@ print(json.dumps(dataset[0].tolist()))
     ],
 )
 def test_what_needs_an_extra_names_it(call: str, base: Python, unpublished: Path) -> None:
+    called = call.format(folder=unpublished)
     (sentence,) = base.prints(
         "import fineshards\nfrom fineshards.errors import UsageError\n"
-        f"try: fineshards.{call.format(folder=unpublished)}\nexcept UsageError as error: print(error)"
+        f"try: fineshards.{called}\nexcept UsageError as error: print(error)"
     )
     assert sentence.endswith(" is not installed. Install it with: pip install 'fineshards[build]'")
 
