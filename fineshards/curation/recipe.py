@@ -195,8 +195,9 @@ def parameters_of(step: Step) -> dict[str, Any]:
     values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
     if "parameters" in values:
         # Other people's code. What it is called stands in the recipe's `use`.
-        own = {name: value for name, value in values.items() if name in ("columns", "batch")}
-        values = own | dict(values["parameters"])
+        own = {name: values.get(name) for name in ("columns", "batch")}
+        given = {name: value for name, value in own.items() if value is not None}
+        values = given | dict(values["parameters"])
     return {name: _plain(value) for name, value in values.items()}
 
 

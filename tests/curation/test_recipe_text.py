@@ -19,7 +19,6 @@ from fineshards.cli.cli import main
 from fineshards.curation.recipe import (
     NamedStep,
     default_parameters,
-    load_steps,
     make_step,
     parse_recipe,
 )
@@ -107,16 +106,6 @@ def test_a_step_with_its_defaults_has_one_line() -> None:
     record = RecipeRecord((record_of(make_step("minhash", {}, "it")),), "")
     lines = recipe_text(record).splitlines()
     assert lines == ["[[steps]]  # version 1", "# a model: sha256 of it", 'use = "minhash"']
-
-
-def test_a_record_of_before_texts_were_compared_means_that_they_are_not() -> None:
-    parameters = {"n_grams": 5, "buckets": 14, "hashes_per_bucket": 8, "seed": 1, "words": "space"}
-    old = StepRecord.of("minhash", parameters | {"rule": "earlier"}, 1, {}, True)
-    (step,) = load_steps([old])
-    assert step == make_step("minhash", {"verify": "none"}, "it")
-    assert step.record().parameters == old.parameters
-    assert not old.verifies
-    assert 'verify = "none"' in recipe_text(RecipeRecord((old,), ""))
 
 
 @pytest.mark.parametrize("name", step_names())
