@@ -62,19 +62,6 @@ def test_a_run_builds_and_verifies_a_dataset(cloud: Cloud, module: ModuleType) -
     assert manifest["origin"]["dataset"] == DATASET
 
 
-def test_files_in_a_bucket_are_built_too(cloud: Cloud) -> None:
-    cloud.bucket().blob("in/a.parquet").upload_from_filename(SAMPLE)
-    files = f"gs://{BUCKET}/in/*.parquet"
-    # The form may still have a configuration, which does not apply to files.
-    params = {"dataset": files, "dataset_config": "sample-10BT"}
-    assert states(cloud.run(**params)) == ALL_DONE
-    (job,) = cloud.dataflow.jobs
-    assert job.parameters["input"] == files
-    assert not {"dataset", "dataset_config"} & set(job.parameters)
-    # A second run finds the same dataset.
-    assert states(cloud.run(**params))["launch"] == "skipped"
-
-
 def test_one_dataset_grows_by_a_dump_a_month(cloud: Cloud, module: ModuleType) -> None:
     cloud.bucket().blob("dumps/1.parquet").upload_from_filename(SAMPLE)
     output = f"gs://{BUCKET}/grows"

@@ -48,14 +48,6 @@ def test_a_permutation_is_inverted(n: int, seed: int) -> None:
         permutation.inverse(np.array([n]))
 
 
-@given(st.integers(2**12, 2**62), st.lists(st.integers(0, 2**62), max_size=20))
-def test_a_large_permutation_is_inverted(n: int, some: list[int]) -> None:
-    permutation = Permutation(n, key(3))
-    numbers = np.array([number % n for number in some], np.int64)
-    assert np.array_equal(permutation.inverse(permutation(numbers)), numbers)
-    assert np.array_equal(permutation(permutation.inverse(numbers)), numbers)
-
-
 @given(
     st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any),
     st.integers(1, 40),

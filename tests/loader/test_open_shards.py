@@ -153,25 +153,6 @@ with BatchLoader(mixture, batch_size=24, seed=1) as loader:
     assert 250 <= int(files) <= 260
 
 
-def test_sixty_datasets_of_27_shards_are_mixed_with_1024_files(many: Path) -> None:
-    steps, files = run(
-        """
-limit(1024)
-before = opened()
-sources = {each.name: (TokenDataset(each, sequence_length=T), 1) for each in FOLDERS}
-with BatchLoader(Mixture(sources, seed=1), 64, seed=1) as loader:
-    for step in range(120):
-        batch, drawn = next(loader), loader.samples(step)
-        for row, each in zip(batch, drawn, strict=True):
-            assert row.tolist() == EXPECTED[each.sample * T : each.sample * T + T + 1].tolist()
-    print(step + 1, opened() - before)
-""",
-        many,
-    )
-    assert int(steps) == 120
-    assert 250 <= int(files) <= 260
-
-
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_program_that_holds_all_but_a_few_files_can_read_and_open_more(
     two: Path, mapped: bool
@@ -379,30 +360,3 @@ def test_errors_that_closing_cannot_help_are_raised_and_close_nothing() -> None:
     with pytest.raises(OutputError, match="Missing"):
         bound.put(shelf, 2, missing)
     assert shelf == {1: "shard"}
-
-
-def test_packed_rows_of_many_datasets_keep_no_more_shards_open(many: Path) -> None:
-    """Windows are kept, but not the views of their shards."""
-    pairs, files = run(
-        """
-from itertools import pairwise
-from fineshards import Packing
-following = set(pairwise(EXPECTED.tolist()))
-
-limit(256)
-packing = Packing(rows=2, shuffle_windows=16)
-pairs = 0
-sources = {str(folder): (TokenDataset(folder, sequence_length=T), 1) for folder in FOLDERS}
-with BatchLoader(Mixture(sources), 60, 3, packing=packing) as loader:
-    for step in range(40):
-        batch = next(loader)
-        for inputs, targets in zip(batch["inputs"], batch["targets"], strict=True):
-            for pair in zip(inputs.tolist(), targets.tolist(), strict=True):
-                assert pair in following
-                pairs += 1
-    print(pairs, opened())
-""",
-        many,
-    )
-    assert int(pairs) == 40 * 60 * 4
-    assert int(files) < 120

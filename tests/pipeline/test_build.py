@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
-import importlib.util
 import json
 import logging
 import lzma
@@ -24,7 +23,6 @@ import zstandard
 from apache_beam import typehints
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
-from apache_beam.transforms import userstate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.checkout import ROOT
@@ -37,7 +35,6 @@ from fineshards.pipeline.launch import prepare
 from fineshards.shards.counts import Counts, LabelCount, Sums
 from fineshards.shards.job.records import Block, Piece, ShardRecord, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import Layout
 from fineshards.shards.shuffle_order import Fragment
 from fineshards.worker.work import Work
 
@@ -361,28 +358,6 @@ def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
     assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
 
 
-def test_no_step_has_state_or_timers(sample: Path, tmp_path: Path) -> None:
-    """So the local runner does not need to look for them (pipeline/runners/cached_options.py)."""
-    config = BuildConfig(input=sample, output=tmp_path, shuffle_seed=0)
-    launch = prepare(config)
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    build_pipeline(pipeline, Work.of(launch.checkpoints, launch.job, config))
-    steps = []
-
-    class Visitor(PipelineVisitor):
-        def visit_transform(self, node: AppliedPTransform) -> None:
-            if isinstance(node.transform, beam.ParDo):
-                steps.append(node.transform.fn)
-
-    pipeline.visit(Visitor())
-    # A fresh copy: an earlier build may have patched the module in this process.
-    spec = importlib.util.spec_from_file_location("userstate_as_shipped", userstate.__file__)
-    as_shipped = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(as_shipped)
-    assert len(steps) > 10
-    assert [as_shipped.get_dofn_specs(step) for step in steps] == [(set(), set())] * len(steps)
-
-
 def test_shuffled_elements_are_small() -> None:
     """They only refer to tokens, so they do not grow with them."""
     big = 2**60
@@ -398,8 +373,3 @@ def test_shuffled_elements_are_small() -> None:
     ]
     for element in elements:
         assert len(pickle.dumps(element)) < 350, element
-
-
-def test_a_layout_prints_as_what_it_is() -> None:
-    layout = Layout(shard_tokens=100, test_tokens=50, train_tokens=200)
-    assert eval(repr(layout)) == layout

@@ -97,29 +97,22 @@ def test_a_finished_block_is_found_with_its_summary(
     assert content == np.arange(sum(map(sum, batches)), dtype="<u4").tobytes()
 
 
-def test_a_block_without_its_documents_is_not_finished(checkpoints: Checkpoints) -> None:
-    write_block(checkpoints, [[5, 6]])
-    checkpoints.storage.delete(checkpoints.blocks.documents_name(PLACE))
-    assert checkpoints.blocks.read_summary(PLACE) is None
-
-
-def test_a_block_without_its_tokens_is_not_finished(checkpoints: Checkpoints) -> None:
-    write_block(checkpoints, [[5, 6]])
-    checkpoints.storage.delete(checkpoints.blocks.tokens_name(PLACE))
-    assert checkpoints.blocks.read_summary(PLACE) is None
-
-
-@pytest.mark.parametrize("size", [0, 1, 43, 45, 48])
-def test_a_block_whose_tokens_have_another_size_is_not_finished(
-    checkpoints: Checkpoints, size: int
+@pytest.mark.parametrize("name_of", ["documents_name", "tokens_name"])
+def test_a_block_whose_file_is_gone_or_was_cut_short_is_not_finished(
+    checkpoints: Checkpoints, name_of: str
 ) -> None:
+    """A power cut leaves files that were not flushed shorter, or filled with other bytes."""
     summary = write_block(checkpoints, [[5, 6]])
-    name = checkpoints.blocks.tokens_name(PLACE)
+    name = getattr(checkpoints.blocks, name_of)(PLACE)
     content = checkpoints.storage.read(name)
-    checkpoints.storage.write(name, (content + content)[:size])
-    assert checkpoints.blocks.read_summary(PLACE) is None
+    for size in (0, 3, 4, 8, len(content) // 2, len(content) - 1):
+        for filler in (b"", b"\xff" * (len(content) - size)):
+            checkpoints.storage.write(name, content[:size] + filler)
+            assert checkpoints.blocks.read_summary(PLACE) is None
     checkpoints.storage.write(name, content)
     assert checkpoints.blocks.read_summary(PLACE) == summary
+    checkpoints.storage.delete(name)
+    assert checkpoints.blocks.read_summary(PLACE) is None
 
 
 @pytest.mark.parametrize("place", range(0, 44, 5))
@@ -132,19 +125,6 @@ def test_a_block_with_another_byte_among_its_tokens_is_not_finished(
     content[place] ^= 0x40
     checkpoints.storage.write(name, bytes(content))
     assert checkpoints.blocks.read_summary(PLACE) is None
-
-
-def test_a_block_whose_documents_were_cut_short_is_not_finished(checkpoints: Checkpoints) -> None:
-    """A power cut leaves files that were not flushed shorter, or filled with zeros."""
-    summary = write_block(checkpoints, [[5, 6]])
-    name = checkpoints.blocks.documents_name(PLACE)
-    content = checkpoints.storage.read(name)
-    for size in (0, 3, 4, 8, len(content) // 2, len(content) - 1):
-        for filler in (b"", b"\x00" * (len(content) - size)):
-            checkpoints.storage.write(name, content[:size] + filler)
-            assert checkpoints.blocks.read_summary(PLACE) is None
-    checkpoints.storage.write(name, content)
-    assert checkpoints.blocks.read_summary(PLACE) == summary
 
 
 def test_a_block_with_another_byte_among_its_documents_is_not_finished(

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from support.checkout import ROOT
-from support.faulty_proxy import CUT_DOWNLOAD, Proxy
+from support.faulty_proxy import Proxy
 from support.gcs_input import Stored
-from support.gcs_server import free_port
 from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
 from support.source_files import COLUMNS, Read, add
 
@@ -137,65 +132,6 @@ def test_missing_permission_is_one_sentence(stored: Stored) -> None:
     stored.proxy.fail("alt=media", 403, ALWAYS)
     with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
         read(file)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_persistent_server_failure_is_one_sentence(stored: Stored) -> None:
-    url = stored.put("a.jsonl", LINES)
-    (file,) = find_files([url])
-    stored.proxy.fail("alt=media", CUT_DOWNLOAD, ALWAYS)
-    with pytest.raises(InputError, match=rf"^{url} cannot be read: .*\. Run again") as failure:
-        read(file)
-    assert "\n" not in str(failure.value)
-    stored.proxy.fail("GET", 503, ALWAYS)
-    with pytest.raises(InputError, match=rf"^{url} cannot be listed: .*\. Run again"):
-        find(url)
-
-
-def test_missing_credentials_are_one_sentence(tmp_path: Path) -> None:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "CLOUDSDK_CONFIG": str(tmp_path),
-        "NO_GCE_CHECK": "true",
-        "PYTHONPATH": str(ROOT / "tests"),
-    }
-    command = [sys.executable, "-m", "fineshards", "build", "--input=gs://data-1/*.parquet"]
-    done = subprocess.run(
-        [*command, f"--output={tmp_path / 'out'}"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: no ")
-    assert "Google credentials were found" in line
-
-
-def test_an_unreachable_server_is_one_sentence(tmp_path: Path) -> None:
-    program = (
-        "import sys, fineshards.storage.retries as retries; retries.RETRY_SECONDS = 0.1; "
-        "from fineshards.cli.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", program, "build", "--input=gs://data-1/*.parquet"]
-    done = subprocess.run(
-        [*command, f"--output={tmp_path / 'out'}"],
-        env=os.environ
-        | {
-            "PYTHONPATH": str(ROOT / "tests"),
-            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{free_port()}",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fineshards: gs://data-1/*.parquet cannot be listed: ")
-    assert line.endswith("Run again when Cloud Storage is reachable.")
 
 
 def test_a_gs_url_as_dataset_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

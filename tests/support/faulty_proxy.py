@@ -15,11 +15,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from support.gcs_server import gcs_server
+from support.served import Server
 
 _REFUSED = "At least one of the pre-conditions you specified did not hold."
 
@@ -338,20 +339,11 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    # Killed clients leave connections in the queue.
-    request_queue_size = 64
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Prints no traceback: killed clients break their connections."""
-
-
 @contextmanager
 def proxy_server(kind: type[Handler]) -> Iterator[tuple[type[Handler], str]]:
     """Serves at an address; the caller sets `proxy` of the handler that is yielded with it."""
     handler = type("Handler", (kind,), {})
-    with _Server(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:

@@ -37,13 +37,12 @@ def ends_a_with(code: CodeType) -> set[int]:
 class Interruption:
     """Raises `Interrupted` in this thread, at one of the lines of the package that a call executes.
 
-    line: counted from 0, in the order in which they are first executed. opcodes: counts
-    instructions instead. locks: leaves out the ends of `with` blocks. raised: whether there were
-    that many.
+    line: counted from 0, in the order in which they are first executed; the ends of `with` blocks
+    do not count. raised: whether there were that many.
     """
 
-    def __init__(self, line: int, opcodes: bool = False, locks: bool = False) -> None:
-        self._left, self._kind, self._locks = line, "opcode" if opcodes else "line", locks
+    def __init__(self, line: int) -> None:
+        self._left = line
         self._seen: set[tuple[CodeType, int]] = set()
         self.raised = False
 
@@ -64,12 +63,11 @@ class Interruption:
         code = frame.f_code
         if self.raised or not code.co_filename.startswith(_PACKAGE):
             return None
-        frame.f_trace_opcodes = self._kind == "opcode"
-        place = code, frame.f_lasti if self._kind == "opcode" else frame.f_lineno
-        if event != self._kind or place in self._seen:
+        place = code, frame.f_lineno
+        if event != "line" or place in self._seen:
             return self._trace
         self._seen.add(place)
-        if not (self._locks and frame.f_lineno in ends_a_with(code)):
+        if frame.f_lineno not in ends_a_with(code):
             if self._left == 0:
                 self.raised = True
                 raise Interrupted

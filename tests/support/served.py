@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Any, Self
+
+
+class Server(ThreadingHTTPServer):
+    """Prints no traceback where a client hangs up, as killed ones do."""
+
+    daemon_threads = True
+    # Killed clients leave connections in the queue.
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError | HTTPException):
+            super().handle_error(request, client_address)
 
 
 class Served:
@@ -13,8 +27,7 @@ class Served:
     def listen(self, handler: type[BaseHTTPRequestHandler], **attributes: object) -> int:
         """Takes a port and returns it. attributes: of the handlers, such as this object."""
         bound = type("Bound", (handler,), attributes)
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), bound)
-        self._http.daemon_threads = True
+        self._http = Server(("127.0.0.1", 0), bound)
         return self._http.server_port
 
     def __enter__(self) -> Self:

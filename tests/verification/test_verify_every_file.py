@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.checkout import ROOT
-from support.damage import MANIFEST, edit_manifest
+from support.damage import MANIFEST
 
 import fineshards
 from fineshards.cli.cli import main
@@ -206,41 +204,6 @@ OTHER_VALUES = [
     *("", "x", "0", "\0", "\ud800", "../../x", "/etc/passwd", "uint16", "parquet"),
     *([], [1], [[]], ["x", 1], [["x", 1]], {}, {"x": 1}, {"x": {"x": {"documents": 1}}}),
 ]
-
-
-@settings(max_examples=150)
-@given(data=st.data())
-def test_a_manifest_with_any_other_value_is_an_error_that_people_can_read(
-    undamaged: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / "other values"
-    if not folder.exists():
-        shutil.copytree(undamaged, folder)
-    shutil.copy(undamaged / MANIFEST, folder / MANIFEST)
-    content = json.loads((undamaged / MANIFEST).read_text())
-    *parents, last = data.draw(st.sampled_from(places(content)))
-    value = data.draw(st.sampled_from(OTHER_VALUES))
-    # With and without the right checksum: the values themselves must be checked.
-    if data.draw(st.booleans()) and parents != ["crc32c"]:
-        edit_manifest(folder, lambda changed: _set(changed, [*parents, last], value))
-    else:
-        _set(content, [*parents, last], value)
-        (folder / MANIFEST).write_text(json.dumps(content, indent=1))
-        if json.loads((undamaged / MANIFEST).read_text()) != content:
-            assert problems_of(folder) != []
-    read_with_every_command(folder)
-
-
-def test_half_a_character_anywhere_in_a_manifest_is_an_error_that_people_can_read(
-    dataset: Path,
-) -> None:
-    """JSON can say it, UTF-8 cannot."""
-    whole = (dataset / MANIFEST).read_text()
-    for path in places(json.loads(whole)):
-        content = json.loads(whole)
-        _set(content, list(path), "\ud800")
-        (dataset / MANIFEST).write_text(json.dumps(content, indent=1))
-        assert problems_of(dataset) != []
 
 
 def _set(content: Any, path: list[Any], value: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import random
 import subprocess
@@ -194,7 +193,3 @@ def test_nothing_is_printed_or_left(language: str, tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("", "")
     assert not list(tmp_path.iterdir())
-
-
-def test_examples_hold() -> None:
-    assert doctest.testmod(segmenters).failed == 0

@@ -111,7 +111,7 @@ def test_an_exception_at_any_line_gives_the_same_batch_again_or_the_next(
         batches = TorchBatches(loader)
         iterator = iter(DataLoader(batches, batch_size=None))
         next(iterator)
-        interruption = Interruption(line, locks=True)
+        interruption = Interruption(line)
         interruption.call(lambda: next(iterator))  # noqa: B023
         if not interruption.raised:
             break

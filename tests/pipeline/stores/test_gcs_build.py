@@ -303,18 +303,6 @@ def test_the_reader_of_the_seed_script_finds_every_shard(
     assert (first.name, first.size) == ("train/", 0)
 
 
-def test_the_reader_of_the_seed_script_finds_nothing_below_a_folder(
-    cloud: Proxy, small: Path, expected: dict[str, bytes]
-) -> None:
-    """Its prefix is the split's name, so it only sees a dataset at the bucket's root."""
-    assert main(command(small)) == 0
-    client = google_storage.Client(project="test", credentials=AnonymousCredentials())
-    bucket = client.bucket("data")
-    assert list(bucket.list_blobs(prefix="train")) == []
-    found = [blob.name for blob in bucket.list_blobs(prefix="deep/out/train")][1:]
-    assert found == sorted(f"deep/out/{name}" for name in expected if name.startswith("train/"))
-
-
 def test_status_verify_and_inspect_take_few_requests(
     cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -429,15 +417,6 @@ def test_missing_credentials_are_reported_at_once(
         assert done.returncode == 1
         assert "no valid Google credentials were found. Run gcloud auth" in done.stderr
         assert "Traceback" not in done.stderr
-
-
-def test_credentials_are_not_searched_for_with_an_emulator(
-    cloud: Proxy, tmp_path: Path, fineshards: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    environment = os.environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "missing.json")}
-    done = fineshards("status", OUTPUT, env=environment)
-    assert done.returncode == 1
-    assert f"{OUTPUT} holds no fineshards job" in done.stderr
 
 
 def test_a_block_of_another_storage_class_is_reported_with_a_workaround(
