@@ -20,7 +20,6 @@ from importlib.metadata import version
 from itertools import product
 from typing import Any
 
-from fineshards.curation.words.simple_chunks import AFTER, BEFORE, simple_words
 from fineshards.curation.words.special_cases import (
     CHANGED_LEFT,
     CHANGED_RIGHT,
@@ -30,6 +29,7 @@ from fineshards.curation.words.special_cases import (
     SpecialCases,
     load_table,
 )
+from fineshards.curation.words.words import AFTER, BEFORE, simple_words
 
 # Texts of one call of the tokenizer. Lines do not touch each other.
 _TOGETHER = 1000

@@ -56,7 +56,7 @@ def types_in_sources(manifest: Manifest, names: Sequence[str]) -> ColumnTypes:
         except pa.ArrowException as error:
             raise InputError(
                 f"{file.path}: its columns have other types than those of {first.path} ({error}). "
-                "Leave them out of --columns."
+                "Leave these columns out."
             ) from error
     if are_json:
         _refuse_unknown(manifest, settings)
@@ -84,6 +84,6 @@ def _refuse_unknown(manifest: Manifest, settings: Settings) -> None:
                 if not missing:
                     return
     raise InputError(
-        f"--columns {','.join(sorted(missing))}: no row of the sources has it. Correct the name, "
-        "or leave it out."
+        f"no row of the sources has {', '.join(map(repr, sorted(missing)))}. Correct the name, or "
+        "leave it out."
     )

@@ -87,7 +87,7 @@ class ColumnReader:
             except pa.ArrowInvalid as error:
                 raise InputError(
                     f"{file.path}: a value does not fit into the type that its column has in all "
-                    f"sources ({error}). Leave it out of --columns."
+                    f"sources ({error}). Leave it out."
                 ) from error
         with self._lock:
             self._idle = [*self._idle, reader][-_MOST_OPEN:]

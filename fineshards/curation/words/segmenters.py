@@ -1,7 +1,8 @@
-"""Segmenters of languages that are written without spaces: the libraries that datatrove takes.
+"""Words in languages that are written without spaces, by the segmenters that datatrove takes.
 
 A segmenter cuts a text into pieces. The words are the pieces without white space at their ends, but
-for empty ones. For Chinese and Japanese, the pieces together are the text.
+for empty ones. For Chinese and Japanese, the pieces together are the text. Nothing is remembered
+between texts: what a segmenter finds depends on what is around it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from fineshards.curation.words.tokenizer import Tokenizer
+from fineshards.curation.words.word_ids import is_punctuation
 from fineshards.extras import naming_the_extra
 
 Segment = Callable[[str], list[str]]
@@ -100,3 +103,41 @@ SEGMENTERS = {
     "th": Segmenter(("pythainlp",), _thai),
     "zh": Segmenter(("jieba",), _chinese),
 }
+
+
+class SegmentedTokenizer(Tokenizer):
+    """Finds the words of texts in one of `SEGMENTERS`; raises MissingLibraryError without it."""
+
+    def __init__(self, language: str) -> None:
+        self._segment = segmenter(language)
+        super().__init__()
+
+    def split_sentences(self, text: str) -> list[str]:
+        """A text cut into its sentences, each with the white space before it."""
+        cuts, ended, end = [0], False, 0
+        for token, after in self._spaced(text):
+            ends = token in self._sentence_ends
+            if ended and not ends and not is_punctuation(token):
+                cuts.append(end)
+            ended = ends or (ended and is_punctuation(token))
+            end = after
+        return [text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+
+    def _tokens(self, text: str) -> list[str]:
+        return self._segment(text)
+
+    def _spaced(self, text: str) -> Iterator[tuple[str, int]]:
+        """spaCy's tokens and where each ends: words, and white space but single spaces."""
+        place = end = 0
+        with self._lock:
+            pieces = self._tokens(text)
+        for piece in pieces:
+            begin, end = end, end + len(piece)
+            if piece.isspace() or not piece:
+                continue
+            if begin > place:
+                yield text[place:begin], begin
+            yield piece, end
+            place = end + (text[end : end + 1] == " ")
+        if place < len(text):
+            yield text[place:], len(text)

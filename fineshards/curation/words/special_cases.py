@@ -116,7 +116,7 @@ def load_table() -> dict[str, Any]:
     """The stored table.
 
     `spacy`: its version. `languages`: the hash of each one's special cases. `simple`: the languages
-    in which simple_chunks.py holds.
+    in which `simple_words` holds.
     """
     table: dict[str, Any] = json.loads(TABLE.read_text("utf-8"))
     return table

@@ -6,8 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.words.segmented_words import SegmentedTokenizer
-from fineshards.curation.words.segmenters import SEGMENTERS
+from fineshards.curation.words.segmenters import SEGMENTERS, SegmentedTokenizer
 from fineshards.curation.words.special_cases import load_table
 from fineshards.curation.words.tokenizer import LIMIT, Tokenizer
 from fineshards.curation.words.word_ids import Words

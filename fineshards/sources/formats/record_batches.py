@@ -48,7 +48,7 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
         wanted.append((columns.id, "Choose one with --id_column."))
     if columns.split is not None:
         wanted.append((columns.split, "Choose one with --split_key."))
-    advice = "A step of the recipe or --columns names it."
+    advice = "A step of the recipe, --columns or --column names it."
     wanted += [(name, advice) for name in columns.others]
     for name, advice in wanted:
         if schema.names.count(name) != 1:
