@@ -16,16 +16,16 @@ from typing import Any
 import fineshards
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
-from fineshards.inspection.estimate import Curation, Estimate, StepShare
+from fineshards.inspection.dropped import Decision, DroppedDocuments, SourceText
 from fineshards.inspection.explain import ExplainedDocument, ExplainedSample, ExplainedStep
 from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
-from fineshards.inspection.recipe_check import Check, StepResult
 from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Status
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.maintenance.redact import Redacted
 from fineshards.maintenance.repair import Repaired
+from fineshards.pipeline.sample import Check, Estimate
 from fineshards.publishing.publish import Published
 from fineshards.reports.report import Report
 from fineshards.shards.counts import Counts
@@ -38,11 +38,11 @@ BUILD: dict[str, list[Any]] = {
     "Beforehand": [
         fineshards.estimate,
         Estimate,
-        Curation,
-        StepShare,
         fineshards.recipe_check,
         Check,
-        StepResult,
+        DroppedDocuments,
+        Decision,
+        SourceText,
     ],
     "Following": [fineshards.status, Status],
     "Repairing and redacting": [fineshards.repair, Repaired, fineshards.redact, Redacted],

@@ -11,7 +11,7 @@ output=${1:-curated}
 PS4=$'\n$ '
 set -x
 
-# What would each step keep and drop? This reads a probe of the input and writes nothing.
+# What would each step keep and drop? This builds a sample of the input and leaves nothing.
 fineshards recipe check "$here/recipe.toml" --input "$input"
 
 # Build.

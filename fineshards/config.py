@@ -38,6 +38,8 @@ _OUTPUT = "output"
 _TOKENIZER = "tokenizer"
 _WORK = "work"
 _CURATION = "curation"
+# Flags that `estimate` and `recipe check` do not take, which build a sample of a whole input.
+NOT_ESTIMATED = ("append", "limit", "share")
 
 
 def _flag(
@@ -410,13 +412,6 @@ _TYPES = get_type_hints(BuildConfig)
 def flags() -> list[Field[Any]]:
     """The fields of BuildConfig that are flags, in the order of the help page."""
     return [each for each in fields(BuildConfig) if each.metadata]
-
-
-def estimated_flags() -> tuple[str, ...]:
-    """The names of the flags that decide what `estimate` counts: input, steps and tokenizer."""
-    groups = {flag.name: flag.metadata["group"] for flag in flags() if flag.name != "keep_keys"}
-    counted = [name for name, group in groups.items() if group in (_INPUT, _CURATION)]
-    return (*counted, "tokenizer", "eot_token", "dtype", "tokenizer_engine")
 
 
 def deciding_flags() -> tuple[str, ...]:

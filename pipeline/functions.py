@@ -5,28 +5,24 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from fineshards.config import BuildConfig, estimated_flags, flags
+from fineshards.config import NOT_ESTIMATED, BuildConfig
 from fineshards.errors import UsageError, quoted
 from fineshards.extras import naming_the_extra
-from fineshards.pipeline.recipe_flags import shown_place, with_recipe
+from fineshards.pipeline.recipe_flags import with_recipe
 from fineshards.pipeline.run import run
 from fineshards.suggestions import did_you_mean
-from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 
 if TYPE_CHECKING:
     from fineshards.curation.recipe import Recipe
-    from fineshards.inspection.estimate import Estimate
-    from fineshards.inspection.recipe_check import Check
     from fineshards.job_status.status import Status
+    from fineshards.pipeline.sample import Check, Estimate
     from fineshards.shards.job.manifest import Manifest
 
 _Arguments = ParamSpec("_Arguments")
 
-# Text that a recipe is tried on, and documents that are shown of each step.
-PROBE_BYTES, EXAMPLES = 32 << 20, 2
 _DESCRIBED = (BuildConfig.__doc__ or "").partition("Args:\n")[2].partition("\n\n    Raises:")[0]
 
 
@@ -118,19 +114,17 @@ def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
 
 
 @naming_the_extra()
-def estimate(*, probe_bytes: int | None = None, **options: Any) -> Estimate:
-    """Tokenizes a probe of the input; returns what the whole will have, take and cost.
+def estimate(**options: Any) -> Estimate:
+    """Builds a sample of the input; returns what a build of the whole will have and take.
 
-    It writes nothing that stays, and works in a fresh interpreter.
+    It reads about 64 MB of text from all over the input, the same every time, and leaves nothing.
+    It works in a fresh interpreter.
 
     Args:
-        probe_bytes: Bytes of text to tokenize. Default: 96 MiB per core.
-        **options: Options of `build`: those of the input and of steps, `tokenizer`, `eot_token`,
-            `dtype` and `tokenizer_engine`. `output`: a finished dataset that the input is to be
-            appended to. `workers`: those on Dataflow.
+        **options: Options of `build`, without `output`.
 
     Returns:
-        The Estimate: tokens, documents, bytes, what steps keep, and hours and dollars on machines.
+        The Estimate: tokens, documents, seconds, bytes on the disk, and how sure that is.
 
     Raises:
         FineshardsError: As `build` does, for an input or a tokenizer.
@@ -141,38 +135,25 @@ def estimate(*, probe_bytes: int | None = None, **options: Any) -> Estimate:
         >>> found.tokens, found.exact
         (665971, True)
     """
-    from fineshards.loader.arguments import checked_integer
-    from fineshards.pipeline.probe import estimate
+    from fineshards.pipeline.sample import estimate
 
-    grows = {"output": "out", "append": options.get("output") is not None}
-    if probe_bytes is not None:
-        probe_bytes = checked_integer("probe_bytes", probe_bytes, 1)
-    known = (*estimated_flags(), "output", "workers")
-    for name in {flag.name for flag in flags()}.intersection(options):
-        if name not in known:
-            raise TypeError(f"estimate does not take {name!r}.")
-    config = _config("estimate", grows | options)
-    # The recipe may name workers too: those of a build on this machine.
-    return estimate(config, options.get("workers"), probe_bytes)
+    return estimate(_of_sample("estimate", options))
 
 
 @naming_the_extra()
-def recipe_check(
-    *, probe_bytes: int = PROBE_BYTES, examples: int = EXAMPLES, **options: Any
-) -> Check:
-    """Runs the steps of a recipe over a probe of the input; returns what each keeps and drops.
+def recipe_check(*, examples: int = 2, **options: Any) -> Check:
+    """Builds a sample of the input; returns what each step of a recipe keeps and drops.
 
-    It writes nothing, and works in a fresh interpreter, so it sees changed functions as a build
-    does.
+    It reads about 64 MB of text from all over the input, the same every time, and leaves nothing.
+    It works in a fresh interpreter, so it sees changed functions as a build does.
 
     Args:
-        probe_bytes: Bytes of text to read.
-        examples: Documents to return that each step drops, and that it changes.
-        **options: Options of `build`: `input` or `dataset`, and `recipe`, `where`, `dedup` or
+        examples: Documents to return that each step drops or cuts.
+        **options: Options of `build`, without `output`: with `recipe`, `where`, `dedup` or
             `decontaminate`.
 
     Returns:
-        The Check: counts, speed and examples of each step.
+        The Check: the statistics of the sample, and examples for each step.
 
     Raises:
         FineshardsError: As `build` does, for a recipe or an input.
@@ -182,37 +163,21 @@ def recipe_check(
         >>> found = fineshards.recipe_check(
         ...     input="samples/debian_text.parquet", where="length(text) > 1000"
         ... )
-        >>> found.documents, [step.kept for step in found.steps]
-        (1063, [602])
+        >>> [step.documents for step in found.dropped]
+        [461]
     """
-    config = _config("recipe_check", {"output": "out"} | options)
-    return call_in_fresh_interpreter(check, config, probe_bytes, examples)
-
-
-def check(config: BuildConfig, probe_bytes: int, examples: int) -> Check:
-    """Runs the steps of a configuration over a probe of its input."""
     from fineshards.loader.arguments import checked_integer
+    from fineshards.pipeline.sample import check
 
-    probe_bytes = checked_integer("probe_bytes", probe_bytes, 1)
-    examples = checked_integer("examples", examples, 0)
-    from fineshards.inspection.recipe_check import check_recipe
-    from fineshards.pipeline.input_files import find_input, settle_input
-    from fineshards.pipeline.launch import columns_of
-    from fineshards.pipeline.requested_steps import columns_of_steps, describe_steps, steps_of
+    return check(_of_sample("recipe_check", options), checked_integer("examples", examples, 0))
 
-    if not config.curates:
-        raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
-    steps = steps_of(config)
-    # Finds what is missing before the input is read.
-    described = describe_steps(steps, keep_keys=False)
-    if described is None:
-        raise UsageError(f"{shown_place(os.fspath(config.recipe or ''))} has no steps to check.")
-    files, *_ = find_input(config)
-    files = settle_input(files, columns_of(config), config)
-    columns = replace(
-        columns_of(config), others=columns_of_steps(steps), scores=tuple(described.scores)
-    )
-    return check_recipe(steps, files, columns, probe_bytes, examples, described.indexes)
+
+def _of_sample(function: str, options: dict[str, Any]) -> BuildConfig:
+    """The configuration of a build of which a sample is made; its output is not used."""
+    for name in (*NOT_ESTIMATED, "beam_args"):
+        if name in options:
+            raise TypeError(f"{function} does not take {name!r}.")
+    return _config(function, {"output": "out"} | options)
 
 
 def _run(function: str, options: Mapping[str, Any]) -> Manifest:

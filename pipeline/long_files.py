@@ -12,7 +12,7 @@ from fineshards.wording import counted, duration, size
 _WHOLE = frozenset(("jsonl", "csv", "tsv", "text", "warc", "wet"))
 # Bytes of text per byte, as web text usually is. An assumption, for a warning.
 _RATIO = {"none": 1, "gzip": 3, "zstd": 4, "xz": 4, "bzip2": 4}
-# Of one core (docs/cloud.md, r). Steps and the extraction of HTML make it slower.
+# Of one core (benchmarks/results/2026-11-21-2GB.json). Steps and HTML make it slower.
 _TEXT_PER_SECOND = 57e6
 _LONG_SECONDS = 600.0
 

@@ -52,11 +52,16 @@ def run(config: BuildConfig, hear: Callable[[Status], None] | None = None) -> Ma
 
 def build_quietly(config: BuildConfig, tell: Callable[[Status], None] | None = None) -> Manifest:
     """Does what `run` does, in this process, which does nothing else."""
+    launch = prepare(config)
+    return launch.manifest or complete(launch, config, tell)
+
+
+def complete(
+    launch: Launch, config: BuildConfig, tell: Callable[[Status], None] | None = None
+) -> Manifest:
+    """Runs a launched job to its end, as `build_quietly` does; returns its manifest."""
     # Beam's log repeats with tracebacks what ends in one sentence.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL + 1)
-    launch = prepare(config)
-    if launch.manifest is not None:
-        return launch.manifest
     try:
         submitted = execute(launch, config, partial(_telling, tell))
     except Exception as error:

@@ -140,7 +140,7 @@ PARAMS = {
     ),
 }
 
-# How long a job may take: far longer than ten machines need for FineWeb-Edu (docs/cloud.md).
+# How long a job may take: far longer than ten machines need for FineWeb-Edu.
 LONGEST_JOB = timedelta(days=3)
 LONGEST_VERIFY = timedelta(hours=12)
 POLL_SECONDS = 60

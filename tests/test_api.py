@@ -6,7 +6,6 @@ import inspect
 import json
 import pickle
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -188,12 +187,7 @@ def test_functions_say_what_commands_say(
     where = "length(text) > 1000"
     checked = plain(fineshards.recipe_check(input=sample, where=where, examples=1))
     told = said("recipe", "check", f"--where={where}", "--input", sample, "--examples=1")
-    for each in (*checked["steps"], *told["steps"]):
-        each.pop("seconds")
     assert told == checked
-    other = shutil.copy(sample, tmp_path / "other.parquet")
-    grown = fineshards.estimate(input=other, output=out)
-    assert grown.repeats == 1063
 
 
 @pytest.mark.long

@@ -74,7 +74,7 @@ def test_what_is_no_folder_is_refused(function: str, options: dict[str, object])
         getattr(fineshards, function)(3, **options)
 
 
-@pytest.mark.parametrize("option", ["keep_keys", "shard_tokens", "append"])
+@pytest.mark.parametrize("option", ["limit", "share", "append", "beam_args"])
 def test_what_an_estimate_does_not_count_is_refused(option: str) -> None:
     with pytest.raises(TypeError, match=f"estimate does not take '{option}'"):
         fineshards.estimate(input="a", **{option: "b"})

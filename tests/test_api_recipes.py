@@ -89,11 +89,11 @@ def test_an_edited_function_decides_as_its_file_is(
     monkeypatch.syspath_prepend(tmp_path)
     module.write_text("LEAST = 1000\ndef keep(document): return len(document['text']) > LEAST\n")
     recipe = Recipe([import_module("edited_by_a_test").keep])
-    kept = [fineshards.recipe_check(input=sample, recipe=recipe).steps[0].kept]
+    dropped = [fineshards.recipe_check(input=sample, recipe=recipe).dropped[0].documents]
     module.write_text(module.read_text().replace("1000", "20000"))
-    kept += [fineshards.recipe_check(input=sample, recipe=recipe).steps[0].kept]
+    dropped += [fineshards.recipe_check(input=sample, recipe=recipe).dropped[0].documents]
     manifest = fineshards.build(input=sample, output=tmp_path / "out", recipe=recipe)
-    assert (kept, manifest.totals()["documents"]) == ([602, 2], 2)
+    assert (dropped, manifest.totals()["documents"]) == ([461, 1061], 2)
     assert fineshards.verify(tmp_path / "out", sample="100%").problems == []
 
 

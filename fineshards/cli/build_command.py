@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,19 +12,27 @@ from fineshards.cli.answer import Answer, note, show
 from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig
-from fineshards.inspection.estimate import hub_limit
-from fineshards.inspection.last_estimate import recall
 from fineshards.parser import Parser
 from fineshards.pipeline.beam_flags import launches_template
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import runs_here
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import to_fields
-from fineshards.wording import counted, describe_repeats, describe_splits, warn_of_leaks
+from fineshards.wording import (
+    counted,
+    describe_repeats,
+    describe_splits,
+    duration,
+    warn_of_leaks,
+)
 from fineshards.worker import own_process
 
 if TYPE_CHECKING:
     from fineshards.pipeline.launch import Launch
+    from fineshards.shards.job.records import SourceFile
+
+# That the hub answers in five minutes: without a token, and with that of a free account.
+_HUB_REQUESTS, _HUB_REQUESTS_WITH_TOKEN = 3000, 5000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,11 +87,24 @@ def build(config: BuildConfig) -> Answer:
         speed = speed_in_words(sum(report.counts.text_bytes for report in new), seconds)
     words = "finished" + (f" generation {manifest.generation}" if launch.earlier else "")
     words += f" in {seconds:,.1f} s{speed}"
-    answer = _finished(manifest, root, words, "finished", seconds)
-    estimated = recall(manifest.files, manifest.settings)
-    if estimated is not None:
-        answer = replace(answer, lines=[*answer.lines, f"estimated: {estimated}"])
-    return answer
+    return _finished(manifest, root, words, "finished", seconds)
+
+
+def hub_limit(files: Iterable[SourceFile]) -> str | None:
+    """How long the hub's limit alone makes a build take; None if the files are within it.
+
+    Each file takes a request at least. Source: https://huggingface.co/docs/hub/rate-limits
+    """
+    count = sum(file.path.startswith("hf://") for file in files)
+    if count <= _HUB_REQUESTS:
+        return None
+    without, with_token = (
+        duration(count / requests * 300) for requests in (_HUB_REQUESTS, _HUB_REQUESTS_WITH_TOKEN)
+    )
+    return (
+        f"{count:,} files take at least {without} at the hub's limit of {_HUB_REQUESTS:,} requests "
+        f"in 5 minutes from an address, {with_token} with a token (HF_TOKEN)"
+    )
 
 
 def speed_in_words(text_bytes: int, seconds: float) -> str:

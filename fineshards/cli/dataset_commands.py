@@ -12,7 +12,7 @@ from fineshards.cli.options import (
     add_build_flags,
     add_estimate_flags,
     config_of,
-    estimate_config,
+    sample_config,
 )
 from fineshards.config import BuildConfig
 from fineshards.parser import Parser
@@ -40,13 +40,12 @@ def _built(config: BuildConfig) -> Answer:
 
 
 def _estimate(args: Namespace) -> Answer:
-    config = estimate_config(args)
-    from fineshards.inspection.estimate import describe_estimate
-    from fineshards.pipeline.probe import estimate
+    config = sample_config(args)
+    from fineshards.pipeline.sample import estimate
 
-    note("reading a probe of the input …")
-    found = estimate(config, args.workers)
-    return Answer(asdict(found), describe_estimate(found))
+    note("building a sample of the input …")
+    found = estimate(config)
+    return Answer(asdict(found), str(found).splitlines())
 
 
 BUILD = Command(
@@ -89,14 +88,14 @@ APPEND = Command(
 
 ESTIMATE = Command(
     "estimate",
-    "say what a build will give, take and cost",
+    "predict a build's tokens, documents, time and disk",
     "--input FILE... [flags]",
-    "Tokenizes a probe of the input, and says how many tokens the whole will give, how long\n"
-    "it takes and what it needs on this machine, and what it would cost on Dataflow. With a\n"
-    "recipe it says what each step keeps that judges documents one by one.",
+    "Builds a sample of the input, about 64 MB of text, in a temporary folder, and predicts what\n"
+    "a build of the whole takes on this machine. The flags are those of build; no --output is\n"
+    "needed, and nothing is left behind.",
     (
         "fineshards estimate --input data/*.parquet",
-        "fineshards estimate --input data/*.parquet --recipe fineweb --workers 20",
+        "fineshards estimate --input data/*.parquet --recipe fineweb --workers 8",
     ),
     add_estimate_flags,
     _estimate,

@@ -8,23 +8,20 @@ from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fineshards.cli.command import add_flag
 from fineshards.config import (
+    NOT_ESTIMATED,
     PATTERNS,
     BuildConfig,
     choices,
     deciding_flags,
-    estimated_flags,
     flags,
     kinds,
 )
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError
 from fineshards.number_parser import byte_count, count, count_or_share
 from fineshards.parser import Parser, boolean, one_of
 from fineshards.pipeline.recipe_flags import with_recipe
 
-# Of a Dataflow job, for `estimate`.
-_MOST_WORKERS = 4000
 # In a text on the command line, where a shell has none.
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
@@ -41,33 +38,26 @@ def add_append_flags(parser: Parser) -> None:
 
 
 def add_estimate_flags(parser: Parser) -> None:
-    """Adds the flags of `estimate`: those of `build` that decide the work, and its own."""
-    _add_flags(parser, estimated_flags())
-    own = parser.add_argument_group("estimate")
-    add_flag(
-        own,
-        "--output FOLDER",
-        "A finished dataset that the input is to be appended to. Its settings hold.",
-    )
-    add_flag(
-        own, "--workers N", "Workers on Dataflow. Default: as many as finish in about an hour."
-    )
+    """Adds the flags of `estimate`: those of `build`, of which none must be given."""
+    _add_flags(parser, [flag.name for flag in flags() if flag.name not in NOT_ESTIMATED], ())
 
 
 def add_input_and_step_flags(parser: Parser) -> None:
     """Adds the flags of `build` that name the input, and steps without a recipe."""
     groups = {flag.name: flag.metadata["group"] for flag in flags()}
     wanted = (groups["input"], groups["where"])
-    left_out = ("recipe", "keep_keys", "limit")
+    left_out = ("recipe", "keep_keys", *NOT_ESTIMATED)
     _add_flags(parser, [name for name in groups if groups[name] in wanted and name not in left_out])
 
 
-def input_and_steps(args: argparse.Namespace, recipe: str | None) -> BuildConfig:
-    """The configuration of the flags above and a recipe; the output is not known."""
-    return BuildConfig(**with_recipe(_given(args) | {"recipe": recipe}) | {"output": "out"})
+def sample_config(args: argparse.Namespace, **more: Any) -> BuildConfig:
+    """The configuration of the flags above; its output is not used."""
+    return BuildConfig(**with_recipe(_given(args) | more) | {"output": "out"})
 
 
-def _add_flags(parser: Parser, names: Container[str]) -> None:
+def _add_flags(
+    parser: Parser, names: Container[str], required: Container[str] = ("output",)
+) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
     texts = _help_texts()
     for flag in flags():
@@ -94,7 +84,7 @@ def _add_flags(parser: Parser, names: Container[str]) -> None:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(
             f"--{flag.name}",
-            required=flag.name == "output",
+            required=flag.name in required,
             help=texts.get(flag.name),
             **options,
         )
@@ -115,15 +105,6 @@ def parse_build_flags(parser: Parser, argv: Sequence[str]) -> BuildConfig:
 def config_of(args: argparse.Namespace) -> BuildConfig:
     """The configuration of parsed flags, and of the arguments that are left, for Beam."""
     return BuildConfig(**with_recipe(_given(args)), beam_args=args.beam_args)
-
-
-def estimate_config(args: argparse.Namespace) -> BuildConfig:
-    """What to estimate; raises UsageError for a number of workers that Dataflow does not give."""
-    if args.workers is not None and not 1 <= args.workers <= _MOST_WORKERS:
-        raise UsageError(f"--workers must be from 1 to {_MOST_WORKERS:,}, got {args.workers:,}.")
-    # Without an output it is not known yet. Nothing is written to it.
-    output = {"output": args.output or "out", "append": args.output is not None}
-    return BuildConfig(**with_recipe(_given(args)) | output)
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

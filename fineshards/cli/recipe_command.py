@@ -1,4 +1,4 @@
-"""`fineshards recipe`: shows recipes and steps, and tries a recipe on a probe of the input."""
+"""`fineshards recipe`: shows recipes and steps, and tries a recipe on a sample of the input."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_flag
-from fineshards.cli.options import add_input_and_step_flags, input_and_steps
+from fineshards.cli.options import add_input_and_step_flags, sample_config
 from fineshards.errors import UsageError
-from fineshards.number_parser import byte_count
 from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import recipe_shown
 
@@ -42,15 +41,8 @@ def _add_flags(parser: Parser) -> None:
     check = parser.add_argument_group("check")
     add_flag(
         check,
-        "--probe_bytes SIZE",
-        "Text that the recipe is tried on. Default: 32 MiB.",
-        type=byte_count,
-        default=argparse.SUPPRESS,
-    )
-    add_flag(
-        check,
         "--examples N",
-        "Documents to show that each step drops, and that it changes. Default: 2.",
+        "Documents to show that each step drops or cuts. Default: 2.",
         default=argparse.SUPPRESS,
     )
     add_input_and_step_flags(parser)
@@ -91,15 +83,13 @@ def _steps(args: argparse.Namespace) -> Answer:
 
 
 def _check(args: argparse.Namespace) -> Answer:
-    config = input_and_steps(args, args.name)
-    from fineshards.inspection.recipe_check import describe_check
-    from fineshards.pipeline.functions import EXAMPLES, PROBE_BYTES, check
+    config = sample_config(args, recipe=args.name)
+    from fineshards.pipeline.sample import check
 
     if config.curates:  # if not, `check` says so
-        note("reading a probe of the input …")
-    probe_bytes = getattr(args, "probe_bytes", PROBE_BYTES)
-    found = check(config, probe_bytes, getattr(args, "examples", EXAMPLES))
-    return Answer(asdict(found), describe_check(found))
+        note("building a sample of the input …")
+    found = check(config, getattr(args, "examples", 2))
+    return Answer(asdict(found), str(found).splitlines())
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], Answer]] = {
@@ -110,12 +100,12 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], Answer]] = {
 
 RECIPE = Command(
     "recipe",
-    "show recipes and their steps, and try them on a probe of the input",
+    "show recipes and their steps, and try them on a sample of the input",
     "show NAME | steps [NAME] | check NAME --input FILE... [flags]",
     "show prints a recipe as TOML: one that fineshards has, a file, or that of a dataset.\n"
     "steps lists what recipes are made of, and shows the parameters of a step.\n"
-    "check runs a recipe over a probe of the input, and shows what each step keeps and drops.\n"
-    "It writes nothing.",
+    "check builds a sample of the input, about 64 MB of text, with a recipe, in a temporary\n"
+    "folder. It shows what each step keeps and drops, with examples, and leaves nothing.",
     (
         "fineshards recipe show fineweb > recipe.toml",
         "fineshards recipe steps minhash",

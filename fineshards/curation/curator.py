@@ -245,32 +245,23 @@ class Curator:
         """Judges a sample again; raises FineshardsError for the first document that differs."""
         chosen = np.flatnonzero(sampled(batch.rows, COMPARED_SHARE, salt=batch.file))
         for index in chosen.tolist():
-            again = step.apply_again(batch.only(index))
-            self._compare_one(number, batch, index, once, again, 0)
-
-    def compare_all(self, step: Judge, number: int, batch: Batch, once: Outcome) -> None:
-        """Judges all documents again, every other one at a time; raises as `compare` does."""
-        for part in range(min(2, len(batch))):
-            chosen = np.arange(len(batch)) % 2 == part
-            again = step.apply(batch.keep(chosen))
-            for at, index in enumerate(np.flatnonzero(chosen).tolist()):
-                self._compare_one(number, batch, index, once, again, at)
+            self._compare_one(number, batch, index, once, step.apply_again(batch.only(index)))
 
     def _compare_one(
-        self, number: int, batch: Batch, index: int, once: Outcome, again: Outcome, at: int
+        self, number: int, batch: Batch, index: int, once: Outcome, again: Outcome
     ) -> None:
-        """Compares two outcomes for a document, which is number `at` in the second."""
+        """Compares two outcomes for a document, which is the only one in the second."""
         first = None if once.reasons is None else once.reasons[index]
-        second = None if again.reasons is None else again.reasons[at]
+        second = None if again.reasons is None else again.reasons[0]
         if first != second:
             self._complain(number, batch, index, *map(_verdict, (first, second)))
         if first is None:
             one = batch.strings[index] if once.texts is None else once.texts[index]
-            other = batch.strings[index] if again.texts is None else again.texts[at]
+            other = batch.strings[index] if again.texts is None else again.texts[0]
             if one != other:
                 self._complain(number, batch, index, "gave one text", "gave another text")
         if once.scores is not None and again.scores is not None:
-            scores = once.scores[index].as_py(), again.scores[at].as_py()
+            scores = once.scores[index].as_py(), again.scores[0].as_py()
             if scores[0] != scores[1]:
                 self._complain(number, batch, index, *(f"gave {score!r} to" for score in scores))
 

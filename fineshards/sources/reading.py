@@ -82,32 +82,20 @@ def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) ->
             return
 
 
-class Head:
-    """The first rows of a block, with about `limit` bytes of text.
+def cut(file: SourceFile, columns: Columns, block: Block, limit: int) -> tuple[int | None, float]:
+    """The row before which a block has about `limit` bytes of text, and the share of it before.
 
-    share: how much of the block's bytes was read, from 0 to 1; known once the rows are read.
+    None and 1 if it has less.
     """
-
-    def __init__(self, file: SourceFile, columns: Columns, block: Block, limit: int) -> None:
-        self._file, self._columns, self._block, self._limit = file, columns, block, limit
-        self.share = 0.0
-
-    def __iter__(self) -> Iterator[Rows]:
-        file, block, text, rows = self._file, self._block, 0, 0
-        with explain_failures(file), open_file(file) as opened:
-            for batch in _read(file, opened, self._columns, block):
-                yield batch
-                rows += len(batch.numbers) + len(batch.bad)
-                text += pc.sum(pc.binary_length(batch.texts)).as_py() or 0
-                if text >= self._limit:
-                    self.share = self._share_read(opened, rows)
-                    return
-        self.share = 1.0
-
-    def _share_read(self, opened: BinaryIO, rows: int) -> float:
-        """The share of the block that was read, of a whole file by the position in it."""
-        if by_rows := getattr(_FORMATS[self._file.format], "share_read", None):
-            share: float = by_rows(self._file, opened, self._block, rows)
-            return share
-        # Compressed or not. Some readers close a file at its end.
-        return 1.0 if opened.closed else opened.tell() / max(self._block.bytes, 1)
+    text = rows = 0
+    with explain_failures(file), open_file(file) as opened:
+        for batch in _read(file, opened, columns, block):
+            rows += len(batch.numbers) + len(batch.bad)
+            text += pc.sum(pc.binary_length(batch.texts)).as_py() or 0
+            if text >= limit:
+                stop = int(max([*batch.numbers[-1:], *(bad.row for bad in batch.bad)])) + 1
+                if by_rows := getattr(_FORMATS[file.format], "share_read", None):
+                    return stop, by_rows(file, opened, block, rows)
+                # Of a whole file by the position in it. Some readers close a file at its end.
+                return stop, 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
+    return None, 1.0

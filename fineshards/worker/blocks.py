@@ -1,6 +1,5 @@
 """What Discover does to a file and Tokenize to a block. No Beam."""
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -21,7 +20,7 @@ from fineshards.shards.shard_prefix import shards_of_part
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally, has_block, write_block
-from fineshards.sources.reading import Head, discover_blocks, read_block
+from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 from fineshards.worker.row_check import check_rows, same_blocks
@@ -139,40 +138,6 @@ def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSum
             "--share, which makes it again and does what is left."
         )
     return summary
-
-
-def probe_block(
-    file: SourceFile, block: Block, limit: int, worker: Worker
-) -> tuple[BlockSummary, float, float]:
-    """Does as `finish_block`, but of a large block with the first `limit` bytes of text only.
-
-    Returns the summary, the share of the block's bytes that was read, from 0 to 1, and the seconds
-    that the steps of the recipe took.
-    """
-    head = Head(file, worker.work.settings.columns, block, limit)
-    read = judged = _Timed(head)
-    judging = worker.judging
-    if judging is not None:
-        assert judging.curator.stages == 1  # and is loaded by now, which takes seconds once
-        judged = _Timed(judging.last_stage(read, file, block))
-    summary = _encode_rows(judged, file, block, worker, RowHash())
-    return summary, head.share, judged.seconds - read.seconds
-
-
-class _Timed:
-    """Rows, and the seconds that what gives them has taken."""
-
-    def __init__(self, rows: Iterable[Rows]) -> None:
-        self._rows = rows
-        self.seconds = 0.0
-
-    def __iter__(self) -> Iterator[Rows]:
-        rows, began = iter(self._rows), time.perf_counter()
-        for each in rows:
-            self.seconds += time.perf_counter() - began
-            yield each
-            began = time.perf_counter()
-        self.seconds += time.perf_counter() - began
 
 
 def encode_again(

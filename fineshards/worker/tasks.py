@@ -186,14 +186,6 @@ def write_tables(worker: Worker, file: int) -> list[MetadataFile]:
     return [*written, write_file(worker.work.checkpoints, file, counted)]
 
 
-@_task(lambda file, block, _: f"probing {file.path} (from row {block.first_row})")
-def probe_block(
-    worker: Worker, file: SourceFile, block: Block, limit: int
-) -> tuple[BlockSummary, float, float]:
-    """Makes a token block from the beginning of a block, for an estimate."""
-    return blocks.probe_block(file, block, limit, worker)
-
-
 @_task(lambda file, block, *_: f"tokenizing {file.path} again (from row {block.first_row})")
 def encode_again(
     worker: Worker, file: SourceFile, block: Block, stretch: Damage, redacted: tuple[int, ...]

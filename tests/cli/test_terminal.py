@@ -102,8 +102,6 @@ def test_what_beam_logs_under_no_name_is_not_shown_of_a_local_run() -> None:
 def test_without_a_terminal_there_is_one_line_per_stage(
     fineshards: Run, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Where no estimate is remembered, which would be another line.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # For colours in the log of a CI service; it makes no terminal.
     monkeypatch.setenv("FORCE_COLOR", "1")
     flags = ["--shard_tokens=100000", "--block_bytes=1"]

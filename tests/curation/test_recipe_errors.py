@@ -128,42 +128,21 @@ def test_a_function_that_goes_wrong_names_file_and_row(
     assert not (tmp_path / "out/metadata/manifest.json").exists()
 
 
-MISTAKES = """
-import random
-
-def chance(document):
-    return random.random() < 0.5
-
-def leaves(document):
-    raise SystemExit(0)
-"""
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [("chance", r"kept this document|dropped \(chance\) this"), ("leaves", "SystemExit: 0")],
-)
-def test_what_goes_wrong_is_found_by_a_check(
+def test_no_function_ends_a_command_as_if_it_had_succeeded(
     source: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    function: str,
-    words: str,
 ) -> None:
-    """Every document is judged twice, and no function ends the command as if it had succeeded."""
-    source.write_text("".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(100)))
     name = f"mistakes_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(MISTAKES)
+    (tmp_path / f"{name}.py").write_text("def leaves(document):\n    raise SystemExit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    recipe = write_recipe(tmp_path / "r.toml", [(f"{name}:{function}", {})])
+    recipe = write_recipe(tmp_path / "r.toml", [(f"{name}:leaves", {})])
     assert main(["recipe", "check", str(recipe), f"--input={source}"]) == 1
-    line = sentence(capsys)
-    assert re.search(words, line), line
-    if function == "leaves":
-        assert build(source, recipe) == 1
-        assert re.search(words, sentence(capsys))
-        assert not (tmp_path / "out/metadata/manifest.json").exists()
+    assert "SystemExit: 0" in sentence(capsys)
+    assert build(source, recipe) == 1
+    assert "SystemExit: 0" in sentence(capsys)
+    assert not (tmp_path / "out/metadata/manifest.json").exists()
 
 
 def test_a_byte_order_mark_before_a_recipe_is_no_part_of_it(source: Path, tmp_path: Path) -> None:

@@ -41,65 +41,24 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_a_check_finds_what_the_build_drops_and_writes_nothing(built: Path, capsys) -> None:
+def test_a_check_shows_what_stats_and_inspect_show_of_the_build_and_leaves_nothing(
+    built: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(built.rglob("*"))
     arguments = ["recipe", "check", f"{built}/recipe.toml", f"--input={built}/*.jsonl"]
     check = run(capsys, *arguments, "--examples=100")
-    again = run(capsys, *arguments, "--examples=100")
     assert sorted(built.rglob("*")) == before
-    manifest = json.loads((built / "out/metadata/manifest.json").read_text())
-    dropped = [each for file in manifest["files"] for each in file["dropped"]]
-    for number, step in enumerate(check["steps"]):
-        expected = sum(each["documents"] for each in dropped if each["step"] == number)
-        assert step["documents"] - step["kept"] == sum(step["dropped"].values()) == expected
-        assert step["examples"] == again["steps"][number]["examples"]
-        assert len(step["examples"]) == expected
-    assert (check["whole"], check["files"], check["documents"]) == (True, 2, 41)
-    for example in check["steps"][1]["examples"]:
-        document, witness = example["document"], example["witness"]
-        assert document["file"].endswith("b.jsonl")
-        assert witness["file"].endswith("a.jsonl")
-        assert witness["row"] == 3 * document["row"]
-        assert witness["text"] == document["text"]
-
-
-def test_a_check_shows_texts_as_they_are_what_was_measured_and_what_changes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.jsonl").write_text(
-        "\n".join(
-            json.dumps({"text": text})
-            for text in ("short\nof \u0935", f"{'A line. ' * 40}\n|\nThe end of it.")
-        )
-    )
-    (tmp_path / "r.toml").write_text(
-        '[[steps]]\nuse = "length"\nmin_chars = 20\n[[steps]]\nuse = "symbol_lines"\n'
-    )
-    arguments = ["recipe", "check", f"{tmp_path}/r.toml", f"--input={tmp_path}/a.jsonl"]
-    assert main(arguments) == 0
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    start = lines.index("1 length, for example:")
-    shown = ("A line. " * 40)[-50:]
-    assert lines[start:] == [
-        "1 length, for example:",
-        f"min_chars: {tmp_path}/a.jsonl, row 0",
-        "  found    10 characters, below 20: min_chars",
-        "  text     short",
-        "           of \u0935",
-        "",
-        "2 symbol_lines, for example:",
-        f"changed: {tmp_path}/a.jsonl, row 1",
-        f"  text     ...{shown[1:].rstrip()}",
-        "           |",
-        "           The end of it.",
-        f"  after    ...{shown[1:].rstrip()}",
-        "           The end of it.",
+    assert check["sample_share"] == 1
+    stats = run(capsys, "stats", f"{built}/out")
+    assert check["stats"] == stats | {"folder": "a build of 100.00% of the input"}
+    assert check["dropped"] == [
+        run(capsys, "inspect", f"{built}/out", "--dropped", f"--step={step}", "--count=100")
+        for step in (1, 2)
     ]
-    steps = run(capsys, *arguments)["steps"]
-    assert [step["examples"][0]["measured"] for step in steps] == [
-        "10 characters, below 20: min_chars",
-        None,
-    ]
+    assert main([*arguments, "--examples=3"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["inspect", f"{built}/out", "--dropped", "--step=2", "--count=3"]) == 0
+    assert printed.endswith(capsys.readouterr().out)
 
 
 def test_dropped_documents_are_shown_beside_their_witnesses(built: Path, capsys) -> None:

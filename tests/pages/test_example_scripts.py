@@ -96,9 +96,9 @@ def test_the_notebook_has_the_outputs_of_a_run() -> None:
 @pytest.mark.curation
 def test_the_recipe_drops_what_its_check_said(tmp_path: Path) -> None:
     printed = run("curate.sh", tmp_path, "curated")
-    left = int(re.findall(r"^left: (\d+) documents", printed, re.MULTILINE)[0])
+    checked, built = re.findall(r"^  dataset +(\d+) documents", printed, re.MULTILINE)
     counts = manifest_of(tmp_path / "curated").counts()
-    assert counts.documents == left
+    assert counts.documents == int(built) == int(checked)
     steps = tomllib.loads((EXAMPLES / "recipe.toml").read_text())["steps"]
     assert {dropped.step for dropped in counts.dropped} == set(range(len(steps)))
     assert "earlier " in printed

@@ -406,13 +406,13 @@ def test_a_mistake_is_one_sentence(
     assert sentence in last
 
 
-def test_a_recipe_with_scores_is_checked_on_a_probe(built: Path) -> None:
+def test_a_recipe_with_scores_is_checked_on_a_sample(built: Path) -> None:
     found = fineshards.recipe_check(input=f"{built}/in/0.parquet", recipe=built / "r.toml")
     decided = Counter(
         step for _, step, _, span, *_ in decisions_in(built / "out", 1)[0] if span is None
     )
-    assert [step.documents - step.kept for step in found.steps] == [
-        decided[number] for number in range(len(found.steps))
+    assert [step.documents for step in found.dropped] == [
+        decided[number] for number in range(len(found.dropped))
     ]
 
 

@@ -100,7 +100,7 @@ def test_an_estimate_that_is_killed_leaves_nothing_after_the_next_command(tmp_pa
     place, source = tmp_path / "temporary", tmp_path / "a.jsonl"
     place.mkdir()
     source.write_text('{"text": "a secret of some words"}\n' * 200_000)
-    environment = os.environ | {"TMPDIR": str(place), "XDG_CACHE_HOME": str(tmp_path)}
+    environment = os.environ | {"TMPDIR": str(place)}
     job = start("estimate", f"--input={source}", env=environment)
     wait_until(lambda: [*place.glob(".fineshards-*/metadata/job.json")], job)
     job.kill()
