@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
+
+import numpy as np
 
 from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.exports.column_types import ColumnTypes, types_in_sources
@@ -21,21 +24,24 @@ from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format import ExportSettings, Format, Target
 from fineshards.exports.format_table import format_of, settle
 from fineshards.exports.parts import Part, PartReader
-from fineshards.exports.proof import damaged_shards
 from fineshards.exports.record import Export, FileRecord, PartRecord
 from fineshards.exports.redacted import NONE, redacted_ranges
 from fineshards.exports.source_columns import ColumnReader
-from fineshards.exports.stream import Stream, splits_of
+from fineshards.exports.stream import Read, Stream, splits_of
+from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
-from fineshards.shards.job.records import to_fields
+from fineshards.shards.job.records import ShardRecord, to_fields
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
 from fineshards.storage.open import open_storage
 
 _CHECKPOINTS = "checkpoints"
 # Says which export an unfinished folder is.
 _CLAIM = f"{_CHECKPOINTS}/export.json"
+# Tokens whose checksum is computed at once.
+_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -307,7 +313,7 @@ def _refuse_redacted(job: ExportJob) -> None:
 def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:
     """Raises OutputError for a damaged shard; what was made of it is deleted."""
     reads = [read for record in records for read in record.reads]
-    for shard, error in damaged_shards(job.streams.values(), reads):
+    for shard, error in _damaged_shards(job.streams.values(), reads):
         for record in records:
             if any(read.shard == shard.name for read in record.reads):
                 job.storage.delete(_record_name(job, record.split, record.index))
@@ -318,3 +324,52 @@ def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:
 
 def _record_name(job: ExportJob, split: str, index: int) -> str:
     return f"{_CHECKPOINTS}/{job.fingerprint}/{split}_{index:06d}.json"
+
+
+def _damaged_shards(
+    streams: Iterable[Stream], reads: Iterable[Read]
+) -> Iterator[tuple[ShardRecord, OutputError]]:
+    """The shards that are not what the manifest says, and how to say so.
+
+    The checksums of all ranges that were read of a shard, joined, must be the one in the manifest.
+    Redacted documents that were left out count as what they must be, EOTs. reads: all that was read
+    of all shards.
+    """
+    of_shards = defaultdict(list)
+    for read in reads:
+        of_shards[read.shard].append(read)
+    for stream in streams:
+        for shard in stream.shards:
+            found = _checksum(shard, stream, [*of_shards[shard.name], *_left_out(shard, stream)])
+            if found != shard.crc32c:
+                why = f"its crc32c is {found}, expected {shard.crc32c}"
+                yield shard, stream.damaged(shard.name, why)
+
+
+def _left_out(shard: ShardRecord, stream: Stream) -> Iterator[Read]:
+    """The redacted documents that a stream leaves out of a shard, as if they had been read."""
+    for begin, end in stream.redacted.get(shard.name, ()):
+        checksum, left = 0, int(end - begin)
+        eots = np.full(min(left, _CHUNK), stream.eot, stream.dtype).tobytes()
+        while left > 0:
+            checksum = crc32c(eots[: left * stream.dtype.itemsize], checksum)
+            left -= _CHUNK
+        yield Read(shard.name, int(begin), int(end), checksum)
+
+
+def _checksum(shard: ShardRecord, stream: Stream, reads: list[Read]) -> str:
+    """The checksum of a shard, from those of the ranges that were read of it.
+
+    A token that was left out is an EOT.
+    """
+    size = stream.dtype.itemsize
+    eot = crc32c(stream.dtype.type(stream.eot).tobytes())
+    checksum, position = crc32c(npy.header(shard.tokens, stream.dtype)), 0
+    for read in [*sorted(reads, key=lambda read: read.start), None]:
+        start = shard.tokens if read is None else read.start
+        for _ in range(min(start - position, 2)):
+            checksum = crc32c_combine(checksum, eot, size)
+        if read is not None:
+            checksum = crc32c_combine(checksum, read.crc32c, (read.stop - read.start) * size)
+            position = read.stop
+    return checksum_to_base64(checksum)
