@@ -14,7 +14,7 @@ _MODULES = {
     "azure": ("adlfs",),
     "build": (
         *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
-        *("huggingface_hub", "jinja2", "markupsafe", "orjson", "packaging", "pyarrow", "regex"),
+        *("huggingface_hub", "jinja2", "markupsafe", "orjson", "pyarrow", "regex"),
         *("requests", "rich", "shtab", "tiktoken", "tiktoken_ext", "tokenizers", "xxhash"),
     ),
     "curation": (
@@ -28,6 +28,7 @@ _MODULES = {
         *("sudachidict_core", "sudachipy"),
     ),
     "gcs": ("google",),
+    "publish": ("license_expression", "mlcroissant"),
     "s3": ("boto3", "botocore"),
     "warc": ("fastwarc", "justext", "lxml", "lxml_html_clean", "resiliparse", "trafilatura"),
     "dataflow": ("apitools", "setuptools"),

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.publishing import card_parts
-from fineshards.publishing.file_names import CARD_NAME, PROVENANCE_NAME, PUBLISHED, is_signature
+from fineshards.publishing import dataset_card
+from fineshards.publishing.sums import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
@@ -175,8 +175,6 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
         storage.delete_folder(folder, check)
     for name in (*STORED_FILES, *PUBLISHED):
         storage.delete(name, check)
-    for name in filter(is_signature, [*storage.names(PROVENANCE_NAME)]):
-        storage.delete(name, check)
     if card is not None:
         _clear_card(storage, version, card, check)
     storage.delete(JOB_NAME, check)
@@ -194,8 +192,9 @@ def _clear_card(
     storage: Storage, version: str | None, card: bytes, check: Callable[[], object]
 ) -> None:
     """Deletes a card, or its generated parts if it has its owner's own lines."""
-    if card_parts.is_generated(card):
+    emptied = dataset_card.emptied(card)
+    if emptied is None:
         storage.delete(CARD_NAME, check)
-    elif (emptied := card_parts.emptied(card)) != card:
+    elif emptied != card:
         check()
         storage.write(CARD_NAME, emptied, over=version)

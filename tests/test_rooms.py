@@ -38,7 +38,7 @@ ALLOWED = {
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "chat": {"encoders", "storage", "errors", "suggestions"},
     "encoders": {"shards", "storage", "cores", "errors"},
-    "publishing": {"shards", "storage", "cores", "credentials", "errors", "printable"},
+    "publishing": {"shards", "storage", "cores", "credentials", "errors", "extras", "printable"},
     "sources": {"chat", "shards", "storage", "text_template", "extras", "credentials", "errors"},
     "shards": {"storage", "text_template", "errors"},
     "storage": {"credentials", "errors", "extras"},

@@ -28,7 +28,7 @@ def _add_flags(parser: Parser) -> None:
     )
     for name, (metavar, text) in _SAID.items():
         said.add_argument(f"--{name}", metavar=metavar, help=text)
-    about = "Leave the names of local folders out of provenance.json. Other files keep them."
+    about = "Leave names of folders in stores out too. metadata/manifest.json keeps them."
     add_flag(said, "--no_paths true|false", about, nargs="?", const=True, type=boolean)
 
 
@@ -46,8 +46,8 @@ PUBLISH = Command(
     "publish",
     "describe a dataset to others: Croissant, a card, SHA-256 sums",
     "FOLDER [flags]",
-    "Writes metadata/croissant.json, README.md (a dataset card), SHA256SUMS and\n"
-    "metadata/provenance.json (in-toto, SLSA). Every file of the dataset is read once.",
+    "Writes metadata/croissant.json, README.md (a dataset card) and SHA256SUMS.\n"
+    "Every file of the dataset is read once.",
     (
         "fineshards publish out",
         "fineshards publish out --license CC-BY-4.0 --creator 'Example Lab' "

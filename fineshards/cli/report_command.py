@@ -20,7 +20,7 @@ def _add_flags(parser: Parser) -> None:
         "by the name of the dataset's folder, in the current folder, or beside the dataset if that "
         "is the dataset's own.",
     )
-    add_flag(what, "--title TEXT", "Its heading. Default: the name of the dataset or the files.")
+    add_flag(what, "--title TEXT", "Its heading. Default: the dataset's name or folder.")
     add_flag(
         what, "--verify", "Verify the dataset first, and say in the report what was found and when."
     )

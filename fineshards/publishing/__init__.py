@@ -1,1 +1,1 @@
-"""What describes a dataset to others: Croissant, a dataset card, SHA-256 sums, provenance."""
+"""What describes a dataset to others: Croissant, a dataset card and SHA-256 sums."""

@@ -9,62 +9,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from importlib.metadata import version
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import OutputError
 from fineshards.publishing import facts, sums
 from fineshards.publishing.description import PERSON, Description
-from fineshards.publishing.file_names import CROISSANT_NAME, SUMS_NAME
-from fineshards.publishing.sums import Sums
+from fineshards.publishing.sums import CROISSANT_NAME, SUMS_NAME, Sums
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import JSON_ERRORS, as_text
-from fineshards.shards.job.seal import sealed
+from fineshards.shards.job.seal import seal_holds, sealed
 from fineshards.shards.job.settings import TIKTOKEN
 from fineshards.shards.layout import SPLITS, mask_name
 from fineshards.shards.tables.documents import LEARNED, table_schema
 
 _CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
-# The context of the specification, appendix 1, with what mlcroissant adds to it, and PROV-O.
-_TERMS = (
-    *("annotation", "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty"),
-    *("excludes", "extract", "field", "fileObject", "fileProperty", "fileSet", "format"),
-    *("includes", "isArray", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path"),
-    *("readLines", "recordSet", "references", "regex", "repeated", "replace", "samplingRate"),
-    *("sdVersion", "separator", "source", "subField", "transform", "unArchive", "value"),
-)
-_CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "sc": "https://schema.org/",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "dct": "http://purl.org/dc/terms/",
-    "prov": "http://www.w3.org/ns/prov#",
-    "conformsTo": "dct:conformsTo",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "description": {"@container": "@language"},
-    "name": {"@container": "@language"},
-    **{term: f"cr:{term}" for term in _TERMS},
-}
 # A file's format that has no media type is named by the page that defines it.
 _NPY = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"
-_PARQUET = "application/x-parquet"
-_JSON = "application/json"
-_TEXT = "text/plain"
+_JSON, _PARQUET, _TEXT = "application/json", "application/x-parquet", "text/plain"
 
-# Followed by the version of fineshards that wrote this file, and by a flag that it was given.
-_PUBLISHED_BY = "fineshards publish "
-_NO_PATHS = " --no_paths"
-_CONTENT = "urn:fineshards:content:"
+_NO_PATHS = "fineshards publish --no_paths"
 _TABLES = "document-tables"
 _SPLIT_KINDS = {"test": "cr:TestSplit", "train": "cr:TrainingSplit"}
 _COLUMNS = {
@@ -84,54 +52,84 @@ _COLUMNS = {
 }
 
 
-def to_bytes(manifest: Manifest, found: Sums, said: Description) -> bytes:
-    """The content of `metadata/croissant.json`. found: the SHA-256 of each file of the dataset."""
-    name = said.name or facts.default_name(manifest)
-    content = {
-        "@context": _CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": list(_CONFORMS_TO),
-        "name": name,
-        "description": "\n\n".join(filter(None, [said.description, facts.in_short(manifest)])),
-        "license": said.license,
-        "creator": said.creator and _creator(said.creator),
-        "url": said.url,
-        "identifier": f"{_CONTENT}{manifest.content_fingerprint}",
-        "datePublished": said.date_published,
-        "citeAs": said.citation,
-        "version": facts.version(manifest),
-        "inLanguage": facts.languages(manifest),
-        "keywords": ["language modeling", "tokens", manifest.settings.tokenizer.name],
-        "prov:wasDerivedFrom": [
-            {"@type": "prov:Entity", "prov:label": line} for line in facts.inputs(manifest)
-        ],
-        "prov:wasGeneratedBy": [
-            {"@type": "prov:Activity", "prov:label": label}
-            for label in (
-                f"fineshards {manifest.versions['fineshards']}",
-                f"{_PUBLISHED_BY}{version('fineshards')}{_NO_PATHS * said.no_paths}",
-            )
-        ],
-        "rai:dataPreprocessingProtocol": facts.steps(manifest),
-        "rai:dataLimitations": list(facts.limits(manifest)),
-        "distribution": [*_files(manifest, found), _tables()],
-        "recordSet": [_splits(manifest), _documents(manifest)],
-    }
-    kept = {key: value for key, value in content.items() if value not in ("", [])}
-    return sealed(kept, ensure_ascii=False) + b"\n"
+def to_bytes(manifest: Manifest, found: Sums, said: Description, card: str | None) -> bytes:
+    """The content of `metadata/croissant.json`.
 
-
-def said_in(content: bytes, manifest: Manifest) -> Description:
-    """What the owner of a dataset said in a `metadata/croissant.json`.
-
-    Raises OutputError for a file that `to_bytes` has not written.
+    found: what `SHA256SUMS` lists. card: the SHA-256 of the generated parts of the card; None for a
+    card that is its owner's own.
     """
-    with _damage_reported():
-        fields = _unsealed(content)
+    import mlcroissant as mlc
+
+    context = mlc.Context(conforms_to=_CONFORMS_TO[0])
+    # Terms of Croissant 1.1 that the library expects, and writes for 1.0 only.
+    terms = {name: f"cr:{name}" for name in ("arrayShape", "containedIn", "isArray")}
+    texts = {name: {"@container": "@language"} for name in ("description", "name")}
+    context.rdf.context |= terms | texts | {"prov": "http://www.w3.org/ns/prov#"}
+
+    def make(kind: str, at: str, about: str, **more: Any) -> Any:
+        name = at.rpartition("/")[2]
+        return getattr(mlc, kind)(ctx=context, id=at, name=name, description=about, **more)
+
+    creator = said.creator and mlc.Organization(ctx=context, name=said.creator)
+    if said.creator.startswith(PERSON):
+        creator = mlc.Person(ctx=context, name=said.creator.removeprefix(PERSON).strip())
+    made_by = [f"fineshards {manifest.versions['fineshards']}", *[_NO_PATHS] * said.no_paths]
+    dataset = mlc.Metadata(
+        ctx=context,
+        conforms_to=list(_CONFORMS_TO),
+        name=said.name or facts.default_name(manifest),
+        description="\n\n".join(filter(None, [said.description, facts.in_short(manifest)])),
+        license=[said.license] if said.license else None,
+        creators=[creator] if creator else [],
+        url=said.url or None,
+        date_published=said.date_published or None,
+        cite_as=said.citation or None,
+        version=facts.version(manifest),
+        in_language=facts.languages(manifest),
+        keywords=["language modeling", "tokens", manifest.settings.tokenizer.name],
+        data_preprocessing_protocol=facts.steps(manifest),
+        data_limitations=list(facts.limits(manifest)),
+        distribution=[*_files(make, manifest, found)],
+        record_sets=[_splits(make, manifest), _documents(make, manifest)],
+        extra_properties={
+            "identifier": f"urn:fineshards:content:{manifest.content_fingerprint}",
+            "cardSha256": card,
+            "prov:wasDerivedFrom": [
+                {"@type": "prov:Entity", "prov:label": line}
+                for line in facts.inputs(manifest, said.no_paths)
+            ],
+            "prov:wasGeneratedBy": [
+                {"@type": "prov:Activity", "prov:label": label} for label in made_by
+            ],
+        },
+    )
+    return sealed(dataset.to_json(), ensure_ascii=False) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a `metadata/croissant.json` says.
+
+    said: what the owner of the dataset said. sums: the SHA-256 of `SHA256SUMS`. card: that of the
+    generated parts of the card; None for a card that is its owner's own.
+    """
+
+    said: Description
+    sums: str
+    card: str | None
+
+
+def read(content: bytes, manifest: Manifest) -> Stored:
+    """What a `metadata/croissant.json` says; raises OutputError for one that is damaged."""
+    try:
+        if not (content.endswith(b"\n") and seal_holds(content[:-1])):
+            raise ValueError("its content is not what its checksum says")
+        fields: dict[str, Any] = json.loads(content)
         creator = fields.get("creator", {})
         prefix = PERSON if creator.get("@type") == "sc:Person" else ""
-        found = Description(
-            name=as_text(fields["name"]),
+        name = as_text(fields["name"])
+        said = Description(
+            name="" if name == facts.default_name(manifest) else name,
             # The last paragraph is not the owner's.
             description=as_text(fields["description"]).rpartition("\n\n")[0],
             license=as_text(fields.get("license", "")),
@@ -139,159 +137,98 @@ def said_in(content: bytes, manifest: Manifest) -> Description:
             url=as_text(fields.get("url", "")),
             date_published=as_text(fields.get("datePublished", "")),
             citation=as_text(fields.get("citeAs", "")),
-            no_paths=_published_by(fields).endswith(_NO_PATHS),
+            no_paths=_NO_PATHS in str(fields["prov:wasGeneratedBy"]),
         )
-        found.check()
-    return replace(found, name="") if found.name == facts.default_name(manifest) else found
-
-
-def other_version(content: bytes) -> str:
-    """The version of fineshards that wrote a `metadata/croissant.json`; empty for this one.
-
-    Raises OutputError for a file that no version has written.
-    """
-    with _damage_reported():
-        wrote = _published_by(_unsealed(content)).removesuffix(_NO_PATHS)
-    return "" if wrote == version("fineshards") else wrote
-
-
-def _published_by(fields: dict[str, Any]) -> str:
-    """The version that wrote the file, and its flag."""
-    labels = [as_text(each["prov:label"]) for each in fields["prov:wasGeneratedBy"]]
-    (found,) = (label for label in labels if label.startswith(_PUBLISHED_BY))
-    return found.removeprefix(_PUBLISHED_BY)
-
-
-@contextmanager
-def _damage_reported() -> Iterator[None]:
-    """Turns what damaged JSON raises into an OutputError."""
-    try:
-        yield
-    except (UsageError, *JSON_ERRORS) as error:
+        digests = {each["@id"]: each.get("sha256") for each in fields["distribution"]}
+        return Stored(said, as_text(digests[SUMS_NAME]), fields.get("cardSha256"))
+    except JSON_ERRORS as error:
         raise OutputError(
             f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."
         ) from error
 
 
-def _unsealed(content: bytes) -> dict[str, Any]:
-    """The fields of the file; raises ValueError if they are not what its seal says.
-
-    Versions up to 0.2 wrote none.
-    """
-    fields: dict[str, Any] = json.loads(content)
-    found = fields.pop("crc32c", None)
-    if found is not None and sealed(fields, ensure_ascii=False) + b"\n" != content:
-        raise ValueError("its content is not what its checksum says")
-    return fields
-
-
-def _creator(text: str) -> dict[str, str]:
-    kind = "sc:Person" if text.startswith(PERSON) else "sc:Organization"
-    return {"@type": kind, "name": text.removeprefix(PERSON).strip()}
-
-
-def _files(manifest: Manifest, found: Sums) -> Iterator[dict[str, Any]]:
-    """The files that are described one by one: all but the document tables."""
+def _files(make: Callable[..., Any], manifest: Manifest, found: Sums) -> Iterator[Any]:
+    """The files, one by one but for the document tables."""
     sizes = {name: size for name, (size, _) in sums.contents(manifest).items()}
+    listed = sums.to_bytes(found)
+    sizes[SUMS_NAME] = len(listed)
+    digests = {**found, SUMS_NAME: hashlib.sha256(listed).hexdigest()}
+
+    def file(name: str, encoding: str, about: str) -> Any:
+        # Relative to this file, which is in metadata/.
+        folder, _, last = name.rpartition("/")
+        more = {"content_url": last if folder == "metadata" else f"../{name}"}
+        more |= {"content_size": f"{sizes[name]} B", "sha256": digests[name]}
+        return make("FileObject", name, about, encoding_formats=[encoding], **more)
+
     tokenizer = manifest.settings.tokenizer
     dtype = manifest.settings.token_dtype.str
     for shard in manifest.shards:
         about = f"{shard.tokens:,} tokens as a NumPy array of the type {dtype}."
-        yield _file(shard.name, _NPY, sizes[shard.name], found[shard.name], about)
+        yield file(shard.name, _NPY, about)
         if shard.mask_bytes is not None:
             about = (
                 f"The loss mask of {shard.name}: a bit for each of its {shard.tokens:,} tokens, 1 "
                 "where it is learned. The first is the lowest bit of the first byte."
             )
-            mask = mask_name(shard.name)
-            yield _file(mask, _NPY, sizes[mask], found[mask], about)
+            yield file(mask_name(shard.name), _NPY, about)
     about = "What the dataset holds and how it was built, with the size and checksum of each file."
-    yield _file(MANIFEST_NAME, _JSON, sizes[MANIFEST_NAME], found[MANIFEST_NAME], about)
-    about, kind = f"The tokenizer, {tokenizer.name}.", tokenizer.kind
-    format_ = _TEXT if kind == TIKTOKEN else _JSON
-    yield _file(tokenizer.file, format_, sizes[tokenizer.file], found[tokenizer.file], about)
+    yield file(MANIFEST_NAME, _JSON, about)
+    encoding = _TEXT if tokenizer.kind == TIKTOKEN else _JSON
+    yield file(tokenizer.file, encoding, f"The tokenizer, {tokenizer.name}.")
     for name in manifest.settings.stored_files[1:]:
-        yield _file(name, _TEXT, sizes[name], found[name], "The chat template, in Jinja.")
-    listed = sums.to_bytes(found)
-    about = "The SHA-256 of each file of the dataset."
-    yield _file(SUMS_NAME, _TEXT, len(listed), hashlib.sha256(listed).hexdigest(), about)
-
-
-def _node(kind: str, at: str, about: str, **more: Any) -> dict[str, Any]:
-    """A node with an id; the last part of it is its name."""
-    last = at.rpartition("/")[2]
-    return {"@type": f"cr:{kind}", "@id": at, "name": last, "description": about, **more}
-
-
-def _file(name: str, kind: str, size: int, digest: str, about: str) -> dict[str, Any]:
-    # Relative to this file, which is in metadata/.
-    folder, _, last = name.rpartition("/")
-    return _node(
-        "FileObject",
-        name,
-        about,
-        contentUrl=last if folder == "metadata" else f"../{name}",
-        contentSize=f"{size} B",
-        encodingFormat=kind,
-        sha256=digest,
-    )
-
-
-def _tables() -> dict[str, Any]:
+        yield file(name, _TEXT, "The chat template, in Jinja.")
+    yield file(SUMS_NAME, _TEXT, "The SHA-256 of each file of the dataset.")
     about = "A table per shard: which tokens belong to which document."
-    included = "documents/*.parquet"
-    return _node("FileSet", _TABLES, about, encodingFormat=_PARQUET, includes=included)
+    yield make("FileSet", _TABLES, about, encoding_formats=[_PARQUET], includes=["documents/*"])
 
 
-def _splits(manifest: Manifest) -> dict[str, Any]:
+def _splits(make: Callable[..., Any], manifest: Manifest) -> Any:
+    from mlcroissant import DataType
+
     there = [split for split in SPLITS if any(shard.split == split for shard in manifest.shards)]
-    return _node(
+    return make(
         "RecordSet",
         "splits",
         "The splits.",
-        dataType="cr:Split",
-        key={"@id": "splits/name"},
-        field=[
-            {"@type": "cr:Field", "@id": "splits/name", "name": "name", "dataType": "sc:Text"},
-            {"@type": "cr:Field", "@id": "splits/url", "name": "url", "dataType": "sc:URL"},
+        data_types=[DataType.SPLIT],
+        key=["splits/name"],
+        fields=[
+            make("Field", "splits/name", "The name of the split.", data_types=[DataType.TEXT]),
+            make("Field", "splits/url", "What it is for.", data_types=[DataType.URL]),
         ],
         data=[{"splits/name": split, "splits/url": _SPLIT_KINDS[split]} for split in there],
     )
 
 
-def _documents(manifest: Manifest) -> dict[str, Any]:
-    split = {
-        **_of_table("split", "filename", "^(test|train)", "The split, from the name of the table."),
-        "references": {"field": {"@id": "splits/name"}},
-    }
+def _documents(make: Callable[..., Any], manifest: Manifest) -> Any:
+    from mlcroissant import DataType, Extract, Source, Transform
+
+    def field(name: str, about: str, kind: Any, extract: Extract, *regex: str, **more: Any) -> Any:
+        # The expression is applied twice by mlcroissant: also to what it finds.
+        found = [Transform(regex=each) for each in regex]
+        more |= {"source": Source(file_set=_TABLES, extract=extract, transforms=found)}
+        return make("Field", f"documents/{name}", about, data_types=[kind], **more)
+
+    # From the name of the table.
+    name, path = Extract(file_property="filename"), Extract(file_property="fullpath")
+    to_splits = Source(field="splits/name")
+    text, about = DataType.TEXT, "The split."
+    fields = [field("split", about, text, name, "^(test|train)", references=to_splits)]
     about = "The shard that its tokens are in: train_0000 is the file train/train_0000.npy."
     # Of the path, because mlcroissant changes the name where the split is found.
-    at_end = "^.*?((?:test|train)_[0-9]+)(?:[.]parquet)?$"
-    shard = _of_table("shard", "fullpath", at_end, about)
-    schema = [*table_schema(manifest.settings.split)]
-    if manifest.settings.chat is not None:
-        schema.append(LEARNED)
+    regex = "^.*?((?:test|train)_[0-9]+)(?:[.]parquet)?$"
+    fields.append(field("shard", about, text, path, regex))
+    columns = [*table_schema(manifest.settings.split)]
+    columns += [LEARNED] * (manifest.settings.chat is not None)
+    for column in columns:
+        is_list = pa.types.is_list(column.type)
+        kind = DataType.INTEGER if is_list or pa.types.is_integer(column.type) else text
+        more = {"is_array": True, "array_shape": "-1"} if is_list else {}
+        about, extract = _COLUMNS[column.name], Extract(column=column.name)
+        fields.append(field(column.name, about, kind, extract, **more))
     about = (
         "The documents of each shard, in order. A document that goes on in the next shard has a "
         "record for each."
     )
-    return _node("RecordSet", "documents", about, field=[split, shard, *map(_column, schema)])
-
-
-def _of_table(name: str, what: str, regex: str, about: str) -> dict[str, Any]:
-    """A field whose values are a part of the names of the tables."""
-    # The expression is applied twice by mlcroissant: also to what it finds.
-    source = {"extract": {"fileProperty": what}, "transform": {"regex": regex}}
-    return _field(name, about, "sc:Text", source)
-
-
-def _column(field: pa.Field) -> dict[str, Any]:
-    is_list = pa.types.is_list(field.type)
-    kind = "sc:Integer" if is_list or pa.types.is_integer(field.type) else "sc:Text"
-    found = _field(field.name, _COLUMNS[field.name], kind, {"extract": {"column": field.name}})
-    return found | {"isArray": True, "arrayShape": "-1"} if is_list else found
-
-
-def _field(name: str, about: str, kind: str, source: dict[str, Any]) -> dict[str, Any]:
-    whole = {"fileSet": {"@id": _TABLES}, **source}
-    return _node("Field", f"documents/{name}", about, dataType=kind, source=whole)
+    return make("RecordSet", "documents", about, fields=fields)

@@ -9,11 +9,13 @@ from typing import Any
 
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, quoted, with_escaped_bytes
-from fineshards.publishing.licenses import is_url, license_url
 
 # What Croissant requires, and no dataset can say of itself.
 _REQUIRED = ("license", "creator", "url", "date_published")
 PERSON = "person:"
+_PAGES = "https://spdx.org/licenses/"
+# Characters of RFC 3986, section 2.
+_URL = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Description:
         url: Its page.
         date_published: The day of its publication, as 2026-11-30.
         citation: How to cite it, as BibTeX.
-        no_paths: Whether the names of local folders are left out of the provenance.
+        no_paths: Whether names of folders are left out of what is published.
     """
 
     name: str = ""
@@ -68,7 +70,7 @@ class Description:
                 raise UsageError(f"--{name}: it is not valid UTF-8. Write it in UTF-8.")
         refuse_secrets(self.url, "--url")
         refuse_secrets(self.license, "--license")
-        if self.url and not is_url(self.url):
+        if self.url and not _URL.fullmatch(self.url):
             raise UsageError(
                 f"--url {self.url}: not the URL of a page. It begins with https://, and what is "
                 "not allowed in a URL is written as %20."
@@ -93,10 +95,50 @@ class Description:
 
 
 def _is_day(text: str) -> bool:
-    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
-        return False
     try:
-        date.fromisoformat(text)
+        return date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
-    return True
+
+
+def license_url(text: str) -> str:
+    """The page of a license: a URL as it is, or that of an SPDX identifier in any case.
+
+    Raises UsageError for anything else.
+
+    Example:
+        >>> license_url("cc-by-4.0"), license_url("https://spdx.org/licenses/MIT.html")
+        ('https://spdx.org/licenses/CC-BY-4.0', 'https://spdx.org/licenses/MIT')
+    """
+    if _URL.fullmatch(text) and not text.startswith(_PAGES):
+        return text
+    from license_expression import ExpressionError, LicenseSymbol, get_spdx_licensing
+
+    name = text.removeprefix(_PAGES).removesuffix(".html")
+    try:
+        found = get_spdx_licensing().parse(name, validate=True)
+    except ExpressionError:
+        found = None
+    if not isinstance(found, LicenseSymbol) or found.key.startswith("LicenseRef"):
+        raise UsageError(
+            f"--license {text}: not an SPDX identifier. Give one of https://spdx.org/licenses, "
+            "such as CC-BY-4.0 or ODC-By-1.0, or the URL of the license."
+        )
+    return f"{_PAGES}{found.key}"
+
+
+def hub_fields(url: str) -> dict[str, str]:
+    """What a dataset card on the hub says of a license.
+
+    Example:
+        >>> hub_fields("https://spdx.org/licenses/ODC-By-1.0")
+        {'license': 'odc-by'}
+        >>> hub_fields("https://a.example/terms")
+        {'license': 'other', 'license_name': 'terms', 'license_link': 'https://a.example/terms'}
+    """
+    if url.startswith(_PAGES):
+        # These have no version in the hub's identifiers.
+        unversioned = r"^(c-uda|odbl|odc-by|pddl)-1\.0$"
+        return {"license": re.sub(unversioned, r"\1", url.removeprefix(_PAGES).lower())}
+    last = url.partition("?")[0].rstrip("/").rpartition("/")[2]
+    return {"license": "other", "license_name": last, "license_link": url}

@@ -6,13 +6,17 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from fineshards.publishing.local_folders import is_local
 from fineshards.shards.job.generations import borders
 from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
 
 # ISO 639 codes, alone or with a script as in FineWeb-2: `en`, `deu`, `rus_Cyrl`.
 _LANGUAGE = re.compile(r"([a-z]{2,3})([_-][A-Z][a-z]{3})?")
+
+
+def is_local(path: str) -> bool:
+    """Whether a path, or a URL of fsspec's, is on a disk."""
+    return "://" not in path or path.startswith("local://")
 
 
 def default_name(manifest: Manifest) -> str:
@@ -53,8 +57,11 @@ def languages(manifest: Manifest) -> list[str]:
     return sorted({match[1] for match in found if match} - {"und"})
 
 
-def inputs(manifest: Manifest) -> list[str]:
-    """What each generation was made of, one line each. Local files have no folder here."""
+def inputs(manifest: Manifest, no_paths: bool) -> list[str]:
+    """What each generation was made of, one line each. Local files have no folder here.
+
+    no_paths: whether files in stores have none either.
+    """
     ends = [0, *borders(manifest.generations)]
     lines = []
     for number, (first, end) in enumerate(pairwise(ends), 1):
@@ -69,7 +76,7 @@ def inputs(manifest: Manifest) -> list[str]:
             dataset = named.pop("dataset")
             lines.append(", ".join([dataset, *(f"{key} {named[key]}" for key in named)]))
         elif path:
-            shown = path.rpartition("/")[2] if is_local(path) else path
+            shown = path.rpartition("/")[2] if no_paths or is_local(path) else path
             lines.append(shown if end == first + 1 else f"{end - first:,} files from {shown} on")
     return lines
 
@@ -124,3 +131,33 @@ def limits(manifest: Manifest) -> Iterator[str]:
     redacted = sum(generation.redacted for generation in manifest.generations)
     if redacted:
         yield f"Documents that were overwritten by the end-of-text token: {redacted:,}."
+
+
+def loading_snippets(manifest: Manifest) -> dict[str, str]:
+    """Programs by the name of what they load with; each runs in the dataset's folder."""
+    split = "train" if manifest.layout.train_tokens else "test"
+    tokens = manifest.splits()[split]["tokens"]
+    shard = next(shard for shard in manifest.shards if shard.split == split)
+    length = 1024
+    while length >= tokens and length > 1:
+        length //= 2
+    batch = max(1, min(32, (tokens - 1) // length))
+    chosen = f'"{split}", ' if split == "test" else ""
+    # A later generation makes a shard longer that is not full.
+    part = "" if shard.tokens == manifest.layout.shard_tokens else f"[:{shard.tokens}]"
+    return {
+        "NumPy": f"""\
+import numpy as np
+
+tokens = np.load("{shard.name}", mmap_mode="r"){part}
+print(tokens.dtype, len(tokens))  # {manifest.settings.dtype} {shard.tokens}
+""",
+        "Batches": f"""\
+from fineshards import BatchLoader, TokenDataset
+
+dataset = TokenDataset(".", {chosen}generation={manifest.generation}, sequence_length={length})
+with BatchLoader(dataset, batch_size={batch}, seed=1, dtype="int64") as loader:
+    batch = next(loader)  # int64, shape ({batch}, {length + 1}); torch.from_numpy makes a tensor
+    inputs, targets = batch[:, :-1], batch[:, 1:]
+""",
+    }

@@ -25,7 +25,7 @@ from fineshards.curation.recipe_text import recipe_text
 from fineshards.encoders.reference_check import COMPARED_SHARE
 from fineshards.errors import OutputError, UsageError
 from fineshards.printable import printable
-from fineshards.publishing.loading_snippets import loading_snippets
+from fineshards.publishing.facts import loading_snippets
 from fineshards.reports.lengths import SEQUENCE_LENGTHS
 from fineshards.reports.report_contents import MOST_GENERATIONS, TRIED, Contents, contents_of
 from fineshards.shards.dataset_files import Dataset
@@ -86,7 +86,7 @@ def report(
             latest.
         verify: Whether to verify the dataset first, and to say in the report what was found and
             when.
-        title: Its heading. Default: the name of the hub's dataset, or of the files.
+        title: Its heading. Default: the name of the hub's dataset, or of the folder.
 
     Returns:
         What was written, and what `verify` found.

@@ -6,6 +6,7 @@ dropped is shown with texts of the sources, as far as these can be read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -154,7 +155,7 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
         manifest=manifest,
         # Where the dataset lies is not part of it.
         summary=replace(summarize(dataset), folder=""),
-        title=_title(manifest),
+        title=_title(dataset),
         files=_files(manifest),
         labels=_labels(manifest),
         lengths=lengths,
@@ -166,15 +167,13 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
     )
 
 
-def _title(manifest: Manifest) -> str:
-    """What the dataset was made of, in some words."""
-    origin = dict(manifest.origin)
+def _title(dataset: Dataset) -> str:
+    """The dataset of the hub that it was made of, or else the name of its folder."""
+    origin = dict(dataset.manifest.origin)
     if "dataset" in origin:
         return " ".join(filter(None, (origin["dataset"], origin.get("config"))))
-    names = [file.path.rpartition("/")[2] for file in (manifest.files[0], manifest.files[-1])]
-    if len(manifest.files) == 1:
-        return names[0]
-    return f"{len(manifest.files):,} files, {names[0]} to {names[1]}"
+    root = dataset.storage.root
+    return (root if "://" in root else os.path.abspath(root)).rstrip("/").rpartition("/")[2]
 
 
 def _files(manifest: Manifest) -> tuple[tuple[SourceFile, Counts], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fineshards.publishing.file_names import CARD_NAME, PUBLISHED, is_signature
+from fineshards.publishing.sums import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
@@ -63,7 +63,7 @@ class Folders:
             kind = self.others.get(name)
             yield f"{name} is missing" if kind is None else f"{name} is {kind}, not a file"
         foreign = {name for name in self.files - self.expected if not self._is_of_following(name)}
-        foreign = {name for name in foreign if name not in PUBLISHED and not is_signature(name)}
+        foreign -= {*PUBLISHED}
         for name, kind in self.others.items():
             if name not in self.expected and (name not in _INNER or kind != "a folder"):
                 foreign.add(f"{name}/" if kind == "a folder" else name)

@@ -18,7 +18,7 @@ from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
 from fineshards.publishing import sums
-from fineshards.publishing.file_names import SUMS_NAME
+from fineshards.publishing.sums import SUMS_NAME
 from fineshards.shards.counts import Sums
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job, job_name
@@ -37,7 +37,7 @@ from fineshards.verification.check_metadata import (
     check_metadata,
     check_statistics,
 )
-from fineshards.verification.check_published import check_published, published_by
+from fineshards.verification.check_published import check_published
 from fineshards.verification.check_scores import check_scores
 from fineshards.verification.check_shards import (
     check_borders,
@@ -64,8 +64,6 @@ class Verdict:
         judged: Documents that a recipe dropped or cut, and that were judged again.
         files: Files of an export, whose tokens and documents are those that it was written with.
         hashed: Files that were compared with `SHA256SUMS`.
-        published_by: The version of fineshards that published the dataset, if it is another one:
-            then `SHA256SUMS` was checked, and no other published file. Otherwise empty.
 
     Example:
         >>> import fineshards
@@ -83,7 +81,6 @@ class Verdict:
     judged: int = 0
     files: int = 0
     hashed: int = 0
-    published_by: str = ""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -268,11 +265,9 @@ def _verify(
     problems += check_borders(manifest, found, file_numbers)
     problems += check_totals(manifest, found)
     problems += check_redactions(manifest, found)
-    other_version = ""
     if not problems and following is None and manifest is latest:
         problems += _check_shared_texts(storage, manifest)
         problems += check_published(storage, manifest, sha256)
-        other_version = "" if problems else published_by(storage)
     compared = Compared()
     if sample and not problems:
         documents = manifest.totals()["documents"]
@@ -287,7 +282,6 @@ def _verify(
         sampled=compared.documents,
         judged=compared.judged,
         hashed=len(sums.contents(manifest)) if sha256 and not problems else 0,
-        published_by=other_version,
     )
 
 
@@ -350,11 +344,6 @@ def describe_verdict(verdict: Verdict) -> list[str]:
         counts += f"; {counted(verdict.judged, 'dropped document')} judged again"
     if verdict.hashed:
         counts += f"; {counted(verdict.hashed, 'file')} compared with {SUMS_NAME}"
-    if verdict.published_by:
-        counts += (
-            f"; published by fineshards {verdict.published_by}: of the published files only "
-            f"{SUMS_NAME} was checked"
-        )
     if verdict.ok:
         return [f"verified: {counts}"]
     return [

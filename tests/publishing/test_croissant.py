@@ -12,7 +12,7 @@ from support.chats import build_chats
 from support.described import SAID, sha256
 
 from fineshards.cli.cli import main
-from fineshards.publishing.file_names import CROISSANT_NAME, SUMS_NAME
+from fineshards.publishing.sums import CROISSANT_NAME, SUMS_NAME
 
 # Of the libraries that read what is published.
 pytestmark = [

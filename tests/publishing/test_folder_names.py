@@ -1,21 +1,23 @@
-"""Which published files have names of local folders, and how they are kept out."""
+"""Which published files have names of folders, and how they are kept out."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from support.checkout import ROOT
-from support.described import SAID, problems, sha256
+from support.described import NAMES, SAID, problems, sha256
 from support.oracle import files_in
 
 import fineshards
-from fineshards.cli.cli import main
-from fineshards.publishing.file_names import CARD_NAME, PROVENANCE_NAME
+from fineshards.publishing import facts
+from fineshards.publishing.sums import CARD_NAME
+from fineshards.shards.job.generations import Generation
+from fineshards.shards.job.manifest import Manifest
+from fineshards.storage.open import open_storage
 
 PAGE = (ROOT / "docs/formats.md").read_text().partition("\n## Publish\n")[2]
 
@@ -31,45 +33,33 @@ def test_the_page_names_all_files_with_names_of_local_folders(
         flags += [f"--output={out}", "--test_fraction=0"] if command == "build" else [str(out)]
         assert in_process(command, *flags).returncode == 0
     done = fineshards.publish(out, **SAID)
-    listed = PAGE.partition("Names of local folders are published")[2].partition("\n### ")[0]
+    listed = PAGE.partition("Names of local folders are in")[2].partition("\n### ")[0]
     patterns = re.findall(r"`(metadata/[^`]+)`", listed)
     named = {path for pattern in patterns for path in out.glob(pattern)}
     assert all(list(out.glob(pattern)) for pattern in patterns)
     found = {out / name for name, content in files_in(out).items() if b"secret-folder" in content}
     assert found == named == {path for each in done.with_folders for path in out.glob(each)}
-    provenance = out / PROVENANCE_NAME
-    for no_paths in (True, None):
-        done = fineshards.publish(out, no_paths=no_paths)
-        assert {path for each in done.with_folders for path in out.glob(each)} == named - {
-            provenance
-        }
-        assert b"secret-folder" not in provenance.read_bytes()
-        assert problems(out) == []
-    dependencies = json.loads(provenance.read_bytes())["predicate"]["buildDefinition"][
-        "resolvedDependencies"
-    ]
-    assert [each["uri"] for each in dependencies[:-1]] == [
-        f"urn:fineshards:source:folder-1/{name}.jsonl" for name in "ab"
-    ]
-    fineshards.publish(out, no_paths=False)
-    assert b"secret-folder" in provenance.read_bytes()
-
-
-@pytest.mark.parametrize("flag", ["--dataset={}", "--input=local://{}/a.jsonl"])
-def test_however_a_local_folder_is_given_the_same_files_have_its_name(
-    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]], flag: str
-) -> None:
-    secret, out = tmp_path / "secret-folder", tmp_path / "out"
-    secret.mkdir()
-    (secret / "a.jsonl").write_text('{"id": "1", "text": "A text."}\n')
-    flags = [flag.format(secret), f"--output={out}", "--test_fraction=0"]
-    assert in_process("build", *flags).returncode == 0
-    done = fineshards.publish(out, no_paths=True)
-    found = {out / name for name, content in files_in(out).items() if b"secret-folder" in content}
-    assert found == {path for each in done.with_folders for path in out.glob(each)}
-    assert PROVENANCE_NAME not in done.with_folders
-    assert "Input: `a.jsonl`." in (out / CARD_NAME).read_text()
+    assert not found & {out / name for name in NAMES}
     assert problems(out) == []
+
+
+def test_a_recipe_that_names_a_local_folder_is_found_where_no_source_has_one(
+    tmp_path: Path, unpublished: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    texts, recipe = tmp_path / "a.jsonl", tmp_path / "recipe.toml"
+    texts.write_text('{"text": "one two three four"}\n')
+    names = ["manifest", "job"]
+    for step, expected in (
+        (f'use = "decontaminate", files = ["{tmp_path}/a.jsonl"], ngram = 3', names),
+        ('use = "where", sql = "text <> \'a/b\'"', []),
+    ):
+        recipe.write_text(f"steps = [{{{step}}}]")
+        flags = [f"--input={unpublished.parent}/help.parquet", f"--recipe={recipe}", "--overwrite"]
+        assert in_process("build", *flags, f"--output={tmp_path}/out").returncode == 0
+        manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")))
+        far = tuple(replace(file, path=f"gs://data/{file.index}") for file in manifest.files)
+        found = fineshards.publishing.publish._files_with_folders(replace(manifest, files=far))
+        assert found == [f"metadata/{name}.json" for name in expected]
 
 
 def test_a_link_keeps_the_name_of_a_folder_out_of_all_files(
@@ -87,31 +77,30 @@ def test_a_link_keeps_the_name_of_a_folder_out_of_all_files(
     assert not [name for name, content in contents.items() if b"secret-folder" in content]
     shards = [sha256(tmp_path / name / "train/train_0000.npy") for name in ("named", "linked")]
     assert shards[0] == shards[1]
+    assert "Input: `a.jsonl`." in (tmp_path / "linked" / CARD_NAME).read_text()
 
 
-def test_no_folder_of_a_recipe_is_in_the_provenance(
-    tmp_path: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
+def test_no_paths_leaves_folders_of_stores_out_and_keeps_names_of_datasets(
+    unpublished: Path,
 ) -> None:
-    folder, out = tmp_path / "secret-folder", tmp_path / "out"
-    for place in ("one", "two"):
-        (folder / place).mkdir(parents=True)
-        (folder / place / "a.jsonl").write_text(f'{{"text": "{place} {place} {place}"}}\n')
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
-        f"""steps = [{{use = "where", sql = "text <> 'a/b'"}},
-        {{use = "seen_in", files = ["{folder}/two/a.jsonl"]}},
-        {{use = "decontaminate", files = ["{folder}/two/*.jsonl"], ngram = 3}}]"""
+    manifest = Manifest.load_finished(open_storage(str(unpublished)))
+    first, paths = manifest.files[0], ("gs://secret/folder/a.txt", "s3://secret/b.txt")
+    files = tuple(replace(first, index=n, path=path) for n, path in enumerate(paths))
+    far = replace(manifest, files=files, generations=(Generation(2),))
+    assert facts.inputs(far, no_paths=False) == ["2 files from gs://secret/folder/a.txt on"]
+    assert facts.inputs(far, no_paths=True) == ["2 files from a.txt on"]
+    names = ("dataset", "config", "split", "commit")
+    origin = dict(zip(names, ("Owner/web", "10BT", "train", "c0ffee"), strict=True))
+    later = {f"{name} of generation 2": value for name, value in origin.items()}
+    later["commit of generation 2"] = "decaf"
+    paths = ("hf://datasets/Owner/web@c0ffee/a", "hf://datasets/Owner/web@decaf/a")
+    files = tuple(replace(first, index=n, path=path) for n, path in enumerate(paths))
+    generations = (Generation(1), Generation(1))
+    grown = replace(
+        manifest, origin=(*origin.items(), *later.items()), files=files, generations=generations
     )
-    flags = [f"--input={folder}/one/a.jsonl", f"--recipe={recipe}", "--test_fraction=0"]
-    assert in_process("build", *flags, f"--output={out}").returncode == 0
-    assert main(["publish", str(out), "--no_paths"]) == 0
-    content = (out / PROVENANCE_NAME).read_bytes()
-    assert b"secret-folder" not in content
-    where, seen_in, decontaminate = json.loads(content)["predicate"]["buildDefinition"][
-        "externalParameters"
-    ]["settings"]["recipe"]["steps"]
-    assert where["parameters"]["sql"] == "text <> 'a/b'"
-    assert seen_in["parameters"]["files"] == ["folder-2/a.jsonl"]
-    assert decontaminate["parameters"]["files"] == ["folder-2/*.jsonl"]
-    assert "folder-2/a.jsonl" in decontaminate["pins"]
-    assert problems(out) == []
+    assert facts.default_name(grown) == "web-10BT-cl100k_base"
+    assert facts.inputs(grown, no_paths=True) == [
+        "Owner/web, config 10BT, split train, commit c0ffee",
+        "Owner/web, config 10BT, split train, commit decaf",
+    ]

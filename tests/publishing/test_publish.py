@@ -8,29 +8,20 @@ import re
 import shlex
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import mlcroissant
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from google.protobuf import json_format
 from huggingface_hub import DatasetCard
-from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
-from in_toto_attestation.v1 import statement_pb2
-from in_toto_attestation.v1.statement import Statement
 from support.checkout import ROOT
-from support.described import NAMES, SAID, check_sums, described, problems, sha256, shards_of_rows
+from support.described import NAMES, SAID, check_sums, described, problems, shards_of_rows
 from support.oracle import files_in
 
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError
-from fineshards.publishing import facts
-from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
-from fineshards.shards.job.generations import Generation
-from fineshards.shards.job.manifest import Manifest
+from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
 from fineshards.storage.open import open_storage
 
 # Of the libraries that read what is published.
@@ -41,7 +32,7 @@ pytestmark = [
 PAGE = (ROOT / "docs/formats.md").read_text().partition("\n## Publish\n")[2]
 
 
-def test_it_writes_four_files_and_changes_no_other(unpublished: Path, published: Path) -> None:
+def test_it_writes_three_files_and_changes_no_other(unpublished: Path, published: Path) -> None:
     found = files_in(published)
     new = found.keys() - files_in(unpublished).keys()
     assert new == NAMES
@@ -78,22 +69,6 @@ def test_what_no_one_said_is_named(
     assert problems(dataset) == []
 
 
-def test_the_provenance_is_an_in_toto_statement(unpublished: Path, published: Path) -> None:
-    content = (published / PROVENANCE_NAME).read_text()
-    statement = json_format.Parse(content, statement_pb2.Statement())
-    Statement.copy_from_pb(statement).validate()
-    subjects = {each.name: each.digest["sha256"] for each in statement.subject}
-    assert subjects == {name: sha256(unpublished / name) for name in files_in(unpublished)}
-    found = json_format.ParseDict(json.loads(content)["predicate"], provenance_pb2.Provenance())
-    settings = json.loads((unpublished / "metadata/manifest.json").read_text())["settings"]
-    parameters = json_format.MessageToDict(found.build_definition.external_parameters)
-    assert parameters["settings"]["shard_tokens"] == settings["shard_tokens"] == 20_000
-    *_, source, tokenizer = found.build_definition.resolved_dependencies
-    assert source.uri == (unpublished.parent / "help.parquet").as_uri()
-    assert tokenizer.digest["sha256"] == sha256(unpublished / "metadata/vocabulary.tiktoken")
-    assert found.run_details.builder.version["numpy"] == np.__version__
-
-
 def test_the_same_call_writes_the_same_bytes(
     published: Path, tmp_path: Path, unpublished: Path
 ) -> None:
@@ -122,7 +97,6 @@ def test_overwrite_deletes_what_is_published_but_no_ones_own_lines(
     published: Path, unpublished: Path
 ) -> None:
     build = ["build", f"--input={unpublished.parent}/help.parquet", f"--output={published}"]
-    (published / "metadata/provenance.json.sig").touch()
     assert main([*build, "--test_shards=0", "--shuffle_seed=3", "--overwrite"]) == 0
     assert files_in(published).keys().isdisjoint(NAMES)
     fineshards.publish(published)
@@ -172,13 +146,6 @@ def test_what_a_killed_process_has_left_is_deleted(published: Path) -> None:
     fineshards.publish(published)
     assert kept.exists()
     assert not left.exists()
-
-
-def test_a_folder_in_the_place_of_a_published_file_is_named(dataset: Path) -> None:
-    (dataset / CARD_NAME).mkdir()
-    sentence = f"{dataset / CARD_NAME} is a folder, not a file. Move it away, and publish again."
-    with pytest.raises(OutputError, match=re.escape(sentence)):
-        fineshards.publish(dataset)
 
 
 def test_a_damaged_dataset_is_not_published(dataset: Path) -> None:
@@ -238,7 +205,7 @@ def test_the_page_runs_as_written(
     """Its commands in order, but for those of the hub; then its programs."""
     text = re.sub(r"```python\n.*?```", "", PAGE, flags=re.DOTALL).replace("\\\n", "")
     lines = re.findall(r"^    ((?!hf ).+)$", text, re.MULTILINE)
-    assert len(lines) == 9
+    assert len(lines) == 4
     monkeypatch.chdir(tmp_path)
     for line in lines:
         command, *arguments = shlex.split(line)
@@ -247,10 +214,6 @@ def test_the_page_runs_as_written(
         else:
             done = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
             assert done.returncode == 0, (line, done.stderr)
-    statement = dataset / PROVENANCE_NAME
-    statement.write_bytes(statement.read_bytes() + b" ")
-    (check,) = (line for line in lines if "-Y verify" in line)
-    assert subprocess.run(["bash", "-c", check], capture_output=True, check=False).returncode != 0
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     names: dict[str, object] = {}
     programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -272,24 +235,3 @@ def test_stores_hold_what_a_disk_holds(either, published: Path, unpublished: Pat
         assert {name: storage.read(name) for name in described(published)} == described(published)
     fineshards.publish(storage.root, name="Another")
     assert fineshards.verify(storage.root, sha256=True).problems == []
-
-
-def test_a_dataset_of_the_hub_is_named_with_its_commit(unpublished: Path) -> None:
-    manifest = Manifest.load_finished(open_storage(str(unpublished)))
-    names = ("dataset", "config", "split", "commit")
-    origin = dict(zip(names, ("Owner/web", "10BT", "train", "c0ffee"), strict=True))
-    later = {f"{name} of generation 2": value for name, value in origin.items()}
-    later["commit of generation 2"] = "decaf"
-    first = replace(manifest.files[0], path="hf://datasets/Owner/web@c0ffee/a.parquet")
-    more = replace(first, index=1, path="hf://datasets/Owner/web@decaf/a.parquet")
-    grown = replace(
-        manifest,
-        origin=(*origin.items(), *later.items()),
-        files=(first, more),
-        generations=(Generation(1), Generation(1)),
-    )
-    assert facts.default_name(grown) == "web-10BT-cl100k_base"
-    assert facts.inputs(grown) == [
-        "Owner/web, config 10BT, split train, commit c0ffee",
-        "Owner/web, config 10BT, split train, commit decaf",
-    ]

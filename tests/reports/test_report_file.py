@@ -109,7 +109,7 @@ def test_a_report_from_and_on_object_storage_has_the_bytes_of_a_local_one(
     built: Callable[[str], Path], scheme: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server: Proxy = request.getfixturevalue({"gs": "cloud", "s3": "s3"}[scheme])
-    dataset, place = built("by document"), f"{scheme}://data/deep/name"
+    dataset, place = built("by document"), f"{scheme}://data/deep/out"
     storage = open_storage(place)
     for path in dataset.rglob("*"):
         if path.is_file():

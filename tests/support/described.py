@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.publishing.file_names import CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME
+from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
 
-NAMES = {CARD_NAME, CROISSANT_NAME, PROVENANCE_NAME, SUMS_NAME}
+NAMES = {CARD_NAME, CROISSANT_NAME, SUMS_NAME}
 SAID = {
     "name": "Debian's help",
     "description": 'Help pages.\n\nIn *twenty* languages: a "quote", a # and a | too.',

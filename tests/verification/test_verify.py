@@ -87,7 +87,6 @@ def test_an_undamaged_dataset_passes_with_its_counts(
         "judged": 0,
         "files": 0,
         "hashed": 0,
-        "published_by": "",
     }
     assert main(["verify", str(undamaged)]) == 0
     text = capsys.readouterr().out
