@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -181,9 +182,13 @@ def check_reports(
             f"cannot be extracted. {REJECTED_FOLDER}/ lists them with the reasons."
         )
     if must_have_documents and dropped and not sums["documents"]:
+        by = Counter[tuple[int, str]]()
+        for each in (each for report in reports for each in report.counts.dropped):
+            by[each.step + 1, each.reason] += each.documents
+        most = ", ".join(f"{n:,} by step {step} ({why})" for (step, why), n in by.most_common(3))
         raise InputError(
-            f"the recipe leaves no documents: {sums['rows']:,} rows, {dropped:,} of them dropped. "
-            "`fineshards recipe check` shows what each step drops."
+            f"the recipe leaves no documents: {sums['rows']:,} rows, {dropped:,} of them dropped: "
+            f"{most}. Loosen these steps, or check --input."
         )
     if must_have_documents and not sums["documents"]:
         raise InputError(
