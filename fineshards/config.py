@@ -30,8 +30,8 @@ _SPLIT_KEYS = ("text", "id", "host", "row")
 # The resource name of a version of a secret in Google's Secret Manager.
 _SECRET = re.compile(r"projects/[^/\s]+/secrets/[-\w]+/versions/(latest|[0-9]+)", re.ASCII)
 
-# Flags that take files, one or more.
-PATTERNS = ("input", "test_input")
+# Flags that take places, one or more.
+PATTERNS = ("input", "test_input", "sources")
 
 _INPUT = "input (--input or --dataset)"
 _OUTPUT = "output"
@@ -66,6 +66,8 @@ class BuildConfig:
             and .txt, plain or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz.
         test_input: Files like those of --input whose documents are the test split; those of
             --input are train then.
+        sources: Where the input is now, as OLD=NEW: what is in the folder OLD of --input, or of an
+            earlier generation, is in NEW. May be repeated.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
         dataset_config: The dataset's configuration, such as sample-350BT.
@@ -149,6 +151,8 @@ class BuildConfig:
             warning with the number of such documents.
         fail_on_repeats: For an append. Fail, before it is finished, if the text of a new document
             is in the dataset already. Default: a warning with the number of such documents.
+        trust_input: Go on with input of the same names and sizes, but of another time, version or
+            place than when the job began, because its content is the same. Default: refuse it.
         keep_checkpoints: Keep the token blocks when the job is finished.
         beam_args: Options of Apache Beam, such as ("--runner=DataflowRunner",).
 
@@ -165,6 +169,7 @@ class BuildConfig:
     test_input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag(
         (), _INPUT, "FILE", decides=True
     )
+    sources: str | Sequence[str] = _flag((), _INPUT, "OLD=NEW")
     dataset: str | None = _flag(None, _INPUT, "NAME")
     dataset_config: str | None = _flag(None, _INPUT, "NAME")
     dataset_split: str = _flag("train", _INPUT, "NAME")
@@ -207,6 +212,7 @@ class BuildConfig:
     max_bad_rows: int | str = _flag(0, _WORK, "N")
     fail_on_leak: bool = _flag(False, _WORK)
     fail_on_repeats: bool = _flag(False, _WORK)
+    trust_input: bool = _flag(False, _WORK)
     keep_checkpoints: bool = _flag(False, _WORK)
     beam_args: Sequence[str] = ()
 
@@ -227,7 +233,8 @@ class BuildConfig:
         self._check_places()
         self._settle("max_bad_rows", allowance(self.max_bad_rows))
         for flag in flags():
-            self._check_value(flag)
+            if flag.name not in PATTERNS:
+                self._check_value(flag)
         if self.hf_token_secret and not _SECRET.fullmatch(self.hf_token_secret):
             raise UsageError(  # which does not show the value: it may be the token
                 "--hf_token_secret must be the name of a secret, as "
@@ -356,6 +363,8 @@ class BuildConfig:
         """Input and output are given, and go together."""
         if bool(self.input) == bool(self.dataset):
             raise UsageError("give either --input or --dataset, one of them: it names the input.")
+        if self.sources and self.dataset and not self.append:
+            raise UsageError("--sources goes with --input; with --dataset it has no meaning.")
         if not self.output:
             raise UsageError("give --output, the folder for the dataset.")
         if self.dataset and self.dataset.startswith(("gs://", "s3://")):

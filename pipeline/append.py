@@ -13,9 +13,13 @@ from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline.input_files import find_input, settle_input
-from fineshards.pipeline.launch import Launch, refuse_leaks, touched_files
+from fineshards.pipeline.launch import Launch, refuse_leaks
 from fineshards.pipeline.long_files import warn_of_long_files
-from fineshards.pipeline.output_folder import refuse_foreign_files
+from fineshards.pipeline.output_folder import (
+    refuse_foreign_files,
+    refuse_other_version,
+    resumed,
+)
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -31,6 +35,7 @@ from fineshards.shards.layout import MASKS_FOLDER
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.places.schemes import is_content_hash, is_url
+from fineshards.sources.roots import below_root, job_with_sources
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_repeats
@@ -48,11 +53,13 @@ def prepare_append(config: BuildConfig) -> Launch:
     manifest = Manifest.load_finished(storage)
     before = manifest.job
     _refuse_lost_keys(storage, before)
-    files, origin, _ = find_input(config)
+    roots = [generation.root for generation in before.generations]
+    files, origin, _ = find_input(config, roots)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
     refuse_foreign_files(storage)
     files = settle_input(files, before.settings.columns, config)
-    if not are_new(before, files):
+    there = job_with_sources(before, config.sources, config.patterns)
+    if not are_new(there, files, config):
         # A job that was killed just after its manifest leaves them behind.
         if not config.keep_checkpoints:
             Checkpoints.of(storage, before).clear()
@@ -63,24 +70,22 @@ def prepare_append(config: BuildConfig) -> Launch:
                 f"the append to {storage.root} is finished, but {describe_repeats(manifest)} "
                 "(--fail_on_repeats)."
             )
-        touched = touched_files(before, files)
-        return Launch(before, Checkpoints.of(storage, before), manifest, touched=touched)
+        return Launch(before, Checkpoints.of(storage, before), manifest)
     number = manifest.generation + 1
+    root, files = below_root(files, {file.name for file in before.files})
     job = Job(
         before.settings,
         (*before.files, *(replace(f, index=len(before.files) + f.index) for f in files)),
         (*before.origin, *((name + of_generation(number), value) for name, value in origin)),
-        generations=(*before.generations, Generation(len(files))),
+        generations=(*before.generations, Generation(len(files), root=root)),
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
     document_encoder(job.settings, storage, config.tokenizer_engine)
-    earlier, found = EarlierGeneration.of(manifest), job.new_files
+    earlier = EarlierGeneration.of(manifest)
     _refuse_damage(storage, manifest, earlier)
-    job, replaces = _claim(storage, manifest, earlier, version, job, config.overwrite)
-    checkpoints, touched = Checkpoints.of(storage, job), touched_files(job, found)
-    checkpoints.discovered.write_versions(touched)
-    warn_of_long_files(found)
-    return Launch(job, checkpoints, None, replaces, earlier, touched)
+    job, replaces = _claim(storage, manifest, earlier, version, job, config)
+    warn_of_long_files(job.new_files)
+    return Launch(job, Checkpoints.of(storage, job), None, replaces, earlier)
 
 
 def withdraw(launch: Launch) -> None:
@@ -133,17 +138,18 @@ def _refuse_lost_keys(storage: Storage, before: Job) -> None:
             )
 
 
-def are_new(before: Job, files: Sequence[SourceFile]) -> bool:
+def are_new(before: Job, files: Sequence[SourceFile], config: BuildConfig) -> bool:
     """Whether files are new to a dataset; raises UsageError if some are and some are not."""
     known = {file.path: file for file in before.files}
     there = [file for file in files if file.path in known]
     for file in there:
         was = known[file.path]
-        if was.as_now(file) is None:
+        if was.size != file.size:
             raise UsageError(
                 f"{file.path} is in the dataset already, and has changed since: it had "
                 f"{was.described()}, now {file.described()}. A dataset grows by new files only."
             )
+        refuse_other_version(was, file, config)
         if (file.stop_row, file.extraction) != (was.stop_row, was.extraction):
             rows = "all rows" if was.stop_row is None else f"the rows before {was.stop_row}"
             raise UsageError(
@@ -192,14 +198,14 @@ def _claim(
     earlier: EarlierGeneration,
     version: str | None,
     job: Job,
-    overwrite: bool,
+    config: BuildConfig,
 ) -> tuple[Job, str]:
     """Makes the next generation this job's; returns how a job that it replaces differed.
 
-    version: of the manifest's file. The job is the one on record, whose files may have had other
-    identities. Raises UsageError if another append has the generation.
+    version: of the manifest's file. The job is the one on record. Raises UsageError if another
+    append has the generation.
     """
-    replaces = ""
+    replaces, overwrite = "", config.overwrite
     record = storage.version(job.record_name)
     try:
         other = Job.load(storage, job.generation)
@@ -216,7 +222,7 @@ def _claim(
             replaces = _differences(other, job)
             begun = Checkpoints.of(storage, other).has_finished_blocks()
             if begun and other.fingerprint() == job.as_begun(other).fingerprint():
-                return other, ""
+                return resumed(storage, other, job, config, record), ""
             if begun:
                 raise UsageError(
                     f"another append to {storage.root} is not finished: {replaces}. Finish it with "
@@ -233,7 +239,9 @@ def _claim(
         return job, replaces
     winner = Job.load(storage, job.generation)
     if winner is not None and winner.fingerprint() == job.as_begun(winner).fingerprint():
-        return winner, replaces  # another launch of this very job was faster
+        # Another launch of this very job was faster, or an earlier one.
+        record = storage.version(job.record_name)
+        return resumed(storage, winner, job, config, record), replaces
     raise UsageError(_faster(storage, "" if winner is None else f": {_differences(winner, job)}"))
 
 
@@ -271,7 +279,7 @@ def _discard(
     if folder is not None:
         # First, so that workers of an append that still runs finish no shard behind our back.
         storage.delete_folder(folder, check)
-    paths = [file.path for file in manifest.files]
+    paths = [file.name for file in manifest.files]
     earlier.restore(Checkpoints.of(storage, manifest.job), paths, check)
     kept = {name for shard in manifest.shards for name, *_ in shard.files()}
     kept |= {file.name for file in manifest.metadata}

@@ -42,6 +42,8 @@ def export(
     no_masks: bool = False,
     generation: int | None = None,
     s3_endpoint: str | None = None,
+    sources: Sequence[str] = (),
+    trust_input: bool = False,
     workers: int | None = None,
 ) -> Export:
     """Writes a dataset as files of another trainer; nothing is tokenized again.
@@ -74,6 +76,10 @@ def export(
         generation: The generation of a dataset that has grown, from 1. Default: the latest.
         s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
             Amazon S3.
+        sources: Where the source files are now, for `columns`: each is `OLD=NEW`, and what was in
+            the folder OLD is in NEW.
+        trust_input: Read source files of the same size, but another time or version than the
+            dataset was built from.
         workers: Threads. Default: one per usable core.
 
     Returns:
@@ -109,7 +115,7 @@ def export(
         compression,
         no_masks,
     )
-    job, finished = prepare(folder, output, options, generation, s3_endpoint)
+    job, finished = prepare(folder, output, options, generation, s3_endpoint, sources, trust_input)
     return finished or run_here(job, workers)
 
 

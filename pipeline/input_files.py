@@ -16,6 +16,7 @@ from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.limit import first_documents
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.sources.places.schemes import imports_libraries
+from fineshards.sources.roots import moved_patterns
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_apart
 
@@ -28,7 +29,7 @@ _log = logging.getLogger("fineshards")
 
 
 class FoundInput(NamedTuple):
-    """The files of an input in order, and how the user named them, for the manifest.
+    """The files of an input in order, and which dataset they are, for the manifest.
 
     test_files: how many of them, the first ones, are the test split by --test_input.
     """
@@ -38,20 +39,22 @@ class FoundInput(NamedTuple):
     test_files: int = 0
 
 
-def find_input(config: BuildConfig) -> FoundInput:
-    """Returns the ordered files; raises UsageError or InputError if there are none."""
+def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
+    """Returns the ordered files; raises UsageError or InputError if there are none.
+
+    roots: those of the dataset that is to grow, which --sources may name too.
+    """
     if config.s3_endpoint and own_process.is_alone():
         # For input too, here and in the processes that this one starts.
         os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
     provide_token(config.hf_token_secret)
     if config.dataset is None:
-        named = (config.test_patterns, config.patterns)
-        apart = any(imports_libraries(pattern) for patterns in named for pattern in patterns)
+        tests, given = len(config.test_patterns), (*config.test_patterns, *config.patterns)
+        patterns = moved_patterns(given, config.sources, roots)
+        named = (patterns[:tests], patterns[tests:])
+        apart = any(map(imports_libraries, patterns))
         files, test_files = call_apart(find_splits, *named) if apart else find_splits(*named)
-        origin = {"input": " ".join(config.patterns)}
-        if config.test_patterns:
-            origin["test_input"] = " ".join(config.test_patterns)
-        return FoundInput(files, tuple(origin.items()), test_files)
+        return FoundInput(files, (), test_files)
     resolved = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)

@@ -21,6 +21,7 @@ from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
+from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
@@ -35,6 +36,7 @@ from fineshards.shards.layout import (
     SplitRule,
 )
 from fineshards.shards.split_hash import split_column
+from fineshards.sources.roots import below_root
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
 from fineshards.worker.fresh_interpreter import call_apart
@@ -46,7 +48,6 @@ class Launch:
 
     replaces: how a job that had finished nothing, and whose place this one takes, differed; empty
     if there was none. earlier: what the dataset holds already, if this job is to make it grow.
-    touched: source files, as they are now, that have the size but not the identity that they had.
     """
 
     job: Job
@@ -54,7 +55,6 @@ class Launch:
     manifest: Manifest | None
     replaces: str = ""
     earlier: EarlierGeneration = NO_EARLIER
-    touched: tuple[SourceFile, ...] = ()
 
 
 def prepare(config: BuildConfig) -> Launch:
@@ -70,8 +70,7 @@ def prepare(config: BuildConfig) -> Launch:
         which = f"{len(job.files):,} files have" if job.files[1:] else f"{job.files[0].path} has"
         raise InputError(f"the input has no documents: {which} no bytes. Check --input.")
     refuse_foreign_files(storage)
-    found = job.files
-    job, replaces = take_folder(storage, job, stored, config.overwrite)
+    job, replaces = take_folder(storage, job, stored, config)
     manifest = Manifest.load(storage)
     checkpoints = Checkpoints.of(storage, job)
     if manifest is not None and not config.keep_checkpoints:
@@ -79,17 +78,9 @@ def prepare(config: BuildConfig) -> Launch:
         checkpoints.clear()
     if manifest is not None and config.fail_on_leak:
         refuse_leaks(manifest, storage.root)
-    touched = touched_files(job, found)
     if manifest is None:
         warn_of_long_files(job.files)
-        checkpoints.discovered.write_versions(touched)
-    return Launch(job, checkpoints, manifest, replaces, touched=touched)
-
-
-def touched_files(job: Job, found: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
-    """Those files, as they are now, whose path or identity is not that of the job's record."""
-    known = {file.path: file.version for file in job.files}
-    return tuple(file for file in found if known.get(file.path) != file.version)
+    return Launch(job, checkpoints, manifest, replaces)
 
 
 def refuse_leaks(manifest: Manifest, root: str) -> None:
@@ -134,7 +125,9 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
         chat=chat,
         fim=_fill_in_middle(config, tokenizer),
     )
-    return Job(settings, tuple(files), origin), (vocabulary, *template)
+    root, files = below_root(files)
+    job = Job(settings, (*files,), origin, generations=(Generation(len(files), root=root),))
+    return job, (vocabulary, *template)
 
 
 def _tokenizer_place(name: str, chats: bool) -> str:

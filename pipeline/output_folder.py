@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.publishing import dataset_card
 from fineshards.publishing.sums import CARD_NAME, PUBLISHED
@@ -17,6 +19,7 @@ from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import STORED_FILES
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
@@ -56,7 +59,7 @@ class _TakenError(UsageError):
 
 
 def take_folder(
-    storage: Storage, job: Job, stored: Sequence[bytes], overwrite: bool
+    storage: Storage, job: Job, stored: Sequence[bytes], config: BuildConfig
 ) -> tuple[Job, str]:
     """Makes the output folder this job's; returns the job, and how one that it replaces differed.
 
@@ -65,13 +68,14 @@ def take_folder(
     Raises UsageError if the folder is another job's, also if that was launched at the same moment.
     """
     try:
-        return _take_as_found(storage, job, stored, overwrite)
+        return _take_as_found(storage, job, stored, config)
     except _TakenError as error:
         now = Job.load(storage)
         if now is None:
             raise
         if now.fingerprint() == job.as_begun(now).fingerprint():
-            return now, ""  # another launch of this very job was faster
+            # Another launch of this very job was faster.
+            return resumed(storage, now, job, config, storage.version(JOB_NAME)), ""
         raise UsageError(
             f"{storage.root} was taken by another job while this one was launched: "
             f"{'; '.join(now.differences(job))}. Let one job finish before you start another with "
@@ -80,9 +84,9 @@ def take_folder(
 
 
 def _take_as_found(
-    storage: Storage, job: Job, stored: Sequence[bytes], overwrite: bool
+    storage: Storage, job: Job, stored: Sequence[bytes], config: BuildConfig
 ) -> tuple[Job, str]:
-    record = storage.version(JOB_NAME)
+    overwrite, record = config.overwrite, storage.version(JOB_NAME)
 
     def check(expected: str | None = record) -> None:
         if storage.version(JOB_NAME) != expected:
@@ -94,16 +98,11 @@ def _take_as_found(
     replaces = ""
     existing = None if overwrite else Job.load(storage)
     if existing is not None:
-        conflict = _conflict(storage, existing, job)
-        if not conflict:
-            return existing, ""
-        if _has_results(storage, existing):
-            # A finished dataset is not read again, so nothing would compare files elsewhere.
-            unfinished = storage.size(MANIFEST_NAME) is None
-            conflict = _conflict(storage, existing, job.as_begun(existing, elsewhere=unfinished))
-            if conflict:
+        begun = job.as_begun(existing)
+        if begun.files == existing.files or _has_results(storage, existing):
+            if conflict := _conflict(storage, existing, begun):
                 raise UsageError(conflict)
-            return existing, ""
+            return resumed(storage, existing, job, config, record), ""
         replaces = "; ".join(existing.differences(job))
     # A first try that failed at once, for a misspelt column say, needs no --overwrite.
     if overwrite or existing is not None:
@@ -123,7 +122,7 @@ def _take_as_found(
 
 def _conflict(storage: Storage, existing: Job, job: Job) -> str:
     """Why the job in the output folder cannot be taken for this one; empty if it can."""
-    if (existing.settings, existing.files) != (job.settings, job.files):
+    if existing.fingerprint() != job.fingerprint():
         differences = "; ".join(existing.differences(job))
         return (
             f"{storage.root} holds another job: {differences}. Choose another --output, "
@@ -139,6 +138,37 @@ def _conflict(storage: Storage, existing: Job, job: Job) -> str:
             "back, from that folder, or start again with --overwrite."
         )
     return ""
+
+
+def resumed(
+    storage: Storage, existing: Job, job: Job, config: BuildConfig, record: str | None
+) -> Job:
+    """The job on record with its files as they are now, which the record says then.
+
+    job: the same one, with the files as they were found. record: the version of the record's file.
+    Raises UsageError as `refuse_other_version` does.
+    """
+    found = job.as_begun(existing)
+    for was, now in zip(existing.files, found.files, strict=True):
+        refuse_other_version(was, now, config)
+    found = replace(existing, files=found.files, generations=found.generations)
+    if found != existing:
+        storage.write(existing.record_name, found.to_bytes(), over=record)
+    return found
+
+
+def refuse_other_version(was: SourceFile, now: SourceFile, config: BuildConfig) -> None:
+    """Raises UsageError for a file of another version or place, unless --trust_input is given.
+
+    It may be at another place if --sources is given.
+    """
+    moved = was.path != now.path and not config.sources
+    if not config.trust_input and (moved or was.version != now.version):
+        raise UsageError(
+            f"{now.path} is not the file that the job began with, which was {was.path}: that had "
+            f"{was.described()}, this one has {now.described()}. Give --trust_input if the content "
+            "is the same, put the old file back, or start over with --overwrite."
+        )
 
 
 def _has_results(storage: Storage, job: Job) -> bool:

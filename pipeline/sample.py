@@ -186,12 +186,14 @@ def _build(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part], int
     total = sum(file.size for file in job.files)
     parts = [] if total <= _POINTS * _POINT_BYTES // 2 else call_apart(_draw, job)
     if parts:
-        job = Job(job.settings, tuple(file for file, *_ in parts), job.origin)
+        (before,) = job.generations
+        files = tuple(file for file, *_ in parts)
+        job = replace(job, files=files, generations=(replace(before, files=len(files)),))
     storage = open_storage(folder)
-    job, _ = take_folder(storage, job, stored, overwrite=False)
+    job, _ = take_folder(storage, job, stored, config)
     checkpoints = Checkpoints.of(storage, job)
     for file, block, *_ in parts:  # Discover takes what is found already
-        checkpoints.discovered.write_blocks(file.index, [block], file.version)
+        checkpoints.discovered.write_blocks(file.index, [block])
     return complete(Launch(job, checkpoints, None), config), parts, total
 
 

@@ -1,7 +1,5 @@
 """Tokenize: from a block's text to a token block in `checkpoints/`, and its summary."""
 
-from dataclasses import replace
-
 import apache_beam as beam
 
 from fineshards.shards.job.records import Block, SourceFile
@@ -49,10 +47,7 @@ class ReadCounts(JobStep):
 
     def expand(self, blocks: beam.PCollection) -> beam.PCollection:
         return (
-            blocks
-            | "Spread" >> beam.Reshuffle()
-            | "Read" >> beam.ParDo(_Read(METRICS, self._work))
-            | "Summary" >> beam.Map(_without_parts)
+            blocks | "Spread" >> beam.Reshuffle() | "Read" >> beam.ParDo(_Read(METRICS, self._work))
         )
 
 
@@ -65,9 +60,4 @@ class _Read(RunTasks):
 
 
 def _summary(result: tuple[BlockSummary, bool]) -> BlockSummary:
-    return _without_parts(result[0])
-
-
-def _without_parts(summary: BlockSummary) -> BlockSummary:
-    # What follows needs no hashes of parts, and they would cross the shuffle.
-    return replace(summary, read=summary.read and replace(summary.read, parts=()))
+    return result[0]

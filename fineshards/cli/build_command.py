@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fineshards.cli.answer import Answer, note, show
@@ -60,18 +59,14 @@ def build(config: BuildConfig) -> Answer:
     if launch.manifest is not None and not launches_template(config):
         words = "nothing new" if config.append else "already finished"
         words += ", nothing to do"
-        answer = _finished(launch.manifest, root, words, "nothing to do")
-        if launch.touched:
-            line = f"{_touched(launch)} and the same size: fineshards verify --sample compares it"
-            return replace(answer, lines=[*answer.lines, line])
-        return answer
+        return _finished(launch.manifest, root, words, "nothing to do")
     if launch.replaces:
         note(f"replaces a job in {root} that had finished nothing: {launch.replaces}")
     resumed = left_by_an_earlier_run(launch)
     if resumed:
         note(f"resuming: {resumed}")
-    if launch.touched:
-        note(f"{_touched(launch)}: finished blocks are read again and compared")
+    if trusted := [file for file in launch.job.new_files if file.trusted]:
+        note(f"trusting the input: {counted(len(trusted), 'file')} of another version")
     if limit := hub_limit(launch.job.new_files):
         note(limit)
     local = runs_here(config)
@@ -118,13 +113,6 @@ def speed_in_words(text_bytes: int, seconds: float) -> str:
     """
     megabytes = text_bytes / 1e6 / seconds
     return f" at {megabytes:,.1f} MB/s of text" if megabytes >= 0.1 else ""
-
-
-def _touched(launch: Launch) -> str:
-    """Which source files have another identity by now, in words."""
-    more = len(launch.touched) - 1
-    others = f" and {counted(more, 'other file')} have" if more else " has"
-    return f"{launch.touched[0].path}{others} another place, time or version"
 
 
 def left_by_an_earlier_run(launch: Launch) -> str:

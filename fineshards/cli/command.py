@@ -104,6 +104,20 @@ def add_folder_and_generation(parser: Parser) -> None:
     add_flag(_folder_group(parser), "--generation N", about)
 
 
+def add_sources(parser: Parser, trusts: bool = False) -> None:
+    """Adds the flags that say where the source files are now.
+
+    trusts: whether another version of them may be read, which nothing proves to be the same.
+    """
+    group = parser.add_argument_group("source files")
+    about = "Where they are now: what was in the folder OLD is in NEW. May be repeated."
+    add_flag(group, "--sources OLD=NEW", about, nargs="+", action="extend", default=[])
+    if trusts:
+        add_flag(
+            group, "--trust_input", "Read files of the same size, but another time or version."
+        )
+
+
 def _folder_group(parser: Parser) -> _ArgumentGroup:
     group = parser.add_argument_group("dataset")
     group.add_argument(
@@ -112,9 +126,9 @@ def _folder_group(parser: Parser) -> _ArgumentGroup:
     return group
 
 
-def opened(folder: str, generation: int | None = None) -> Dataset:
-    """The dataset in a folder, or a generation of it."""
-    from fineshards.shards.dataset_files import Dataset
+def opened(folder: str, generation: int | None = None, sources: Sequence[str] = ()) -> Dataset:
+    """The dataset in a folder, or a generation of it. sources: where its source files are now."""
+    from fineshards.sources.roots import opened
     from fineshards.storage.open import open_storage
 
-    return Dataset.open(open_storage(folder), generation)
+    return opened(open_storage(folder), generation, sources)

@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, every_ten_seconds
-from fineshards.cli.command import Command, add_flag, add_folder_and_generation
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation, add_sources
 from fineshards.parser import Parser
 
 
@@ -77,6 +77,7 @@ def _add_flags(parser: Parser) -> None:
         "--s3_endpoint URL",
         "The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.",
     )
+    add_sources(parser, trusts=True)
     add_flag(
         parser.add_argument_group("how to work"),
         "--workers N",
@@ -93,7 +94,9 @@ def _export(args: Namespace) -> Answer:
     place, beam_args = (args.folder, args.output), args.beam_args
     # Before the folder is claimed, so that a misspelt flag claims nothing.
     pipeline = new_pipeline_for(*place, beam_args, args.s3_endpoint) if beam_args else None
-    job, finished = prepare(*place, options, args.generation, args.s3_endpoint)
+    job, finished = prepare(
+        *place, options, args.generation, args.s3_endpoint, args.sources, args.trust_input
+    )
     done = finished
     if done is None and pipeline is not None:
         submitted = run_on(job, pipeline, beam_args)

@@ -6,7 +6,13 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.answer import Answer
-from fineshards.cli.command import Command, add_flag, add_folder_and_generation, opened
+from fineshards.cli.command import (
+    Command,
+    add_flag,
+    add_folder_and_generation,
+    add_sources,
+    opened,
+)
 from fineshards.errors import UsageError
 from fineshards.number_parser import count
 from fineshards.parser import Parser
@@ -31,6 +37,7 @@ def _add_flags(parser: Parser) -> None:
     add_flag(dropped, "--reason R", "Only those dropped for this reason.", type=str)
     add_flag(dropped, "--step N", "Only those of step N, from 1.")
     add_flag(dropped, "--count N", "How many to show. Default: 3.")
+    add_sources(parser, trusts=True)
 
 
 def _number_or_place(text: str) -> int | str:
@@ -43,8 +50,8 @@ def _inspect(args: Namespace) -> Answer:
 
     if args.dropped:
         return _inspect_dropped(args)
-    for name in ("reason", "step", "count"):
-        if getattr(args, name) is not None:
+    for name in ("reason", "step", "count", "sources", "trust_input"):
+        if getattr(args, name) not in (None, [], False):
             raise UsageError(f"--{name} goes with --dropped.")
     if isinstance(args.document, str):
         raise UsageError(f"--document {args.document}: FILE:ROW goes with --dropped.")
@@ -70,8 +77,9 @@ def _inspect_dropped(args: Namespace) -> Answer:
             raise UsageError(f"--dropped shows what is in no shard: leave out --{name}.")
     document = None if args.document is None else str(args.document)
     wanted = 3 if args.count is None else args.count
-    dataset = opened(args.folder, args.generation)
-    found = show_dropped(dataset, args.reason, args.step, document, wanted)
+    dataset = opened(args.folder, args.generation, args.sources)
+    trust_input = args.trust_input
+    found = show_dropped(dataset, args.reason, args.step, document, wanted, trust_input=trust_input)
     return Answer(asdict(found), describe_dropped(found))
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, note
-from fineshards.cli.command import Command, add_flag, add_folder_and_generation
+from fineshards.cli.command import Command, add_flag, add_folder_and_generation, add_sources
 from fineshards.number_parser import count
 from fineshards.parser import Parser
 
@@ -34,6 +34,7 @@ def _add_flags(parser: Parser) -> None:
         "Of an export, the dataset that it was made of: says whether documents were redacted "
         "since. Default: where the links of an export lead.",
     )
+    add_sources(parser)
 
 
 def _share_or_count(text: str) -> float | str:
@@ -55,6 +56,7 @@ def _verify(args: Namespace) -> Answer:
         generation=args.generation,
         sha256=args.sha256,
         dataset=args.dataset,
+        sources=args.sources,
     )
     return Answer(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
 

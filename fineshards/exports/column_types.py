@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -32,23 +33,23 @@ def settings_with(settings: Settings, names: Sequence[str]) -> Settings:
     return replace(settings, columns=replace(settings.columns, others=tuple(names)))
 
 
-def types_in_sources(manifest: Manifest, names: Sequence[str]) -> ColumnTypes:
+def types_in_sources(
+    manifest: Manifest, names: Sequence[str], trust_input: bool = False
+) -> ColumnTypes:
     """The types of columns that hold those of all sources.
 
-    Raises InputError for a source that has been touched or lacks a column, for types that have no
-    common one, and for a field of JSON Lines that no row has.
+    trust_input: whether sources of another version may be read. Raises InputError for a source
+    that lacks a column, for types that have no common one, and for a field of JSON Lines that no
+    row has.
     """
     settings = settings_with(manifest.settings, names)
 
-    def of_file(file: SourceFile) -> pa.Schema:
-        refuse_touched(file)
-        return column_types(file, settings.columns)
-
     with ThreadPoolExecutor(_THREADS) as pool:
-        (schema, *others) = pool.map(of_file, manifest.files)
-    first = manifest.files[0]
+        files = [*pool.map(partial(as_it_is, trust_input=trust_input), manifest.files)]
+        (schema, *others) = pool.map(lambda file: column_types(file, settings.columns), files)
+    first = files[0]
     are_json = first.format == "jsonl"
-    for file, other in zip(manifest.files[1:], others, strict=True):
+    for file, other in zip(files[1:], others, strict=True):
         try:
             if (file.format == "jsonl") != are_json:
                 raise pa.ArrowTypeError("one is JSON Lines, the other is not")
@@ -59,23 +60,14 @@ def types_in_sources(manifest: Manifest, names: Sequence[str]) -> ColumnTypes:
                 "Leave these columns out."
             ) from error
     if are_json:
-        _refuse_unknown(manifest, settings)
+        _refuse_unknown(files, settings)
     return ColumnTypes(schema, are_json)
 
 
-def refuse_touched(file: SourceFile) -> None:
-    """Raises InputError for a file that may have other rows than were built from."""
-    if as_it_is(file) != file:
-        raise InputError(
-            f"{file.path} was changed, copied or touched since the dataset was built, so its rows "
-            "may be others. Restore the file with its time, or leave --columns out."
-        )
-
-
-def _refuse_unknown(manifest: Manifest, settings: Settings) -> None:
+def _refuse_unknown(files: Sequence[SourceFile], settings: Settings) -> None:
     """Raises InputError for a field that no row has: it would be a column of nulls."""
     missing = set(settings.columns.others)
-    for file in manifest.files:
+    for file in files:
         for block in discover_blocks(file, settings.columns, settings.block_bytes):
             for rows in read_block(file, settings.columns, block):
                 missing -= {

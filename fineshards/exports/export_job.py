@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
@@ -33,6 +33,7 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import ShardRecord, to_fields
 from fineshards.shards.readable import readable_manifest
+from fineshards.sources.roots import opened
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
 from fineshards.storage.open import open_storage
@@ -49,8 +50,8 @@ class ExportJob:
     """An export that is ready to run. Small, because it is sent to each worker.
 
     source: the dataset's folder. generation: of the dataset. storage: the folder of the export.
-    columns: the types of those of the sources; None if none are written. fingerprint: SHA-256, as
-    hex, of what decides the bytes.
+    columns: the types of those of the sources; None if none are written. sources: where the source
+    files are now, as `--sources` takes it. fingerprint: SHA-256, as hex, of what decides the bytes.
     """
 
     source: Storage
@@ -59,12 +60,14 @@ class ExportJob:
     settings: ExportSettings
     parts: tuple[Part, ...]
     columns: ColumnTypes | None
+    sources: Sequence[str]
+    trust_input: bool
     fingerprint: str
 
     @cached_property
     def dataset(self) -> Dataset:
         """The dataset."""
-        return Dataset.open(self.source, self.generation)
+        return opened(self.source, self.generation, self.sources)
 
     @cached_property
     def format(self) -> Format:
@@ -77,7 +80,7 @@ class ExportJob:
         names = {part.split for part in self.parts}
         streams = _streams(self.dataset, names, self.settings)
         if self.columns is not None:
-            columns = ColumnReader(self.dataset.manifest, self.columns)
+            columns = ColumnReader(self.dataset.manifest, self.columns, self.trust_input)
             for stream in streams:
                 stream.columns = columns
         return {stream.split: stream for stream in streams}
@@ -92,14 +95,18 @@ def prepare(
     options: ExportOptions,
     generation: int | None = None,
     s3_endpoint: str | None = None,
+    sources: Sequence[str] = (),
+    trust_input: bool = False,
 ) -> tuple[ExportJob, Export | None]:
     """Plans an export and claims its folder; returns it, and its record if it is finished.
 
     s3_endpoint: the URL of the store that s3:// means, for both folders; None for the default.
+    sources: where the source files are now, as `--sources` takes it. trust_input: whether to read
+    another version of one.
     Raises UsageError for options that the format or the dataset cannot have, and for a folder that
     holds anything else.
     """
-    dataset = Dataset.open(open_storage(source, s3_endpoint), generation)
+    dataset = opened(open_storage(source, s3_endpoint), generation, sources)
     manifest, storage = dataset.manifest, open_storage(output, s3_endpoint)
     redacted = any(each.redacted for each in manifest.generations)
     settings = settle(options, manifest.settings, redacted)
@@ -118,7 +125,7 @@ def prepare(
     kind.check(settings, parts)
     columns = None
     if settings.columns and not kind.offered_columns:
-        columns = types_in_sources(manifest, settings.columns)
+        columns = types_in_sources(manifest, settings.columns, trust_input)
         kind.check_columns(columns.schema)
     libraries = ("pyarrow",) if settings.compression else kind.libraries
     decides = {
@@ -132,7 +139,8 @@ def prepare(
     }
     fingerprint = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     source_storage, number = dataset.storage, manifest.generation
-    job = ExportJob(source_storage, number, storage, settings, parts, columns, fingerprint)
+    place = (source_storage, number, storage)
+    job = ExportJob(*place, settings, parts, columns, sources, trust_input, fingerprint)
     return job, _claim(job)
 
 

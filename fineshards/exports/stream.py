@@ -203,7 +203,7 @@ class Stream:
         """A shard's document table; raises OutputError if it is damaged."""
         name, manifest = table_name(shard.name), self.dataset.manifest
         content = self.dataset.storage.read(name)
-        paths = [file.path for file in manifest.files]
+        paths = [file.name for file in manifest.files]
         head = table_head(content, shard, paths, manifest.settings.split)
         if head is None:
             raise self.damaged(name, "its content is not what the manifest says")

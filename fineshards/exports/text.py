@@ -6,7 +6,6 @@ encoded again and compared with its tokens, so a build of the files gives the sa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fineshards.encoders.encoder import Encoder
@@ -26,9 +24,8 @@ from fineshards.exports.format import ExportSettings, Format, Target, Written
 from fineshards.exports.input_ids import batches
 from fineshards.exports.parts import PartReader
 from fineshards.exports.source_columns import SourceColumns, scores_of, written_as_text
-from fineshards.shards.dataset_files import Dataset
 
-# id: null without an id column. file: the path of the source, below the folder that all are in.
+# id: null without an id column. file: the name of the source, as document tables have it.
 _SCHEMA = pa.schema(
     [
         pa.field("id", pa.string()),
@@ -126,7 +123,7 @@ class _Rows:
         encoder = load_encoder(dataset.manifest.settings.tokenizer, dataset.storage, "auto")
         first = 0
         for batch in batches(self._reader, self.ends):
-            some = _below_their_folder(dataset, self._sources.slice(first, len(batch)))
+            some = self._sources.slice(first, len(batch))
             texts = _texts(encoder, batch["input_ids"], some)
             more = [column.slice(first, len(batch)) for column in self._more]
             values = [some["id"], texts, some["file"], some["row"], *more]
@@ -153,18 +150,6 @@ def _line(row: dict[str, Any], columns: SourceColumns) -> bytes:
             if row[name] is not None:
                 row[name] = orjson.Fragment(row[name])
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _below_their_folder(dataset: Dataset, sources: pa.Table) -> pa.Table:
-    """Sources with their paths below the folder that all of the dataset are in.
-
-    So the bytes do not depend on where the input was.
-    """
-    paths = [file.path for file in dataset.manifest.files]
-    # Not `commonpath`, which makes one slash of the two in a URL.
-    folder = os.path.commonprefix(paths).rpartition("/")[0]  # noqa: RUF071
-    names = pc.utf8_slice_codeunits(sources["file"], len(folder) + 1 if folder else 0)
-    return sources.set_column(sources.column_names.index("file"), "file", names)
 
 
 def _texts(encoder: Encoder, documents: pa.ListArray, sources: pa.Table) -> pa.Array:

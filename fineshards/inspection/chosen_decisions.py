@@ -50,7 +50,7 @@ def place_of(dataset: Dataset, document: str) -> tuple[int, int]:
         raise UsageError(f"--document {document}: with --dropped give FILE:ROW, such as 0:17.")
     files = dataset.manifest.files
     for file in files:
-        if name in (file.path, str(file.index)):
+        if name in (file.name, file.path, str(file.index)):
             return file.index, int(row)
     ending = [file.index for file in files if file.path.endswith(f"/{name}")]
     if len(ending) == 1:

@@ -24,6 +24,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.scores import read_scores, values_at
 from fineshards.sources.chosen_rows import read_rows
+from fineshards.sources.finding import as_it_is
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
 from fineshards.wording import counted, labelled, shortened
@@ -92,6 +93,7 @@ def show_dropped(
     document: str | None,
     count: int,
     cuts: bool = True,
+    trust_input: bool = False,
 ) -> DroppedDocuments:
     """Some of the documents that a dataset's recipe dropped or cut.
 
@@ -103,6 +105,7 @@ def show_dropped(
         count: How many to choose, by a hash of their places: the same ones every time.
         cuts: Whether to find out what was cut or measured, which loads all steps of the recipe and
             runs them.
+        trust_input: Whether to show texts of a source file of another version.
 
     Raises:
         UsageError: For a dataset without a recipe, or a step, reason or file that is not there.
@@ -135,14 +138,18 @@ def show_dropped(
             f"{', '.join(sorted(reasons)) or 'none'}.{did_you_mean(reason, reasons)}"
         )
     documents = sum(each.documents for each in counts if reason in (None, each.reason))
-    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, cuts))
+    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, cuts, trust_input))
 
 
 def _with_texts(
-    dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[ChosenDecision], with_cuts: bool
+    dataset: Dataset,
+    recipe: RecipeRecord,
+    chosen: Sequence[ChosenDecision],
+    with_cuts: bool,
+    trust_input: bool,
 ) -> list[Decision]:
     witnesses = [(each.step, *each.witness) for each in chosen if each.witness is not None]
-    texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses])
+    texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses], trust_input)
     dropping = _dropping(dataset, {each.witness for each in chosen if each.witness is not None})
     rows = [(each, texts[each.place][1]) for each in chosen]
     cuts, measured = _details(dataset, recipe, rows) if with_cuts else ({}, {})
@@ -183,7 +190,7 @@ def _dropping(
 
 
 def _read(
-    dataset: Dataset, recipe: RecipeRecord, wanted: Iterable[Place]
+    dataset: Dataset, recipe: RecipeRecord, wanted: Iterable[Place], trust_input: bool
 ) -> dict[Place, tuple[SourceText, Rows | None]]:
     """The rows at some places, as they are shown and as they are; None if one cannot be read.
 
@@ -204,6 +211,8 @@ def _read(
                 settings = replace(settings, columns=columns)
                 file, settings = texts_of(file, settings)
                 path = file.path
+            else:
+                file = as_it_is(file, trust_input)
             for read in read_rows(file, settings, {row for _, _, row in places}):
                 for row in read.numbers.tolist():
                     rows[row] = read.filter(read.numbers == row, [])

@@ -60,10 +60,14 @@ class ExplainedStep:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedDocument:
-    """A document, the samples of its split that have tokens of it, and where these are drawn."""
+    """A document, the samples of its split that have tokens of it, and where these are drawn.
+
+    root: where its file is, to be put before its name.
+    """
 
     number: int
     split: str
+    root: str
     file: str
     row: int
     id: str | None
@@ -346,9 +350,8 @@ def _explain(
     if loader is not None:
         drawn = [each for sample in samples for each in loader.occurrences(sample, epochs=epochs)]
         drawn.sort(key=lambda each: (each.step, each.rank, each.row))
-    return ExplainedDocument(
-        document.number, split, document.file, document.row, document.id, samples, drawn
-    )
+    root, source = dataset.root_of(document.file), (document.file, document.row, document.id)
+    return ExplainedDocument(document.number, split, root, *source, samples, drawn)
 
 
 def describe_step(found: ExplainedStep) -> list[str]:
@@ -376,7 +379,7 @@ def describe_documents(found: list[ExplainedDocument], with_steps: bool) -> list
     for each in found:
         lines += [
             f"document {each.number:,} of {each.split}",
-            f"  source   {each.file}, row {each.row}",
+            f"  source   {each.root}{each.file}, row {each.row}",
             f"  id       {each.id}",
             f"  samples  {_range(each.samples)}",
         ]

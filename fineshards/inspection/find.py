@@ -29,8 +29,8 @@ class PieceFound:
 class Match:
     """A document that was found.
 
-    number: its number in the stream. file, row: its source. pieces: its tokens, by shard.
-    redacted: whether all of them are EOT by now.
+    number: its number in the stream. file, row: its source. root: where that is, to be put before
+    its name. pieces: its tokens, by shard. redacted: whether all of them are EOT by now.
     """
 
     number: int
@@ -39,6 +39,7 @@ class Match:
     id: str | None
     pieces: list[PieceFound]
     redacted: bool
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,8 @@ def _match(dataset: Dataset, position: int, index: int) -> Match:
     piece = dataset.table(position).piece(index)
     shard = dataset.manifest.shards[position].name
     found = PieceFound(shard, index, piece.offset, piece.offset + piece.length)
-    redacted = piece.redacted > 0
-    return Match(piece.document, piece.file, piece.row, piece.id, [found], redacted)
+    redacted, root = piece.redacted > 0, dataset.root_of(piece.file)
+    return Match(piece.document, piece.file, piece.row, piece.id, [found], redacted, root)
 
 
 def describe_found(found: Found) -> list[str]:
@@ -184,7 +185,7 @@ def describe_place(found: TokenFound) -> list[str]:
 def _describe(match: Match) -> list[str]:
     return [
         f"document {match.number:,}",
-        f"  source  {match.file}, row {match.row}",
+        f"  source  {match.root}{match.file}, row {match.row}",
         f"  id      {match.id}",
         *(
             f"  tokens  {piece.offset:,} to {piece.end:,} of {piece.shard}, "

@@ -25,13 +25,17 @@ _FIRST_IDS = 12
 
 @dataclass(frozen=True, slots=True)
 class GenerationSummary:
-    """What a generation added to a dataset, and how many documents it redacted."""
+    """What a generation added to a dataset, and how many documents it redacted.
+
+    root: where its source files are.
+    """
 
     number: int
     files: int
     documents: int
     tokens: int
     redacted: int
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Summary:
     split: the rule. splits: what each split holds. leaks: None where nothing can leak, or where it
     was not counted. ids: one more than the tokenizer's largest id.
     eot: the id before each document. nulls: rows without text. rejected: rows that could not be
-    read. origin: how the input was named. shuffle_seed: None in the order of the sources.
+    read. origin: which dataset the input is. shuffle_seed: None in the order of the sources.
     fingerprint: of the job. content_fingerprint: equal for equal shards. unextracted: pages whose
     text cannot be extracted, by reason. learned: tokens that are learned; None unless documents are
     conversations.
@@ -78,15 +82,17 @@ class ShownDocument:
 
     document: its number in the shard, of `documents`. number: in the dataset. tokens: all of them,
     of which `[offset, end)` of this shard are in this shard. begins_in, begins_at: the shard and
-    the offset of the first. first_ids: the first token ids. redacted: the generation that replaced
-    its tokens by EOT, or 0. learned: of a conversation, the begin and the end of each range of
-    its tokens that is learned; None of a text. marked: its text with these in brackets.
+    the offset of the first. root: where its file is. first_ids: the first token ids. redacted: the
+    generation that replaced its tokens by EOT, or 0. learned: of a conversation, the begin and the
+    end of each range of its tokens that is learned; None of a text. marked: its text with these in
+    brackets.
     """
 
     shard: str
     document: int
     documents: int
     number: int
+    root: str
     file: str
     row: int
     id: str | None
@@ -146,6 +152,7 @@ def _generations(manifest: Manifest) -> list[GenerationSummary]:
                 documents=sum(each.documents for each in counts),
                 tokens=sum(each.tokens for each in counts),
                 redacted=generation.redacted,
+                root=generation.root,
             )
         )
     return found
@@ -172,6 +179,7 @@ def describe_summary(summary: Summary) -> list[str]:
         f"{summary.rejected:,} rejected)",
         *([f"  no text    {_pages(summary.unextracted)}"] if summary.unextracted else []),
         f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}",
+        *([f"  input      {shortened(root)}"] if (root := summary.generations[0].root) else []),
         *(
             f"  {name:<10} {shortened(value)}"
             for name, value in summary.origin.items()
@@ -208,7 +216,8 @@ def _describe_generations(summary: Summary) -> list[str]:
         if each.redacted:
             did = f"{counted(each.redacted, 'document')} redacted"
         ending = of_generation(each.number)
-        named = [value for name, value in summary.origin.items() if name.endswith(ending)]
+        named = [each.root] if each.root and each.number > 1 else []
+        named += [value for name, value in summary.origin.items() if name.endswith(ending)]
         lines.append(f"    {each.number:<8} {did}" + "".join(f"; {shortened(v)}" for v in named))
     return lines
 
@@ -264,6 +273,7 @@ def _show_piece(dataset: Dataset, position: int, index: int) -> ShownDocument:
         document=index,
         documents=len(table),
         number=whole.number,
+        root=dataset.root_of(whole.file),
         file=whole.file,
         row=whole.row,
         id=whole.id,
@@ -296,7 +306,7 @@ def describe_document(shown: ShownDocument) -> list[str]:
     lines = [
         f"{shown.shard}, document {shown.document:,} of {shown.documents:,}; "
         f"number {shown.number:,} in the dataset",
-        f"  source  {shown.file}, row {shown.row}",
+        f"  source  {shown.root}{shown.file}, row {shown.row}",
         f"  id      {shown.id}",
         f"  tokens  {shown.tokens:,}; {shown.offset:,} to {shown.end:,} of this shard",
     ]

@@ -51,7 +51,7 @@ def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
 
 def _longer(storage: Storage, manifest: Manifest, damaged: list[str]) -> set[str]:
     """Those of the damaged files that begin as they should: an append has made them longer."""
-    settings, paths, found = manifest.settings, [file.path for file in manifest.files], set[str]()
+    settings, paths, found = manifest.settings, [file.name for file in manifest.files], set[str]()
     for shard in EarlierGeneration.of(manifest).growing:
         name, table, mask = files_of(shard.name)
         with suppress(OutputError, OSError):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job.records import ReadRows, TokenBlock
+from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables.documents import source_schema
@@ -140,12 +140,9 @@ class BlockWriter:
             self._parts[stream] = self._open_part(stream)
         return self._parts[stream]
 
-    def finish(
-        self, index: int, blocks: int, counts: Counts, read: ReadRows | None = None
-    ) -> BlockSummary:
+    def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
         """Stores the summary of block `index` of `blocks`, and the checksum of its tokens.
 
-        read: the rows that it was made of.
         Raises FineshardsError if `counts` differs from the documents and tokens appended.
         """
         check_counts(self._name, counts, self.documents, self.tokens)
@@ -154,7 +151,7 @@ class BlockWriter:
         test = Sums(0, 0) if self._rule.by_document else None
         if "test" in self._parts:
             test = Sums(self._parts["test"].documents, self._parts["test"].tokens)
-        summary = BlockSummary(self._name.file, index, blocks, counts, test, read=read)
+        summary = BlockSummary(self._name.file, index, blocks, counts, test)
         checksums = {stream: part.checksum for stream, part in self._parts.items()}
         self._mark.add_key_value_metadata(
             {SUMMARY_KEY: json.dumps(summary.to_record()), CHECKSUM_KEY: json.dumps(checksums)}

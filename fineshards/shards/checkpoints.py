@@ -1,10 +1,8 @@
 """Checkpoints: files in `checkpoints/<fingerprint>/` from which a restarted job resumes.
 
     dataflow.json                  where the job runs, on Dataflow: see job/remote_run.py
-    versions.json                  identities of source files that were copied or touched meanwhile
     files/00003.json               the blocks of a source file (step Discover)
     files/00000-00999.json         those of many, on object storage, for `status`
-    same/00003-00012.json          a block of such a file that has the rows that it had
     blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
     blocks/00003-00012.parquet     the block's documents and summary; written after the tokens
     blocks/00003-00012.written.json  of a block whose tokens are in shards: what is left of it
@@ -176,9 +174,8 @@ class Checkpoints:
             raise _FollowedError
 
     def files_to_read(self) -> tuple[SourceFile, ...]:
-        """The source files that the job reads, as they are now."""
-        job, now = self.job(), self.discovered.read_versions()
-        return tuple(file.as_now(now.get(file.index, file)) or file for file in job.new_files)
+        """The source files that the job reads."""
+        return self.job().new_files
 
     def finished_shards(self) -> list[float]:
         """The completion times of the finished shards, in any order."""

@@ -82,7 +82,7 @@ def stretches(dataset: Dataset, damaged: Collection[str]) -> Iterator[Damage]:
 def _stretch(dataset: Dataset, damaged: Collection[str], run: list[int]) -> Damage:
     manifest = dataset.manifest
     shards, rule = manifest.shards, manifest.settings.split
-    numbers = {file.path: file.index for file in manifest.files}
+    numbers = {file.name: file.index for file in manifest.files}
 
     def table_is_whole(position: int) -> bool:
         return table_name(shards[position].name) not in damaged
@@ -139,7 +139,7 @@ def _files(
     manifest = dataset.manifest
     if tables_are_whole:
         found = {path for each in run for path in dataset.table(each).sums_by_file()}
-        yield from (file.index for file in manifest.files if file.path in found)
+        yield from (file.index for file in manifest.files if file.name in found)
         return
     begin = 0 if first is None else first[0]
     end = len(manifest.files) - 1 if last is None else last[0]

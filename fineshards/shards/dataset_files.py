@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from io import BytesIO
 
 import numpy as np
@@ -152,6 +152,15 @@ class Dataset:
         with self.storage.open(name) as opened:
             opened.seek(npy.HEADER_BYTES + number * self._chunk_bytes)
             return opened.read(self._chunk_bytes)
+
+    def root_of(self, file: str) -> str:
+        """Where a source file is that a document table names: what its path begins with."""
+        path = self._paths.get(file, file)
+        return path.removesuffix(file)
+
+    @cached_property
+    def _paths(self) -> dict[str, str]:
+        return {file.name: file.path for file in self.manifest.files}
 
     def ids(self, position: int) -> pa.ChunkedArray:
         """The ids in the document table of a shard; only they are read, and not cached."""

@@ -1,22 +1,15 @@
-"""The source files of a job, in its checkpoints: their blocks, and what they are by now."""
+"""The blocks of a job's source files, in its checkpoints."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple
 
 from fineshards.shards.checkpoint_file import read_json
-from fineshards.shards.job.records import (
-    JSON_ERRORS,
-    Block,
-    ReadRows,
-    SourceFile,
-    as_text,
-    from_fields,
-)
+from fineshards.shards.job.records import JSON_ERRORS, Block, from_fields
 from fineshards.storage.base import Storage
 
 # Source files whose blocks are also stored together.
@@ -27,28 +20,27 @@ _FILES_NAME = re.compile(r"(\d{5,})(?:-(\d{5,}))?\.json", re.ASCII)
 
 
 class DiscoveredFiles:
-    """The blocks and the identities of a job's source files. folder: of its checkpoints."""
+    """The blocks of a job's source files. folder: of its checkpoints."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage
         self._folder = folder
 
-    def write_blocks(
-        self, file: int, blocks: list[Block], version: str | None = None, again: bool = False
-    ) -> None:
-        """Stores the blocks of a file. version: of the file, as they were found.
-
-        again: whether they were stored before, of another version.
-        """
-        content = json.dumps({"version": version, "blocks": [asdict(block) for block in blocks]})
-        name = self.blocks_name(file)
-        over = self._storage.version(name) if again else None
-        self._storage.write(name, content.encode(), durable=False, over=over)
+    def write_blocks(self, file: int, blocks: list[Block]) -> None:
+        """Stores the blocks of a file."""
+        content = json.dumps([asdict(block) for block in blocks]).encode()
+        self._storage.write(self.blocks_name(file), content, durable=False)
 
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if they are not stored yet, or damaged."""
-        found = self.read_found(file)
-        return found and found[0]
+        stored = read_json(self._storage, self.blocks_name(file))
+        if not isinstance(stored, list):
+            return None
+        try:
+            blocks = [from_fields(Block, fields) for fields in stored]
+        except JSON_ERRORS:
+            return None
+        return blocks if _are_all(blocks, file) else None
 
     def write_blocks_together(
         self, part: int, blocks: dict[int, list[Block]], check: Callable[[int], None]
@@ -94,54 +86,9 @@ class DiscoveredFiles:
             return []
         return [(file, blocks) for file, blocks in found if _are_all(blocks, file)]
 
-    def read_found(self, file: int) -> tuple[list[Block], str | None] | None:
-        """The blocks of a file, and its version then; that is None in jobs of earlier versions."""
-        stored = read_json(self._storage, self.blocks_name(file))
-        try:
-            # Earlier versions stored the list alone.
-            version = None if isinstance(stored, list) else stored["version"]
-            listed = stored if isinstance(stored, list) else stored["blocks"]
-            blocks = [from_fields(Block, fields) for fields in listed]
-            if version is not None:
-                as_text(version)
-        except JSON_ERRORS:
-            return None
-        return (blocks, version) if _are_all(blocks, file) else None
-
-    def write_versions(self, files: Iterable[SourceFile]) -> None:
-        """Stores the identities of those source files whose identity is another one by now."""
-        content = {str(file.index): file.to_json() for file in files}
-        name = f"{self._folder}/versions.json"
-        over = self._storage.version(name)
-        if content or over is not None:
-            self._storage.write(name, json.dumps(content).encode(), over=over)
-
-    def read_versions(self) -> dict[int, SourceFile]:
-        """Those source files whose identity is another one than the job record has, by index."""
-        stored = read_json(self._storage, f"{self._folder}/versions.json") or {}
-        try:
-            return {int(index): SourceFile.from_json(fields) for index, fields in stored.items()}
-        except JSON_ERRORS:
-            return {}  # The files are refused then, as others than those of the record.
-
-    def write_same(self, block: Block, rows: ReadRows) -> None:
-        """Records that a block has the rows that it had, in another version of the file."""
-        content, name = json.dumps(asdict(rows)).encode(), self._same_name(block)
-        self._storage.write(name, content, durable=False, over=self._storage.version(name))
-
-    def read_same(self, block: Block) -> ReadRows | None:
-        """The rows that a block has in the version of its file that was read again last."""
-        try:
-            return ReadRows.from_json(read_json(self._storage, self._same_name(block)))
-        except JSON_ERRORS:
-            return None
-
     def blocks_name(self, file: int) -> str:
         """The file of the blocks of a source file."""
         return f"{self._folder}/files/{file:05d}.json"
-
-    def _same_name(self, block: Block) -> str:
-        return f"{self._folder}/same/{block.file:05d}-{block.index:05d}.json"
 
 
 def _are_all(blocks: list[Block], file: int) -> bool:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from fineshards.shards.block_writer import Documents, check_counts, fitting, streams_of
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job.records import ReadRows, TokenBlock
+from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, SortedRun
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import FRAGMENT_BYTES, cell_borders, key_order, shuffle_keys
@@ -116,12 +116,9 @@ class RunWriter:
         if self._gathered.bytes >= self._run_bytes:
             self._write_run()
 
-    def finish(
-        self, index: int, blocks: int, counts: Counts, read: ReadRows | None = None
-    ) -> BlockSummary:
+    def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
         """Writes what is left; returns the summary of block `index` of `blocks`.
 
-        read: the rows that it was made of.
         Raises FineshardsError if `counts` differs from the documents and tokens appended.
         """
         if self._gathered.batches:
@@ -129,9 +126,7 @@ class RunWriter:
         documents, tokens = (sum(sums[which] for sums in self._sums) for which in (0, 1))
         check_counts(self._name, counts, documents, tokens)
         test = Sums(*self._sums[0]) if self._rule.by_document else None
-        self._summary = BlockSummary(
-            self._name.file, index, blocks, counts, test, tuple(self._runs), read
-        )
+        self._summary = BlockSummary(self._name.file, index, blocks, counts, test, (*self._runs,))
         return self._summary
 
     def mark(self) -> dict[str, Any]:

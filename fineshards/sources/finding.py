@@ -89,22 +89,32 @@ def find_file(path: str, format_name: str) -> SourceFile | None:
     )
 
 
-def as_it_is(file: SourceFile) -> SourceFile:
-    """A source file of a dataset with the identity that it has now: it may have been copied.
+def as_it_is(file: SourceFile, trust_input: bool = True) -> SourceFile:
+    """A source file of a dataset in the version that it has now: it may have been copied.
 
-    Raises InputError if it is not there any more, or has another size.
+    trust_input: whether another version of the same size may be read. Raises InputError if the
+    file is not there any more, or has another size.
     """
     if never_changes(file):
         return file
     found = find_file(file.path, file.format)
     if found is None:
-        raise InputError(f"{file.path} is not there. Put it back where it was.")
+        raise InputError(
+            f"{file.path} is not there. Put it back, or say where it is with --sources OLD=NEW."
+        )
     if found.size != file.size:
         raise InputError(
             f"{file.path} has changed since the dataset was built: it has {found.size:,} bytes, "
             f"expected {file.size:,}. Put the file back as it was."
         )
-    return replace(file, identity=found.identity)
+    now = replace(file, trusted=found.identity)
+    if now.version != file.version and not trust_input:
+        raise InputError(
+            f"{file.path} has another version than the dataset was built from: it had "
+            f"{file.described()}, now {now.described()}. Restore it, or give --trust_input if its "
+            "content is the same."
+        )
+    return now
 
 
 def is_beside_data(name: str) -> bool:

@@ -78,11 +78,11 @@ def find_matches(wanted: str, list_files: List) -> Matches:
 
 
 def check_same(file: SourceFile, size: int, identity: str) -> None:
-    """Raises InputError if a file has not the size and identity that it had at launch."""
-    if (size, identity) != (file.size, file.identity):
+    """Raises InputError if a file has not the size and version that it had at launch."""
+    if (size, identity) != (file.size, file.version):
         advice = "Put the old file back, or start over with --overwrite."
         if size == file.size:
-            advice = "Run a build again: it compares the content, and goes on if it is the same."
+            advice = "If its content is the same, run the same command again with --trust_input."
         raise InputError(
             f"{file.path} changed since the job was launched: it had {file.described()}, now "
             f"{describe_state(size, identity)}. {advice}"

@@ -99,7 +99,7 @@ def _read_table(
     content = dataset.storage.read(name)
     if grows and len(content) > now.table_bytes:
         manifest = dataset.manifest
-        paths = [file.path for file in manifest.files]
+        paths = [file.name for file in manifest.files]
         head = table_head(content, shard, paths, manifest.settings.split)
         if head is None:
             contents.problems.append(f"{name} does not begin as the manifest says")
@@ -362,7 +362,7 @@ def check_totals(manifest: Manifest, found: list[ShardFindings]) -> Iterator[str
             entry[1] += documents_here
     for file, report in zip(manifest.files, manifest.reports, strict=True):
         for stream, expected in zip(rule.streams, report.streams(), strict=True):
-            tokens, documents = sums.pop((file.path, stream), (0, 0))
+            tokens, documents = sums.pop((file.name, stream), (0, 0))
             if (tokens, documents) != (expected.tokens, expected.documents):
                 tables = "document tables" if stream == ONE_STREAM else f"{stream} tables"
                 yield (

@@ -17,13 +17,12 @@ from fineshards.shards.counts import Counts, Dropped
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.job.settings import Settings
-from fineshards.shards.job.source_counts import FileReport, hash_of_blocks
+from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.hash_sample import sampled, splitmix64
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
-from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 from fineshards.verification.compare_decisions import DecisionReplay
 from fineshards.wording import counted
@@ -63,13 +62,11 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
             found.problems.append(f"the recipe cannot be used again: {error}")
             return found
     for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
-        sample = chosen[file.path]
+        sample = chosen[file.name]
         try:
             counts: list[Counts] = []
-            hashes: list[str | None] = []
-            if report.rows_hash is not None:
-                file = as_it_is(file)
-            for rows in _read(file, settings, hashes):
+            file = as_it_is(file)
+            for rows in _read(file, settings):
                 documents = rows.with_text()
                 counts.append(rows.counts())
                 if judging is not None:
@@ -77,18 +74,13 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
                     counts.append(judging.count_dropped(file, documents))
                     documents = documents.filter(judging.kept(file, documents), [])
                 if settings.chat is not None:
-                    is_listed = np.isin(documents.numbers, rejected.get(file.path, []))
+                    is_listed = np.isin(documents.numbers, rejected.get(file.name, []))
                     found.problems += _encodable(file, documents.filter(is_listed, []), encoder)
                     documents = documents.filter(~is_listed, [])
                     counts.append(Counts(rejected=int(is_listed.sum())))
                 found.problems += sample.compare(dataset, file, documents, encoder, judging)
                 counts.append(
                     Counts(documents=len(documents.numbers), text_bytes=documents.text_bytes)
-                )
-            if report.rows_hash not in (None, hash_of_blocks(hashes)):
-                found.problems.append(
-                    f"{file.path} has changed since the dataset was built: the hash of its rows is "
-                    f"{hash_of_blocks(hashes)}, expected {report.rows_hash}"
                 )
             rewrites = judging is not None and judging.rewrites
             found.problems += _other_counts(file, report, Counts.total(counts), rewrites)
@@ -246,9 +238,7 @@ def _choose(dataset: Dataset, percent: float) -> dict[str, _ChosenDocuments]:
     return samples
 
 
-def _read(file: SourceFile, settings: Settings, hashes: list[str | None]) -> Iterator[Rows]:
-    """The rows of a file; adds the hash of each block to `hashes`."""
+def _read(file: SourceFile, settings: Settings) -> Iterator[Rows]:
+    """The rows of a file."""
     for block in discover_blocks(file, settings.columns, settings.block_bytes):
-        hashed = RowHash()
-        yield from hashed.through(read_block(file, settings.columns, block))
-        hashes.append(hashed.read(file).hash)
+        yield from read_block(file, settings.columns, block)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from fineshards.shards.job.manifest_file import MANIFEST_NAME, no_generation, un
 from fineshards.shards.job.source_counts import sums_by_stream
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
+from fineshards.sources.roots import with_sources
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.verification.check_decisions import DroppedRows, check_decisions
@@ -93,6 +94,7 @@ def verify(
     generation: int | None = None,
     sha256: bool = False,
     dataset: str | os.PathLike[str] | None = None,
+    sources: Sequence[str] = (),
 ) -> Verdict:
     """Checks every file of a finished dataset or export, and returns all problems found.
 
@@ -101,14 +103,15 @@ def verify(
         sample: What to tokenize again from its sources and compare: a share of the documents,
             such as "1%", or about a number of them, such as 1000. 100 means all; smaller numbers
             are refused. At least one document, unless it is 0. With a recipe the same share of what
-            it dropped is judged again. The sources must be where the job read them. Default: 0,
-            none.
+            it dropped is judged again. Default: 0, none.
         generation: The generation to check, from 1, of a dataset that has grown. Default: the
             latest, which includes the others.
         sha256: Whether to read every file once more and compare its SHA-256 with that in
             `SHA256SUMS`, which `publish` writes.
         dataset: Of an export, the folder of the dataset that it was made of: then documents that
             were redacted since are a problem. Default: where the links of an export lead.
+        sources: Where the source files are now, for `sample`: each is `OLD=NEW`, and what was in
+            the folder OLD is in NEW. Their size is that of then; their content is compared.
 
     Returns:
         A Verdict. `ok` is True if there are no problems; `problems` has one sentence per problem.
@@ -126,6 +129,8 @@ def verify(
         (True, [], 1063)
     """
     share = _Sample.of(sample)
+    if sources and share is None:
+        raise UsageError("--sources goes with --sample, which reads the source files.")
     storage = open_storage(folder)
     export = Export.load(storage) if storage.size(MANIFEST_NAME) is None else None
     if export is not None:
@@ -144,7 +149,7 @@ def verify(
         raise UsageError(f"--sha256: {SUMS_NAME} is of the latest generation. Leave one out.")
     while True:
         state = _state(storage)
-        verdict = _verify(storage, *state, share, generation, sha256)
+        verdict = _verify(storage, *state, share, generation, sha256, sources)
         # What an append did meanwhile may look like damage.
         if verdict.ok or _state(storage) == state:
             return verdict
@@ -213,6 +218,7 @@ def _verify(
     sample: _Sample | None,
     generation: int | None,
     sha256: bool,
+    sources: Sequence[str],
 ) -> Verdict:
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
     if generation is not None and not 1 <= generation <= latest.generation:
@@ -244,7 +250,7 @@ def _verify(
         problems += check_statistics(storage, manifest)
     dropped = DroppedRows(dataset) if manifest.settings.recipe else None
     now = {shard.name: shard for shard in latest.shards}
-    file_numbers = {file.path: number for number, file in enumerate(manifest.files)}
+    file_numbers = {file.name: number for number, file in enumerate(manifest.files)}
     with ThreadPoolExecutor(usable_cores()) as pool:
         found = list(
             pool.map(
@@ -271,7 +277,8 @@ def _verify(
     compared = Compared()
     if sample and not problems:
         documents = manifest.totals()["documents"]
-        compared = _compare(storage, manifest, sample.percent_of(documents))
+        moved = with_sources(manifest, sources)
+        compared = _compare(storage, moved, sample.percent_of(documents))
         problems += compared.problems
     return Verdict(
         ok=not problems,

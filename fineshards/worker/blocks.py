@@ -21,9 +21,7 @@ from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally, has_block, write_block
 from fineshards.sources.reading import discover_blocks, read_block
-from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
-from fineshards.worker.row_check import check_rows, same_blocks
 from fineshards.worker.work import Work
 from fineshards.worker.worker import Worker
 
@@ -33,12 +31,11 @@ _ADDENDS = 64
 
 def discover_file(file: SourceFile, work: Work) -> list[Block]:
     """Returns the blocks of a file, as an earlier run found them or from its metadata."""
-    found = work.checkpoints.discovered.read_found(file.index)
-    if found is not None:
-        return same_blocks(file, *found, work)
-    blocks = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
-    work.checkpoints.discovered.write_blocks(file.index, blocks, file.version)
-    return blocks
+    found = work.checkpoints.discovered.read_blocks(file.index)
+    if found is None:
+        found = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
+        work.checkpoints.discovered.write_blocks(file.index, found)
+    return found
 
 
 def finish_block(file: SourceFile, block: Block, worker: Worker) -> tuple[BlockSummary, bool]:
@@ -49,7 +46,7 @@ def finish_block(file: SourceFile, block: Block, worker: Worker) -> tuple[BlockS
 
     Returns the block's summary, and whether an earlier run had finished it. Rows with null text
     are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
-    more than allowed raises InputError, as does a finished block whose file has other rows by now.
+    more than allowed raises InputError.
     """
     work, judging = worker.work, worker.judging
     blocks = work.checkpoints.blocks
@@ -60,19 +57,17 @@ def finish_block(file: SourceFile, block: Block, worker: Worker) -> tuple[BlockS
         and (judging is None or judging.has_last_stage(block))
         and (not work.settings.statistics or has_block(work.checkpoints, block))
     ):
-        check_rows(file, block, finished.read, work)
         return finished, True
     return _make_block(file, block, worker), False
 
 
 def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
     worker.work.checkpoints.stop_if_replaced(file.index)
-    found = RowHash()
-    rows = found.through(read_block(file, worker.work.settings.columns, block))
+    rows: Iterable[Rows] = read_block(file, worker.work.settings.columns, block)
     if worker.judging is not None:
         rows = worker.judging.last_stage(rows, file, block)
     tally = Tally() if worker.work.settings.statistics else None
-    return _encode_rows(rows, file, block, worker, found, tally)
+    return _encode_rows(rows, file, block, worker, tally)
 
 
 def drop_written(shard: Shard, pieces: Iterable[Piece], work: Work) -> None:
@@ -110,17 +105,13 @@ def make_again(place: TokenBlock, worker: Worker) -> None:
     blocks = checkpoints.discovered.read_blocks(file.index) or []
     for block in blocks[place.index : place.index + 1]:
         _make_block(file, block, worker)
-
-
-def _refuse_other_rows(file: SourceFile, block: Block, hashed: RowHash, work: Work) -> None:
-    """Raises InputError for a block, parts of which are in shards, that has other rows by now."""
-    before = work.checkpoints.blocks.dropped_summary(block.place)
-    if before and before.read and before.read.hash != hashed.read(file).hash:
-        raise InputError(
-            f"{file.path}, block {block.index + 1} of {block.blocks}: has other content than when "
-            "the block was finished, and a shard that was made of it is damaged. Put the old file "
-            "back and run again, or start over with --overwrite."
-        )
+        # What is left of the dropped block has the checksums that its tokens had.
+        if checkpoints.blocks.read_summary(block.place) is None:
+            raise InputError(
+                f"{file.path}, block {block.index + 1} of {block.blocks}: gives other tokens than "
+                "when the block was finished, and a shard that was made of it is damaged. Put the "
+                "old file back and run again, or start over with --overwrite."
+            )
 
 
 def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSummary:
@@ -159,10 +150,8 @@ def encode_again(
     whole: list[Counts] = []
     in_stream = 0
 
-    read = RowHash()
-
     def wanted_rows() -> Iterator[Rows]:
-        for rows in read.through(read_block(file, settings.columns, block)):
+        for rows in read_block(file, settings.columns, block):
             found, bad = rows.with_text(), rows.bad
             if worker.judging is not None:
                 found = worker.judging.decided(found, file)
@@ -180,7 +169,7 @@ def encode_again(
             # Rejected rows are listed again, whether or not they are in the stretch.
             yield found.filter(wanted, bad)
 
-    summary = _encode_rows(wanted_rows(), file, block, worker, read, redacted=redacted)
+    summary = _encode_rows(wanted_rows(), file, block, worker, redacted=redacted)
     return summary, Counts.total(whole), in_stream
 
 
@@ -216,14 +205,12 @@ def _encode_rows(
     file: SourceFile,
     block: Block,
     worker: Worker,
-    hashed: RowHash,
     tally: Tally | None = None,
     redacted: Sequence[int] = (),
 ) -> BlockSummary:
     """Writes a token block from rows of a block; a sorted one, if documents are shuffled.
 
-    hashed: has seen the rows of the source when all are read. tally: counts the documents, and is
-    stored. redacted: rows whose tokens become EOT.
+    tally: counts the documents, and is stored. redacted: rows whose tokens become EOT.
     """
     work, encoder = worker.work, worker.encoder
     checkpoints, settings = work.checkpoints, work.settings
@@ -254,9 +241,8 @@ def _encode_rows(
             counts.append(_encoded_counts(encoded, compared, len(documents.bad)))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
-        _refuse_other_rows(file, block, hashed, work)
         rejected.save(checkpoints.storage, block)
         if tally is not None:
             # Before the token block is finished: then it has them.
             write_block(checkpoints, block, tally.table())
-        return writer.finish(block.index, block.blocks, Counts.total(counts), hashed.read(file))
+        return writer.finish(block.index, block.blocks, Counts.total(counts))

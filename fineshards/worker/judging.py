@@ -24,14 +24,12 @@ from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, StageFiles, earlier_decisions
 from fineshards.sources.reading import read_block
-from fineshards.sources.row_hash import RowHash
 from fineshards.sources.rows import Rows
 from fineshards.storage.checksums import checksum_to_base64
 from fineshards.worker.comparing import Comparing
 from fineshards.worker.indexes import index_records, key_type
 from fineshards.worker.kept_rows import batch_of, decided, survivors
 from fineshards.worker.marking import Marking
-from fineshards.worker.row_check import check_rows
 from fineshards.worker.work import Work
 
 # Files whose marks are kept in memory: a worker goes from block to block of the same file.
@@ -73,7 +71,6 @@ class Judging:
         found = stage.read_block(block, key_type(keyed))
         keys_file = stage.keys_file(block)
         if found is not None:
-            check_rows(file, block, stage.read_rows(block), self._work)
             return JudgedBlock(file, block, KeyFile(keys_file, found)), True
         self._work.checkpoints.stop_if_replaced(file.index)
         earlier = earlier_decisions(self._work.checkpoints, block, number, self._marked)
@@ -83,8 +80,8 @@ class Judging:
         keys: list[Keys] = []
         rows_of_keys: list[npt.NDArray[np.int64]] = []
         rejected = Rejected(file, self._work.max_bad_rows)
-        tally, stop_row, read = Tally(), block.first_row, RowHash()
-        for rows in read.through(read_block(file, self._work.settings.columns, block)):
+        tally, stop_row = Tally(), block.first_row
+        for rows in read_block(file, self._work.settings.columns, block):
             rejected.add(rows.bad)
             stop_row = max(stop_row, int(rows.numbers.max(initial=-1)) + 1)
             there = rows.with_text()
@@ -96,7 +93,7 @@ class Judging:
             rows_of_keys.append(judged.kept.rows[judged.keys.owners])
         records = _key_records(keyed, file, keys, rows_of_keys)
         given = self._joined(found_scores, [number])
-        stage.write_block(block, tables, records, tally.table(), stop_row, read.read(file), given)
+        stage.write_block(block, tables, records, tally.table(), stop_row, given)
         return JudgedBlock(file, block, KeyFile(keys_file, len(records))), False
 
     def last_stage(self, read: Iterable[Rows], file: SourceFile, block: Block) -> Iterator[Rows]:

@@ -38,4 +38,4 @@ class Worker:
     @cached_property
     def paths(self) -> list[str]:
         """The paths of the source files, by index."""
-        return [file.path for file in self.work.checkpoints.job().files]
+        return [file.name for file in self.work.checkpoints.job().files]

@@ -60,7 +60,7 @@ def test_every_id_is_found_with_all_tokens_of_its_document(dataset: Path, source
         assert len(found.matches) == times
         assert found.tables == len(names)
         for match in found.matches:
-            assert (match.id, match.file) == (id_, str(source))
+            assert (match.id, match.file) == (id_, source.name)
             shards = {piece.shard: np.load(dataset / piece.shard) for piece in match.pieces}
             tokens = [shards[piece.shard][piece.offset : piece.end] for piece in match.pieces]
             whole = data.document(match.number).tokens

@@ -50,7 +50,7 @@ def test_every_text_of_the_sample_is_recovered(
     for row, fields in enumerate(pq.read_table(sample, columns=["text", "id"]).to_pylist()):
         document = opened.document(row)
         assert encoder.decode(document.tokens) == fields["text"]
-        assert (document.row, document.id, document.file) == (row, fields["id"], str(sample))
+        assert (document.row, document.id, document.file) == (row, fields["id"], sample.name)
     with pytest.raises(IndexError):
         opened.document(row + 1)
 

@@ -221,7 +221,6 @@ def content_of(folder: Path, but: tuple[str, ...] = ()) -> dict[str, Any]:
                 part.pop("blocks", None)
             for file in record["files"]:
                 file.pop("blocks", None)
-                file.pop("rows_hash", None)  # made of the hashes of blocks
             found[name] = record
     return found
 

@@ -12,12 +12,12 @@ and the last shard of each stream, which a longer one with the same beginning re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from fineshards.shards.job.records import from_fields
+from fineshards.shards.job.records import SourceFile, from_fields
 
 GENERATIONS_FOLDER = "metadata/generations"
 
@@ -30,11 +30,14 @@ class Generation:
         files: Number of source files that it added, at the end of the list.
         redacted: Number of documents whose tokens it overwrote.
         redaction_sha256: SHA-256, as hex, of the list of those documents; None if there are none.
+        root: Where the files are: what their paths begin with, before their names. A folder with
+            its last slash; empty if they have none in common.
     """
 
     files: int
     redacted: int = 0
     redaction_sha256: str | None = None
+    root: str = ""
 
 
 def kept_name(generation: int) -> str:
@@ -47,9 +50,14 @@ def borders(generations: Sequence[Generation]) -> tuple[int, ...]:
     return tuple(accumulate(generation.files for generation in generations))
 
 
-def generations_from_json(fields: list[dict[str, Any]], files: int) -> tuple[Generation, ...]:
-    """Generations of a record; raises one of JSON_ERRORS for other content. files: of all."""
-    found = tuple(from_fields(Generation, generation) for generation in fields)
-    if not found or borders(found)[-1] != files:
+def generations_from_json(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The generations and files of a record; raises one of JSON_ERRORS for other content."""
+    found = tuple(from_fields(Generation, generation) for generation in content["generations"])
+    files = content["files"]
+    if not found or borders(found)[-1] != len(files):
         raise ValueError("its generations do not add up to its files")
-    return found
+    roots = (each.root for each in found for _ in range(each.files))
+    return {
+        "generations": found,
+        "files": tuple(map(SourceFile.from_json, files, roots)),
+    }

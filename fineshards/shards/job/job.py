@@ -44,7 +44,7 @@ def job_name(generation: int) -> str:
 class Job:
     """A job: its settings and its source files in order.
 
-    origin: how the user named the input (patterns, or dataset and commit); it decides no byte.
+    origin: which dataset the input is, and its commit; nothing of files. It decides no byte.
     generations: those of the dataset up to this job's, which is the last; one with all files if
     there are none. redaction: the documents that this generation redacts, if it does.
     """
@@ -85,9 +85,9 @@ class Job:
         return Job(self.settings, files, origin, kept)
 
     def fingerprint(self, redactions: bool = True) -> str:
-        """SHA-256, as hex, of the settings and of the source files' paths, sizes and identities.
+        """SHA-256, as hex, of the settings and of the source files' names, sizes and identities.
 
-        So it identifies a job; the same files under other paths give the same shards.
+        So it identifies a job, wherever its input is by now.
 
         redactions: whether to tell a dataset from itself with documents redacted, which has the
         same documents in the same places.
@@ -95,7 +95,7 @@ class Job:
         deciding: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "settings": settings_to_json(self.settings),
-            "files": [file.to_json() for file in self.files],
+            "files": [*map(_deciding, self.files)],
         }
         grown = sorted({*borders(self.generations)})
         if self.settings.shuffle is not None and len(grown) > 1:
@@ -106,28 +106,16 @@ class Job:
         canonical = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def as_begun(self, begun: Job, elsewhere: bool = True) -> Job:
-        """This job with the files' identities that one had which was launched before.
+    def as_begun(self, begun: Job) -> Job:
+        """This job with the files' identities in the record of one that was launched before.
 
-        Files of the same sizes may have been copied or touched since. Content decides then.
-        elsewhere: whether they may also lie in other folders by now, which takes their paths too.
-        Files in another order are other files.
+        Those of the same names and sizes. Another version is trusted then, which is for the caller
+        to allow.
         """
-        if len(begun.files) != len(self.files):
+        if len(self.files) != len(begun.files):
             return self
         pairs = zip(self.files, begun.files, strict=True)
-        known = (
-            {file.path for file in begun.files} if elsewhere else {now.path for now in self.files}
-        )
-        return replace(
-            self,
-            files=tuple(
-                replace(now, path=was.path, identity=was.identity)
-                if was.as_now(now) and (was.path == now.path or now.path not in known)
-                else now
-                for now, was in pairs
-            ),
-        )
+        return replace(self, files=tuple(_as_begun(now, was) for now, was in pairs))
 
     def differences(self, other: Job) -> list[str]:
         """How another job differs from this one, for an error message; empty if it does not."""
@@ -135,10 +123,10 @@ class Job:
         if len(self.files) != len(other.files):
             found.append(f"number of input files: was {len(self.files)}, now {len(other.files)}")
         for old_file, new_file in zip(self.files, other.files, strict=False):
-            path = clipped(old_file.path)
-            if old_file.path != new_file.path:
+            path = clipped(new_file.path)
+            if old_file.name != new_file.name:
                 found.append(
-                    f"input file {old_file.index}: {contrasted_texts(old_file.path, new_file.path)}"
+                    f"input file {old_file.index}: {contrasted_texts(old_file.name, new_file.name)}"
                 )
                 break
             if old_file.extraction != new_file.extraction:
@@ -149,7 +137,7 @@ class Job:
             if old_file.stop_row != new_file.stop_row:
                 found.append(f"--limit: {path} ended {_end(old_file)}, now {_end(new_file)}")
                 break
-            if old_file != new_file:
+            if _deciding(old_file) != _deciding(new_file):
                 found.append(
                     f"{path} changed: it had {old_file.described()}, now {new_file.described()}"
                 )
@@ -191,9 +179,8 @@ class Job:
                 )
             return cls(
                 settings=settings_from_json(content["settings"]),
-                files=tuple(SourceFile.from_json(file) for file in content["files"]),
                 origin=tuple((as_text(name), as_text(value)) for name, value in content["origin"]),
-                generations=generations_from_json(content["generations"], len(content["files"])),
+                **generations_from_json(content),
                 redaction=Redaction.from_json(content["redaction"])
                 if content.get("redaction")
                 else None,
@@ -215,6 +202,19 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
             "documents were redacted. Make it again with fineshards repair."
         )
     return redaction
+
+
+def _deciding(file: SourceFile) -> dict[str, Any]:
+    """What of a file's record is part of the fingerprint."""
+    return replace(file, trusted=None).to_json()
+
+
+def _as_begun(now: SourceFile, was: SourceFile) -> SourceFile:
+    """A file with the identity that it had, and its version as trusted, if that is another."""
+    if (now.name, now.size) != (was.name, was.size):
+        return now
+    trusted = was.trusted if now.version == was.version else now.version
+    return replace(now, identity=was.identity, trusted=trusted)
 
 
 def _end(file: SourceFile) -> str:

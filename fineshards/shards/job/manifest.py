@@ -63,9 +63,9 @@ class Manifest:
     """The manifest of a finished dataset: how it was built and what it holds.
 
     Args:
-        fingerprint: SHA-256, as hex, of the settings and of the source files' paths, sizes and
+        fingerprint: SHA-256, as hex, of the settings and of the source files' names, sizes and
             identities.
-        origin: How the user named the input, as (name, value) pairs.
+        origin: Which dataset the input is, as (name, value) pairs; empty if it was given as files.
         settings: The options that decide the bytes, and the block size.
         files: The source files, in the order of the input.
         reports: Counts per source file, in the order of `files`.
@@ -424,5 +424,4 @@ def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
         | counts.numbers()
         | {"test": report.test and asdict(report.test), "labels": counts.labels_json()}
         | counts.left_out_json()
-        | ({"rows_hash": report.rows_hash} if report.rows_hash else {})
     )

@@ -20,7 +20,6 @@ from fineshards.shards.job.records import (
     Leaks,
     MetadataFile,
     ShardRecord,
-    SourceFile,
     as_text,
     from_fields,
 )
@@ -56,13 +55,12 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
         if fields["index"] != position:
             raise ValueError(f"file {position} has index {quoted(fields['index'])}")
         if (fields["test"] is not None) != settings.split.by_document:
-            raise ValueError(f"{clipped(fields['path'])} is not split as the settings say")
+            raise ValueError(f"{clipped(fields['name'])} is not split as the settings say")
     return {
         "fingerprint": as_text(content["fingerprint"]),
         "recorded_content": as_text(content["content_fingerprint"]),
         "origin": tuple((name, as_text(value)) for name, value in content["origin"].items()),
         "settings": settings,
-        "files": tuple(SourceFile.from_json(fields) for fields in content["files"]),
         "reports": tuple(
             from_fields(
                 FileReport,
@@ -70,7 +68,6 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
                 file=fields["index"],
                 counts=Counts.from_manifest(fields),
                 test=_optional(Sums, fields["test"]),
-                rows_hash=as_text(fields["rows_hash"]) if "rows_hash" in fields else None,
             )
             for fields in content["files"]
         ),
@@ -86,7 +83,7 @@ def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
         "versions": {name: as_text(value) for name, value in content["versions"].items()},
         "leaks": _optional(Leaks, content["leaks"]),
         "repeats": _count(content.get("repeats")),
-        "generations": generations_from_json(content["generations"], len(content["files"])),
+        **generations_from_json(content),
     }
 
 

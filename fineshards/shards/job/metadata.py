@@ -77,7 +77,7 @@ def contradictions(
             found = hashlib.sha256(contents[name]).hexdigest()
             if found != expected:
                 yield f"{name} has sha256 {found}, expected that of the job, {expected}"
-    listed = dict.fromkeys((file.path for file in job.files), 0)
+    listed = dict.fromkeys((file.name for file in job.files), 0)
     for name in contents:
         if name.startswith(f"{REJECTED_FOLDER}/"):
             try:
@@ -87,7 +87,7 @@ def contradictions(
                 why = clipped(repr(error))
                 yield f"{name} is not a list of rejected rows of this dataset's files ({why})"
     counted = {
-        job.files[report.file].path: report.counts.rejected + report.counts.pages_unextracted
+        job.files[report.file].name: report.counts.rejected + report.counts.pages_unextracted
         for report in reports
     }
     for path, rows in listed.items():

@@ -7,11 +7,10 @@ bytes), comparable, and easy to convert to JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from fineshards.errors import clipped
 from fineshards.shards.layout import files_of
@@ -89,7 +88,8 @@ class SourceFile:
 
     Args:
         index: Position in the order of the input, from 0.
-        path: Absolute local path, or a URL, of `hf://` with its commit.
+        path: Where it is read: an absolute local path, or a URL, of `hf://` with its commit. The
+            root of its generation's input, and `name`. Not part of the record.
         size: Size in bytes.
         identity: Version of the content: `mtime:<nanoseconds>`, of URLs `mtime:<time>` in the
             words of the store, `generation:<number>`, `etag:<text>`, or `size:<bytes>` where a
@@ -100,8 +100,9 @@ class SourceFile:
         extraction: What makes text of the HTML of a WARC file: the name of the extractor, and its
             libraries with their versions. None for other formats.
         stop_row: With `--limit`, the row that the file ends before; None for all rows.
-        recorded: Its path in the job's record, which stays, if a resumed job reads the file
-            elsewhere. Never part of the record.
+        name: Its path below the root, as records and document tables have it.
+        trusted: Another version than `identity`, with which a resumed job went on by
+            `--trust_input`.
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
@@ -119,43 +120,33 @@ class SourceFile:
     compression: str
     extraction: str | None = None
     stop_row: int | None = None
-    recorded: str | None = None
+    name: str = ""
+    trusted: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.path)
 
     @property
     def version(self) -> str:
-        """The identity of the file: with another one it may have another content.
-
-        So may a file at another path: its identity may be a time that all files have.
-        """
-        place = [] if self.recorded is None else [self.path]
-        return "\n".join([self.identity, *place])
+        """The version of the content that is read."""
+        return self.trusted or self.identity
 
     def described(self) -> str:
-        """Its size and identity for an error message."""
-        return describe_state(self.size, self.identity)
-
-    def as_now(self, now: SourceFile) -> SourceFile | None:
-        """The file with the identities and the folder of now; None if more has changed."""
-        if (_name(self.path), self.size) != (_name(now.path), now.size):
-            return None
-        settled = replace(self, identity=now.identity)
-        if now.path != self.path:
-            settled = replace(settled, path=now.path, recorded=self.path)
-        return settled
+        """Its size and version for an error message."""
+        return describe_state(self.size, self.version)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object, without what is None."""
-        return {name: value for name, value in to_fields(self).items() if value is not None}
+        """The record as a JSON object, without the path and what is None."""
+        found = {name: value for name, value in to_fields(self).items() if value is not None}
+        del found["path"]
+        return found
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> SourceFile:
-        """The inverse of `to_json`; raises as `from_fields` does."""
-        return from_fields(cls, {"extraction": None, "stop_row": None, "recorded": None, **content})
-
-
-def _name(path: str) -> str:
-    """The name of a file, without the query of a URL, which may be a signature."""
-    return (urlsplit(path).path if "://" in path else path).rpartition("/")[2]
+    def from_json(cls, content: Mapping[str, Any], root: str = "") -> SourceFile:
+        """The inverse of `to_json`, of a file below a root; raises as `from_fields` does."""
+        found = {"extraction": None, "stop_row": None, "trusted": None, **content}
+        return from_fields(cls, found, path=root + as_text(content["name"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,28 +187,6 @@ class TokenBlock:
     folder: str
     file: int
     index: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRows:
-    """The rows of a block as they were read.
-
-    hash: see `fineshards/sources/row_hash.py`, as hex. version: of the source file at that time.
-    parts: the first half of the hash after every 1,024 rows, to say where a file differs.
-    """
-
-    hash: str
-    version: str
-    parts: tuple[str, ...] = ()
-
-    @classmethod
-    def from_json(cls, content: Any) -> ReadRows | None:
-        """The record from JSON, where earlier versions have none; raises as `from_fields` does."""
-        if content is None:
-            return None
-        found = from_fields(cls, content, parts=tuple(map(as_text, content["parts"])))
-        bytes.fromhex(found.hash)
-        return found
 
 
 @dataclass(frozen=True, slots=True)

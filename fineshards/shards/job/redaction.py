@@ -49,7 +49,7 @@ class Redaction:
 
         sources: the files of the dataset.
         """
-        files = {file.path: file.index for file in sources}
+        files = {file.name: file.index for file in sources}
         unknown = {piece.file for _, piece in pieces} - files.keys()
         if unknown:
             raise OutputError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job.records import ReadRows, SourceFile, from_fields
+from fineshards.shards.job.records import SourceFile, from_fields
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, check_total
 
@@ -33,8 +33,7 @@ class BlockSummary:
     """The counts of block `index`, one of the `blocks` blocks of source file `file`.
 
     test: what went to the test split, where the split is by document; otherwise None. runs: the
-    sorted parts of the token block, if documents are shuffled. read: the rows that the block was
-    made of; None for buckets and merged runs, and from versions that did not hash rows.
+    sorted parts of the token block, if documents are shuffled.
     """
 
     file: int
@@ -43,7 +42,6 @@ class BlockSummary:
     counts: Counts
     test: Sums | None = None
     runs: tuple[SortedRun, ...] = ()
-    read: ReadRows | None = None
 
     def streams(self) -> tuple[Sums, ...]:
         """What went to each stream, in the order of SplitRule.streams."""
@@ -53,7 +51,6 @@ class BlockSummary:
         """The summary in the form of a checkpoint."""
         fields: dict[str, Any] = {"file": self.file, "index": self.index, "blocks": self.blocks}
         fields |= self.counts.to_record() | {"test": self.test and asdict(self.test)}
-        fields |= {"read": self.read and asdict(self.read)}
         return fields | {"runs": [asdict(run) for run in self.runs]}
 
     @classmethod
@@ -68,7 +65,6 @@ class BlockSummary:
                 SortedRun(run["stream"], tuple(run["tokens"]), tuple(run["documents"]))
                 for run in fields["runs"]
             ),
-            read=ReadRows.from_json(fields.get("read")),
         )
 
 
@@ -81,15 +77,12 @@ class FileReport:
         blocks: Number of its blocks.
         counts: Sum of the blocks' counts.
         test: What went to the test split, where the split is by document; otherwise None.
-        rows_hash: XXH3-128, as hex, of the hashes of the blocks' rows, in order, which tells a
-            source that has changed from one that was copied. None if a block has none.
     """
 
     file: int
     blocks: int
     counts: Counts
     test: Sums | None = None
-    rows_hash: str | None = None
 
     def streams(self) -> tuple[Sums, ...]:
         """What went to each stream, in the order of SplitRule.streams."""
@@ -134,10 +127,7 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
         )
     in_test = [summary.test for summary in summaries if summary.test is not None]
     test = Sums(sum(one.documents for one in in_test), sum(one.tokens for one in in_test))
-    hashes = [None if each.read is None else each.read.hash for each in summaries]
-    return FileReport(
-        file, len(summaries), counts, test if in_test else None, hash_of_blocks(hashes)
-    )
+    return FileReport(file, len(summaries), counts, test if in_test else None)
 
 
 def check_masks(reports: Iterable[FileReport], files: Sequence[SourceFile]) -> None:
@@ -156,15 +146,6 @@ def check_masks(reports: Iterable[FileReport], files: Sequence[SourceFile]) -> N
             f"{counts.documents:,} conversations would be learned. Check --learn, and the roles "
             "in the file; --allow_constant_mask takes it as it is."
         )
-
-
-def hash_of_blocks(hashes: Iterable[str | None]) -> str | None:
-    """The hash of a file's rows from those of its blocks, in order; None if one has none."""
-    from xxhash import xxh3_128_hexdigest  # the loader imports this module without it
-
-    known = [*hashes]
-    found = [bytes.fromhex(each) for each in known if each is not None]
-    return xxh3_128_hexdigest(b"".join(found)) if found and len(found) == len(known) else None
 
 
 def check_reports(

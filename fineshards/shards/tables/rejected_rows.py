@@ -49,8 +49,7 @@ class Rejected:
         """Writes the rows to `metadata/rejected/`, one JSON object per line; no file if none."""
         if not self.rows:
             return
-        path = self.file.recorded or self.file.path
-        lines = [json.dumps({"file": path} | _fields(row)) for row in self.rows]
+        lines = [json.dumps({"file": self.file.name} | _fields(row)) for row in self.rows]
         name = f"{REJECTED_FOLDER}/{block.file:05d}-{block.index:05d}.jsonl"
         storage.write(name, "".join(line + "\n" for line in lines).encode())
 

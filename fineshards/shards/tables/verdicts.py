@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ import pyarrow as pa
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoint_file import beginnings, block_of, is_whole
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job.records import JSON_ERRORS, Block, ReadRows, SourceFile
+from fineshards.shards.job.records import JSON_ERRORS, Block, SourceFile
 from fineshards.shards.tables import scores as score_tables
 from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.tables.marks import Records
@@ -98,14 +98,13 @@ class StageFiles:
         keys: Records | None,
         statistics: pa.Table | None = None,
         stop_row: int = 0,
-        read: ReadRows | None = None,
         scores: pa.Table | None = None,
     ) -> None:
         """Stores what the stage decided about a block, and the keys of the documents left.
 
         statistics: what was counted meanwhile; None for nothing. stop_row: one more than the
-        number of the block's last row, for the stages that follow. read: the rows that it judged.
-        scores: None if the stage has no scorers.
+        number of the block's last row, for the stages that follow. scores: None if the stage has no
+        scorers.
         """
         metadata = {"keys": "0", "crc32c": "0"}
         if keys is not None:
@@ -116,8 +115,6 @@ class StageFiles:
             self._write_checked(self._block_name(block, "scores"), score_tables.to_bytes(scores))
             metadata["scores"] = "1"
         metadata["stop_row"] = str(stop_row)
-        if read is not None:
-            metadata["read"] = json.dumps(asdict(read))
         if statistics is not None:
             metadata["statistics"] = json.dumps(statistics.to_pydict())
         self._write_checked(self._block_name(block), to_bytes(merged(tables), metadata))
@@ -136,11 +133,6 @@ class StageFiles:
             return count
         size, checksum = count * key_type.itemsize, int(metadata[b"crc32c"])
         return count if is_whole(self._storage, self.keys_file(block), size, checksum) else None
-
-    def read_rows(self, block: Block) -> ReadRows | None:
-        """The rows that were judged; None in jobs of earlier versions."""
-        stored = self.decisions(block).schema.metadata.get(b"read")
-        return None if stored is None else ReadRows.from_json(json.loads(stored))
 
     def decisions(self, block: Block) -> pa.Table:
         """What the stage decided about a block; raises OutputError if it is not there."""

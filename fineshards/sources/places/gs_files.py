@@ -94,4 +94,4 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
 
 
 def _generation(file: SourceFile) -> int:
-    return int(file.identity.removeprefix(_GENERATION))
+    return int(file.version.removeprefix(_GENERATION))

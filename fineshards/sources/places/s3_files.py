@@ -52,7 +52,7 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
 
     read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
-    etag = file.identity.removeprefix(_ETAG)
+    etag = file.version.removeprefix(_ETAG)
     found = S3Object(*split_url(file.path), file.size, etag, 0.0)
     download = partial(download_range, found, kind=InputError)
     return RangeReader(file.size, download).buffered(read_ahead)

@@ -1,0 +1,112 @@
+"""Where the source files of a dataset are: the root of its input, and where that is now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from fineshards.errors import UsageError
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.readable import readable_manifest
+from fineshards.sources.places.schemes import is_url
+from fineshards.storage.base import Storage
+
+
+def below_root(
+    files: Sequence[SourceFile], taken: Collection[str] = ()
+) -> tuple[str, list[SourceFile]]:
+    """The root of an input, and its files with their names below it.
+
+    The root is the longest folder that holds all files. taken: names of files that the dataset has
+    already; the root is a folder above it while one of them would be there twice.
+    """
+    paths = [file.path for file in files]
+    # Not `commonpath`, which makes one slash of the two in a URL.
+    root = _folder_of(os.path.commonprefix([path.partition("?")[0] for path in paths]))  # noqa: RUF071
+    while root and not {path.removeprefix(root) for path in paths}.isdisjoint(taken):
+        root = _folder_of(root[:-1])
+    return root, [replace(file, name=file.path.removeprefix(root)) for file in files]
+
+
+def moved(places: Sequence[str], sources: Sequence[str], others: Sequence[str] = ()) -> list[str]:
+    """Where roots or patterns are now.
+
+    sources: OLD=NEW, as `--sources` takes it: what is in the folder OLD is in NEW. others: what OLD
+    may mean as well. Raises UsageError for one that is none of the places, nor above one.
+    """
+    found, known = [*places], [*places, *others]
+    for pair in sources:
+        cuts = (at for at, letter in enumerate(pair) if letter == "=")  # names may have one too
+        for old, new in ((_folder(pair[:cut]), _folder(pair[cut + 1 :])) for cut in cuts):
+            if old and new and any(_slashed(place).startswith(old) for place in known):
+                for number, place in enumerate(places):
+                    if _slashed(place).startswith(old):
+                        found[number] = new + place[len(old) :]
+                break
+        else:
+            raise UsageError(
+                f"--sources {pair}: expected OLD=NEW, where OLD is a folder of the input or above "
+                f"it, which is {', '.join(known)}, and NEW is where that is now."
+            )
+    return found
+
+
+def moved_patterns(
+    patterns: Sequence[str], sources: Sequence[str], roots: Sequence[str] = ()
+) -> Sequence[str]:
+    """What to look for in place of some patterns of an input; raises as `moved` does."""
+    return moved(_absolute(patterns), sources, roots) if sources else patterns
+
+
+def job_with_sources(job: Job, sources: Sequence[str], patterns: Sequence[str] = ()) -> Job:
+    """A job whose files are read where they are now; raises as `moved` does.
+
+    patterns: of an input that is to be appended, which `sources` may name too.
+    """
+    if not sources:
+        return job
+    roots = [generation.root for generation in job.generations]
+    roots = moved(roots, sources, _absolute(patterns))
+    of_files = [
+        root
+        for root, generation in zip(roots, job.generations, strict=True)
+        for _ in range(generation.files)
+    ]
+    files = zip(job.files, of_files, strict=True)
+    return replace(job, files=tuple(replace(file, path=root + file.name) for file, root in files))
+
+
+def with_sources(manifest: Manifest, sources: Sequence[str]) -> Manifest:
+    """A manifest whose source files are read where they are now; raises as `moved` does."""
+    return replace(manifest, files=job_with_sources(manifest.job, sources).files)
+
+
+def opened(storage: Storage, generation: int | None, sources: Sequence[str]) -> Dataset:
+    """A dataset whose source files are read where they are now.
+
+    Raises as `Dataset.open` and `moved` do.
+    """
+    return Dataset(storage, with_sources(readable_manifest(storage, generation), sources))
+
+
+def _absolute(patterns: Sequence[str]) -> list[str]:
+    return [each if is_url(each) else os.path.abspath(each) for each in patterns]
+
+
+def _folder_of(path: str) -> str:
+    """The folder of a path with its last slash; empty for none."""
+    return path[: path.rfind("/") + 1]
+
+
+def _slashed(place: str) -> str:
+    return place if place.endswith("/") else f"{place}/"
+
+
+def _folder(place: str) -> str:
+    """A folder that a user names, with its last slash; empty for none."""
+    path = os.path.expanduser(place)
+    return path and _slashed(path if is_url(path) else os.path.abspath(path))
