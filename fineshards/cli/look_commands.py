@@ -1,0 +1,185 @@
+"""The commands that look at a job or a dataset: `status`, `stats`, `find`, `explain`."""
+
+from __future__ import annotations
+
+import signal
+from argparse import Namespace
+from dataclasses import asdict
+
+from fineshards.cli.answer import Answer
+from fineshards.cli.command import Command, add_flag, add_folder, add_folder_and_generation
+from fineshards.parser import Parser
+from fineshards.worker import own_process
+
+
+def _add_status_flags(parser: Parser) -> None:
+    add_folder(parser)
+    add_flag(parser, "--watch", "Show the progress until the job has finished.")
+
+
+def _status(args: Namespace) -> Answer | int:
+    from fineshards.cli.terminal import INTERRUPTED
+    from fineshards.job_status.stages import describe_status
+    from fineshards.job_status.status import status
+
+    if args.watch:
+        try:
+            _watch(args.folder)
+        except KeyboardInterrupt:  # ends the looking, and not the job
+            return INTERRUPTED
+    found = status(args.folder)
+    return Answer(asdict(found), describe_status(found))
+
+
+def _watch(folder: str) -> None:
+    """Shows the progress of a job until its end."""
+    from fineshards.cli.terminal import error_console, set_up_logging
+    from fineshards.job_status.progress import follow
+    from fineshards.job_status.status import StatusReader
+    from fineshards.storage.open import open_storage
+
+    # A table that is being drawn hides the cursor; an exception brings it back.
+    own_process.raise_instead(signal.SIGINT)
+    console = error_console()
+    set_up_logging(console, local=True)
+    follow(StatusReader(open_storage(folder)), console)
+
+
+STATUS = Command(
+    "status",
+    "show the progress of a build, wherever it runs",
+    "FOLDER [--watch] [--json]",
+    "Shows how far a build is, from the files in its output folder.",
+    (
+        "fineshards status out",
+        "fineshards status out --watch",
+        "fineshards status gs://bucket/out --json",
+    ),
+    _add_status_flags,
+    _status,
+)
+
+
+def _add_stats_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    shown = parser.add_argument_group("what is shown; by default, all")
+    add_flag(shown, "--step N", "What step N of the recipe, from 1, finds and drops.")
+    add_flag(shown, "--where SQL", "How many documents satisfy a condition on their scores.")
+    add_flag(shown, "--column NAME", "Values of a column of the sources, a score, id or file.")
+    add_flag(shown, "--top N", "How many values of the column. Default: 10.", default=10)
+
+
+def _stats(args: Namespace) -> Answer:
+    from fineshards.inspection.stats import describe_stats, stats
+
+    found = stats(args.folder, args.step, args.generation, args.where, args.column, args.top)
+    return Answer(asdict(found), describe_stats(found))
+
+
+STATS = Command(
+    "stats",
+    "show the statistics of a dataset and of the steps of its recipe",
+    "FOLDER [--step N | --where SQL | --column NAME] [--json]",
+    "Shows what each step found and dropped, and the dataset's documents by length, language\n"
+    "and dump. They are counted where documents pass steps, and with --statistics.\n"
+    "--column counts the values of any column, and of url the hosts; it reads the sources.",
+    (
+        "fineshards stats out",
+        "fineshards stats out --step 2",
+        "fineshards stats out --column url",
+        "fineshards stats out --where 'quality > 0.5'",
+    ),
+    _add_stats_flags,
+    _stats,
+)
+
+
+def _add_find_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    place = parser.add_argument_group("what to find")
+    which = place.add_mutually_exclusive_group(required=True)
+    add_flag(which, "--id ID", "All documents with this id.")
+    add_flag(
+        which, "--token N", "Token N of the dataset, from 0: test shards first, then train shards."
+    )
+
+
+def _find(args: Namespace) -> Answer:
+    from fineshards.inspection.find import Found, describe_found, describe_place, find
+
+    found = find(args.folder, id=args.id, token=args.token, generation=args.generation)
+    if isinstance(found, Found):
+        return Answer(asdict(found), describe_found(found), 0 if found.matches else 1)
+    return Answer(asdict(found), describe_place(found))
+
+
+FIND = Command(
+    "find",
+    "find a document by its id, or a token by its number",
+    "FOLDER (--id ID | --token N) [--json]",
+    "Finds the shards that hold a document, and the document that holds a token.\n"
+    "Exits with 1 if no document has the id.",
+    ("fineshards find out --id 1234", "fineshards find out --token 250000"),
+    _add_find_flags,
+    _find,
+)
+
+
+def _add_explain_flags(parser: Parser) -> None:
+    add_folder(parser)
+    what = parser.add_argument_group("a training step, or a document")
+    add_flag(
+        what,
+        "--state FILE",
+        "JSON of what BatchLoader.state_dict() returned: the order of the samples. Or give --seed, "
+        "--batch_size and --sequence_length of a training on the train split.",
+    )
+    which = what.add_mutually_exclusive_group()
+    add_flag(
+        which,
+        "--step N",
+        "The step (global batch), from 0. Default: the last one before the state.",
+    )
+    add_flag(which, "--document N", "Document N of the dataset, from 0.")
+    add_flag(which, "--id ID", "All documents with this id.")
+    more = parser.add_argument_group("details")
+    add_flag(more, "--rank R", "Only the rows of one rank. Default: 0.", default=0)
+    add_flag(more, "--world_size W", "Number of ranks. Default: 1.", default=1)
+    add_flag(more, "--batch_size B", "Batch size. Default: that of the saved run.")
+    add_flag(more, "--epochs E", "Epochs to look at. Default: 1.", default=1)
+    add_flag(more, "--sequence_length T", "Without --state: the length of a sample.")
+    add_flag(more, "--seed S", "Without --state: the seed of the shuffle. Default: 0.", default=0)
+
+
+def _explain(args: Namespace) -> Answer:
+    from fineshards.inspection.explain import (
+        ExplainedStep,
+        describe_documents,
+        describe_step,
+        explain,
+    )
+
+    given = {name: value for name, value in vars(args).items() if name not in ("folder", "json")}
+    found = explain(args.folder, **given)
+    if isinstance(found, ExplainedStep):
+        return Answer(asdict(found), describe_step(found))
+    with_steps = args.state is not None or args.batch_size is not None
+    documents = {"documents": [asdict(each) for each in found]}
+    return Answer(documents, describe_documents(found, with_steps))
+
+
+EXPLAIN = Command(
+    "explain",
+    "show the documents of a training step, or the steps of a document",
+    "FOLDER (--step N | --document N | --id ID) [--state FILE] [flags]",
+    "Shows what a training step was made of, by the state that the loader saved or the seed\n"
+    "that it was given, or the samples that hold a document and the steps that draw them.",
+    (
+        "fineshards explain out --state state.json --step 1200",
+        "fineshards explain out --step 10 --seed 1 --batch_size 512 --sequence_length 2048",
+        "fineshards explain out --id 1234 --state state.json --epochs 3",
+        "fineshards explain out --document 5 --sequence_length 2048",
+    ),
+    _add_explain_flags,
+    _explain,
+)
