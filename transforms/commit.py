@@ -26,9 +26,7 @@ from fineshards.shards.tables.shared_texts import (
     example_of_repeat,
 )
 from fineshards.storage.base import Storage
-from fineshards.transforms.gather import Gather
-from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import JobStep
+from fineshards.transforms.run_tasks import Gather, JobStep, StepMetrics
 from fineshards.wording import describe_leaks, describe_repeats, flags_against_leaks, warn_of_leaks
 from fineshards.worker.work import Work
 

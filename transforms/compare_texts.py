@@ -9,9 +9,7 @@ import apache_beam as beam
 
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts
-from fineshards.transforms.gather import Gather
-from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import JobStep, RunTasks
+from fineshards.transforms.run_tasks import Gather, JobStep, RunTasks, StepMetrics
 from fineshards.worker.tasks import Task, compare_texts
 from fineshards.worker.work import Work
 

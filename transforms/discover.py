@@ -7,8 +7,7 @@ import apache_beam as beam
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.discovered_files import FILES_TOGETHER
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import JobStep, RunTasks
+from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics
 from fineshards.worker.tasks import Task, discover_files, side_by_side
 
 METRICS = StepMetrics("discover")

@@ -6,8 +6,7 @@ from fineshards.exports.export_job import ExportJob, finish, write_part
 from fineshards.exports.parts import Part
 from fineshards.exports.record import PartRecord
 from fineshards.shards.job.manifest_file import EXPORT_NAME
-from fineshards.transforms.gather import Gather
-from fineshards.transforms.metrics import StepMetrics
+from fineshards.transforms.run_tasks import Gather, StepMetrics
 
 METRICS = StepMetrics("export")
 

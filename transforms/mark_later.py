@@ -16,9 +16,7 @@ from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.tables.verdicts import WANTED, JudgedBlock, KeyFile, Range, is_of
 from fineshards.storage.checksums import checksum_from_base64
-from fineshards.transforms.gather import listed
-from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import JobStep, RunTasks
+from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics, listed
 from fineshards.worker.tasks import (
     Task,
     compare_documents,

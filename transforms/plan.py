@@ -20,9 +20,7 @@ from fineshards.shards.job.source_counts import (
     report_file,
 )
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
-from fineshards.transforms.gather import Gather
-from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import JobStep
+from fineshards.transforms.run_tasks import Gather, JobStep, StepMetrics
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("plan")

@@ -1,21 +1,36 @@
-"""The DoFn of the steps that work: one task per element.
+"""What steps are made of: the DoFn that does one task per element, lists of all, and counters.
 
 In a local run the tasks are done by the pool's processes. Elsewhere the runner's worker does each
 task when it gets the element.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
-from fineshards.transforms.metrics import StepMetrics
 from fineshards.worker.pool import current_pool
 from fineshards.worker.tasks import Task
 from fineshards.worker.work import Work
 from fineshards.worker.worker import Worker
+
+
+class StepMetrics:
+    """The counters of one step, in the namespace `fineshards.<step>`, for people to watch.
+
+    They count attempts, retries included. The dataset's totals come from the records instead.
+    """
+
+    def __init__(self, step: str) -> None:
+        self._namespace = f"fineshards.{step}"
+
+    def count(self, **amounts: int) -> None:
+        """Adds to counters, such as `count(blocks_in=1, tokens_out=4711)`."""
+        for name, amount in amounts.items():
+            Metrics.counter(self._namespace, name).inc(amount)
 
 
 class JobStep(beam.PTransform):
@@ -73,3 +88,28 @@ class RunTasks(beam.DoFn):
         counts = self.counts(element, result)
         self._metrics.count(milliseconds=round(seconds * 1000), **counts)
         return result
+
+
+class Gather(beam.PTransform):
+    """One list of all elements, in no order; an empty one if there are none.
+
+    `beam.combiners.ToList` does the same with a dozen more transforms, each of which costs a local
+    run some milliseconds.
+    """
+
+    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        return (
+            elements.pipeline
+            | "One" >> beam.Create([None], reshuffle=False)
+            | "List" >> beam.Map(_all, beam.pvalue.AsIter(elements))
+        )
+
+
+def _all(_: None, elements: Iterable[Any]) -> list[Any]:
+    return list(elements)
+
+
+def listed(key: Any, values: Iterable[Any]) -> tuple[Any, list[Any]]:
+    """A group with a list: some runners allow only one read of it, and only where it arrived."""
+    return key, list(values)

@@ -22,10 +22,8 @@ from fineshards.shards.shuffle_order import (
     buckets_of,
     groups_of,
 )
-from fineshards.transforms.gather import Gather
-from fineshards.transforms.metrics import StepMetrics
 from fineshards.transforms.plan import check_counts
-from fineshards.transforms.run_tasks import JobStep, RunTasks
+from fineshards.transforms.run_tasks import Gather, JobStep, RunTasks, StepMetrics
 from fineshards.worker.tasks import Task, merge_runs, write_bucket
 from fineshards.worker.work import Work
 

@@ -7,9 +7,7 @@ import apache_beam as beam
 from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan
-from fineshards.transforms.gather import Gather, listed
-from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import JobStep, RunTasks
+from fineshards.transforms.run_tasks import Gather, JobStep, RunTasks, StepMetrics, listed
 from fineshards.worker.tasks import Task, write_shard
 from fineshards.worker.work import Work
 

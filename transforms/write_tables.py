@@ -7,8 +7,7 @@ import apache_beam as beam
 
 from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.transforms.metrics import StepMetrics
-from fineshards.transforms.run_tasks import JobStep, RunTasks
+from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics
 from fineshards.worker.tasks import Task, write_tables
 
 METRICS = StepMetrics("tables")

@@ -30,7 +30,7 @@ from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compa
 from fineshards.sources.roots import with_sources
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
-from fineshards.verification.check_decisions import DroppedRows, check_decisions
+from fineshards.verification.check_decisions import DroppedRows, check_decisions, check_scores
 from fineshards.verification.check_export import check_dataset, check_export, linked_dataset
 from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_metadata import (
@@ -39,7 +39,6 @@ from fineshards.verification.check_metadata import (
     check_statistics,
 )
 from fineshards.verification.check_published import check_published
-from fineshards.verification.check_scores import check_scores
 from fineshards.verification.check_shards import (
     check_borders,
     check_redactions,
