@@ -114,42 +114,6 @@ def test_tables_sort_by_mouse_and_by_keyboard(sample_report: str, opened: Open) 
     assert heading.get_attribute("aria-sort") is None
 
 
-@pytest.mark.parametrize("report", ["sample_report", "hostile_report"])
-def test_every_heading_of_every_sortable_table_sorts(
-    request: pytest.FixtureRequest, opened: Open, report: str
-) -> None:
-    page = opened(request.getfixturevalue(report)).page
-    unfold(page)
-    tables = page.locator("table.sortable").all()
-    assert tables
-    without_number = 0
-    for table in tables:
-        for number, heading in enumerate(table.locator("th[scope=col]").all()):
-            if heading.locator("button").count() == 0:
-                continue
-            for order in ("ascending", "descending"):
-                heading.locator("button").click()
-                assert heading.get_attribute("aria-sort") == order
-                texts = table.locator(f"tbody tr > :nth-child({number + 1})").all_inner_texts()
-                if "number" in (heading.get_attribute("class") or ""):
-                    numbers = [
-                        float(text.replace(",", "").removesuffix(" %"))
-                        for text in texts
-                        if text != "–"
-                    ]
-                    assert numbers == sorted(numbers, reverse=order == "descending")
-                    assert texts[len(numbers) :] == ["–"] * (len(texts) - len(numbers))
-                    without_number += len(texts) - len(numbers)
-                else:
-                    # Letters and digits have an order of their own in each language.
-                    assert page.evaluate(
-                        "([texts, sign]) => texts.slice(1).every((text, number) =>"
-                        " sign * text.localeCompare(texts[number], 'en', {numeric: true}) >= 0)",
-                        [texts, 1 if order == "ascending" else -1],
-                    )
-    assert (without_number > 0) is (report == "hostile_report")
-
-
 @pytest.mark.parametrize("place", ["#lengths svg >> nth=0", "#documents .tokens >> nth=0"])
 def test_what_bars_and_tokens_say_is_shown_by_pointer_and_by_focus(
     sample_report: str, opened: Open, place: str

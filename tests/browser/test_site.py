@@ -11,7 +11,6 @@ from threading import Thread
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import SIZES, Open
-from playwright.sync_api import expect
 
 SITE = Path(__file__).parent.parent.parent / "site"
 # What mkdocs-material itself lacks, and the empty header cells that Markdown's tables have.
@@ -59,20 +58,6 @@ def test_a_page_renders_and_asks_no_other_server(
     found = {rule["id"] for rule in Axe().run(shown.page).response["violations"]}
     assert found <= OF_THE_THEME
     assert (shown.asked, shown.complaints) == ([], [])
-
-
-def test_code_is_not_cut_on_a_desk(site: str, opened: Open) -> None:
-    for page in ("index.html", "loader.html", "design.html", "api-train.html"):
-        shown = opened(site + page, allowed=site)
-        for code in shown.page.locator("pre > code").all():
-            assert code.evaluate("code => code.scrollWidth - code.clientWidth") <= 0, page
-
-
-def test_the_search_for_nanogpt_leads_to_it(site: str, opened: Open) -> None:
-    page = opened(site, allowed=site).page
-    page.get_by_role("textbox", name="Search").fill("nanogpt")
-    page.locator(".md-search-result__link[href$='#nanogpt']").first.click()
-    expect(page.locator("h2#nanogpt")).to_be_in_viewport()
 
 
 def test_the_search_finds_a_page(site: str, opened: Open) -> None:

@@ -170,35 +170,6 @@ def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: P
     assert again.stdout.startswith(b"already finished, nothing to do: ")
 
 
-# A log line as often as the folder is looked at, which takes a minute otherwise.
-IMPATIENT = """
-import sys
-import time
-from fineshards.job_status import progress
-progress._LINE_SECONDS = progress._POLL_SECONDS = 0.05
-from fineshards.cli.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.long
-def test_without_a_terminal_lines_say_how_far_the_build_is(
-    slow_input: Path, tmp_path: Path
-) -> None:
-    flags = [f"--input={slow_input}", f"--output={tmp_path}/out", "--block_bytes=1"]
-    flags.append("--tokenizer_engine=tiktoken")  # slow enough for several looks
-    command = [sys.executable, "-c", IMPATIENT, "build", *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    pattern = (
-        r"^[\d:]{8} tokenizing: (\d+) of (\d+) blocks, [\d,]+ of about [\d.]+[kM] tokens, "
-        r"[\d.]+[kM] tokens/s"
-    )
-    found = re.findall(pattern, done.stderr, re.M)
-    assert len(found) > 1
-    assert sorted(found, key=lambda each: int(each[0])) == found
-    assert len({total for _, total in found}) == 1
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "entry", [["-m", "fineshards", "build"], ["-m", "fineshards.cli.build_command"], [MAIN]]

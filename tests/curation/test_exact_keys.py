@@ -160,12 +160,6 @@ def test_a_url_is_normalized(url: str, expected: str) -> None:
     assert numbers(keys.keys) == [xxh3_128_intdigest(expected.encode())] * 2
 
 
-@given(st.text("hHtTpPs:/?#@.[]8a ", max_size=20))
-def test_normalizing_twice_is_normalizing_once(url: str) -> None:
-    once = normalized_url(url)
-    assert normalized_url(once) == once
-
-
 def test_only_the_compared_column_is_read() -> None:
     assert Exact().columns == Exact("normalized").columns == ()
     assert Exact("url").columns == ("url",)

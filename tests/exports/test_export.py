@@ -39,19 +39,6 @@ SHARD = 300
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("exports")
-
-
-@pytest.fixture(scope="module")
-def by_document(folder: Path) -> Path:
-    """Documents of one token up to several shards, in both splits."""
-    source = write_rows(folder / "rows.parquet", made_up_rows(1, 120))
-    build(folder / "out", source, f"--shard_tokens={SHARD}", "--test_fraction=0.2")
-    return folder / "out"
-
-
-@pytest.fixture(scope="module")
 def one_stream(folder: Path) -> Path:
     """Documents that straddle the border of the splits."""
     source = write_rows(folder / "rows.parquet", made_up_rows(1, 120))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.growing import build, made_up_rows, write_rows
 from support.sentences import refused
 
 import fineshards
@@ -28,15 +27,8 @@ NAMES += ["n" * 5000, "n" * 300, "a/" * 2500 + "b", "export.json"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("records")
-
-
-@pytest.fixture(scope="module")
-def dataset(folder: Path) -> Path:
-    source = write_rows(folder / "rows.parquet", made_up_rows(1, 60))
-    build(folder / "dataset", source, "--shard_tokens=300", "--test_fraction=0.2")
-    return folder / "dataset"
+def dataset(by_document: Path) -> Path:
+    return by_document
 
 
 @pytest.fixture(scope="module")

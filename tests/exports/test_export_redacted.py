@@ -27,8 +27,7 @@ from support.foreign_readers import (
     read_token_bin,
 )
 from support.growing import build, made_up_rows, write_rows
-from support.kills import kill
-from support.oracle import EOT, files_in
+from support.oracle import EOT
 
 import fineshards
 from fineshards.errors import OutputError, UsageError
@@ -257,30 +256,6 @@ def test_a_split_of_redacted_documents_alone_is_left_out(rows: Path, tmp_path: P
         "test",
         "train",
     ]
-
-
-@pytest.mark.long
-def test_a_killed_export_without_them_resumes_with_the_same_bytes(
-    dataset: Path, tmp_path: Path
-) -> None:
-    flags = {"tokens_per_file": 700}
-    fineshards.export(dataset, tmp_path / "expected", "olmo", **flags)
-    names = [name for name in files_in(tmp_path / "expected") if name.endswith(".npy")]
-    for name in names[::3]:
-        command = ["export", dataset, "--to=olmo", "--tokens_per_file=700", "--workers=1"]
-        command += ["--output", tmp_path / "x"]
-        kill(f"replace:{name}", *command)
-    fineshards.export(dataset, tmp_path / "x", "olmo", **flags)
-    assert files_in(tmp_path / "x") == files_in(tmp_path / "expected")
-
-
-def test_bytes_do_not_depend_on_workers_or_the_runner(
-    dataset: Path, tmp_path: Path, in_process: Run
-) -> None:
-    given = ["export", dataset, "--to=olmo", "--tokens_per_file=200"]
-    for name, flag in (("1", "--workers=1"), ("3", "--workers=3"), ("b", "--runner=DirectRunner")):
-        assert in_process(*given, "--output", tmp_path / name, flag).returncode == 0
-    assert files_in(tmp_path / "1") == files_in(tmp_path / "3") == files_in(tmp_path / "b")
 
 
 def test_damage_is_found_in_and_around_what_is_left_out(dataset: Path, tmp_path: Path) -> None:

@@ -23,18 +23,6 @@ from fineshards.storage.s3 import S3Storage
 Run = Callable[..., CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("refused")
-
-
-@pytest.fixture(scope="module")
-def by_document(folder: Path) -> Path:
-    source = write_rows(folder / "rows.parquet", made_up_rows(1, 120))
-    build(folder / "out", source, "--shard_tokens=300", "--test_fraction=0.2")
-    return folder / "out"
-
-
 def test_an_unfinished_export_is_not_taken_for_another(by_document: Path, tmp_path: Path) -> None:
     prepare(str(by_document), str(tmp_path / "x"), ExportOptions("raw"))
     with pytest.raises(UsageError, match="another export that is not finished"):

@@ -308,20 +308,6 @@ def test_bytes_do_not_depend_on_the_number_of_workers(
     assert files_in(tmp_path / "1") == files_in(tmp_path / "3")
 
 
-@EVERY_FORMAT
-def test_a_damaged_shard_is_found(dataset: Contents, to: str, tmp_path: Path) -> None:
-    shard = sorted((dataset.folder / "train").glob("*.npy"))[1]
-    content = shard.read_bytes()
-    try:
-        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        with pytest.raises(OutputError, match="damaged"):
-            fineshards.export(dataset.folder, tmp_path / "x", to, **FORMATS[to])
-    finally:
-        shard.write_bytes(content)
-    fineshards.export(dataset.folder, tmp_path / "x", to, **FORMATS[to])
-    assert fineshards.verify(tmp_path / "x").ok
-
-
 @pytest.mark.parametrize(
     ("to", "flags", "message"),
     [

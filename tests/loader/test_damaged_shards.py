@@ -104,12 +104,6 @@ def test_reading_by_pread_gives_the_stream(whole: Path, data: st.DataObject) -> 
     assert np.array_equal(dataset.read_tokens(start, stop), stream(start, stop))
 
 
-def test_shards_that_are_not_mapped_are_in_no_mapping(whole: Path) -> None:
-    dataset = TokenDataset(whole, sequence_length=100, mapped=False)
-    everything(dataset)
-    assert str(whole) not in Path("/proc/self/maps").read_text()
-
-
 # Shards that are cut short in use
 
 _CUT_SHORT = """
@@ -190,15 +184,6 @@ def test_a_header_that_cannot_be_read_names_the_shard(copy: Path) -> None:
     dataset = TokenDataset(copy, sequence_length=100, mapped=False)
     message = refused(lambda: everything(dataset), OutputError)
     assert SHARD in message
-
-
-def test_a_short_read_is_read_on(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = everything(TokenDataset(copy, sequence_length=100))
-    preadv, pread = os.preadv, os.pread
-    monkeypatch.setattr(os, "preadv", lambda file, to, at: preadv(file, [to[0][:7]], at))
-    monkeypatch.setattr(os, "pread", lambda file, size, at: pread(file, min(size, 7), at))
-    dataset = TokenDataset(copy, sequence_length=100, mapped=False)
-    assert np.array_equal(everything(dataset), expected)
 
 
 # Tokens that no vocabulary has

@@ -188,23 +188,6 @@ def test_it_looks_as_random_as_a_permutation_of_numpy(n: int) -> None:
             assert statistic(whole(n, key(seed, "epoch", 0))) < SMALL, (statistic.__name__, seed)
 
 
-def affine(n: int, seed: int) -> np.ndarray:
-    """A linear congruence."""
-    factor = int(n * 0.618) | 1
-    while math.gcd(factor, n) > 1:
-        factor += 2
-    return (np.arange(n) * factor + seed) % n
-
-
-def few_rounds(rounds: int) -> Callable[[int, int], np.ndarray]:
-    def make(n: int, seed: int) -> np.ndarray:
-        made = Permutation(n, key(seed))
-        made._round_keys = made._round_keys[:rounds]
-        return made(np.arange(n))
-
-    return make
-
-
 def levanter(n: int, seed: int) -> np.ndarray:
     """Levanter's Feistel network (data/_prp.py): five rounds that multiply and add.
 

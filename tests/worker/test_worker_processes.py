@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing import Pipe
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +25,6 @@ from fineshards.cores import _quotas
 from fineshards.job_status.stages import describe_pace
 from fineshards.job_status.status import status
 from fineshards.pipeline.launch import prepare
-from fineshards.worker.fresh_interpreter import _PROGRAM
 from fineshards.worker.pool import Pool
 from fineshards.worker.work import Work
 
@@ -326,24 +324,6 @@ def test_build_in_a_users_program_works_beside_it_and_stops_with_it(
     # The copies of the sample, which is all that this build warns of.
     assert re.fullmatch(r"commit: .* keep exact duplicates in one split\n", done.stderr)
     assert shards_in(output) == expected
-
-
-@pytest.mark.parametrize("sent", [[], [sys.path]])
-def test_an_interpreter_whose_caller_was_interrupted_says_nothing(sent: list[object]) -> None:
-    ours, theirs = Pipe()
-    program = _PROGRAM.format(descriptor=theirs.fileno(), process=os.getpid())
-    with theirs:
-        interpreter = subprocess.Popen(
-            [sys.executable, "-c", program],
-            pass_fds=[theirs.fileno()],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    for value in sent:
-        ours.send(value)
-    ours.close()
-    assert interpreter.communicate(timeout=60) == (None, "")
-    assert interpreter.returncode == 0
 
 
 @pytest.mark.long

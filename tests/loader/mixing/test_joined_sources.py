@@ -119,19 +119,6 @@ def test_rows_in_order_are_the_samples_within_and_across_shards(
         assert np.array_equal(out, dataset.gather(numbers))
 
 
-def test_a_mixture_of_fifty_sources_is_hardly_more_work_than_one(tmp_path: Path) -> None:
-    make_dataset(open_storage(str(tmp_path)), 40_001, 20_000)
-    dataset = TokenDataset(tmp_path, sequence_length=8)
-    mixed = fifty(tmp_path, 8)
-    for given in ({}, {"shuffle_shards": 1}):
-        # Five calls for each source in a batch. There are thirty where each is read by itself.
-        assert calls_per_batch(mixed, **given) < calls_per_batch(dataset, **given) + 6 * 50
-    explained = BatchLoader(mixed, 64)
-    drawn = explained.batches.drawn(0)
-    for row, each in zip(next(explained), drawn, strict=True):
-        assert np.array_equal(row, stream(each.sample * 8, each.sample * 8 + 9))
-
-
 def test_fifty_packed_sources_are_hardly_more_work_than_one(tmp_path: Path) -> None:
     documents = uneven(40_001, 30)
     make_dataset(open_storage(str(tmp_path)), 40_001, 20_000, made=documents)
