@@ -11,7 +11,6 @@ import pytest
 from support.tiny_model import write_model
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.recipe import parameters_of
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.language import Language
@@ -118,8 +117,6 @@ def test_a_ratio_of_words_takes_their_language() -> None:
     assert found == [[2.0], [3.0]]
     with pytest.raises(UsageError, match="score: words is 'de', expected en"):
         Score("w", "words", words="de")
-    # Jobs of before have the same record.
-    assert "words" not in parameters_of(Score("w", "textual_words"))
 
 
 def test_languages_are_those_of_the_filter() -> None:

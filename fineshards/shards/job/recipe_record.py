@@ -52,7 +52,7 @@ class StepRecord:
     @property
     def verifies(self) -> bool:
         """Whether a keyed step compares texts before it drops one."""
-        return self.keyed and "verify" in json.loads(self.parameters)
+        return self.keyed and json.loads(self.parameters).get("verify", "none") != "none"
 
     @property
     def compares(self) -> bool:
