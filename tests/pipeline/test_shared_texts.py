@@ -224,7 +224,7 @@ def test_fail_on_leak_finishes_nothing_and_the_build_goes_on_without_it(
     words = said.partition("such as row ")[2].split()
     (first, second) = ((words[0], words[2]), (words[6], words[8]))
     assert first[0] == second[0]
-    assert {first[1], second[1]} == set(map(str, files))
+    assert {first[1], second[1]} == {file.name for file in files}
     for (row, path), split in ((first, "test"), (second, "train")):
         assert side_of(f"{path[-9]}:{row}", "0.3") == split
 
@@ -253,8 +253,8 @@ def test_fail_on_repeats_changes_nothing_that_readers_see(
     assert main([*arguments, "--fail_on_repeats"]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert "2 of 3 new documents have the text of a document that was in the dataset" in said
-    assert f"of {again} and row " in said
-    assert f"of {first}, so the append is not finished (--fail_on_repeats)." in said
+    assert f"of {again.name} and row " in said
+    assert f"of {first.name}, so the append is not finished (--fail_on_repeats)." in said
     assert (output / "metadata/manifest.json").read_bytes() == before
     assert fineshards.verify(output).problems == []
     # The same command without it finishes, and then with it fails again.
