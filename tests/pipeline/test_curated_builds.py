@@ -370,5 +370,8 @@ def test_a_recipe_that_drops_everything_fails_with_a_sentence(
     assert main(["build", *given]) == 1
     (*_, line) = capsys.readouterr().err.splitlines()
     assert line.startswith("fineshards: ")
-    assert "the recipe leaves no documents: 3 rows, 3 of them dropped: 3 by step 2 (min_chars)." in line
+    assert (
+        "the recipe leaves no documents: 3 rows, 3 of them dropped: 3 by step 2 (min_chars)."
+        in line
+    )
     assert not (tmp_path / "out/metadata/manifest.json").exists()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.faulty_proxy import Proxy
 from support.gcs_input import Stored
 from support.growing import append, build, made_up_rows, write_rows
-from support.killed_by_hand import kill, run
+from support.kills import kill
 from support.oracle import files_in
 
 from fineshards import export, repair, verify
@@ -22,6 +24,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.sources.roots import below_root, moved
 from fineshards.storage.open import open_storage
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
 FLAGS = ["--shard_tokens=700", "--block_bytes=1", "--test_fraction=0.3"]
 # What does not say where the input is, nor of which time.
 CONTENT = ("test", "train", "metadata/documents", "metadata/decisions")
@@ -52,11 +55,13 @@ def replace_text(path: Path, old: str, new: str) -> None:
 
 @pytest.mark.kills
 @pytest.mark.parametrize("flags", [[], ["--shuffle_seed=3"], ["--dedup=exact"]])
-def test_an_input_that_moves_all_the_time(tmp_path: Path, flags: list[str]) -> None:
+def test_an_input_that_moves_all_the_time(
+    tmp_path: Path, flags: list[str], fineshards: Run
+) -> None:
     """Built until a kill, moved, touched, resumed, verified and repaired by commands of a user."""
 
-    def fineshards(*command: object) -> str:
-        done = run("-m", "fineshards", *command)
+    def answer(*command: object) -> str:
+        done = fineshards(*command)
         return f"{done.returncode} {done.stdout}{done.stderr}"
 
     for number in range(2):
@@ -66,35 +71,35 @@ def test_an_input_that_moves_all_the_time(tmp_path: Path, flags: list[str]) -> N
     options, out = [*FLAGS, "--workers=2", *flags], tmp_path / "out"
     build(tmp_path / "whole", first / "*", *FLAGS, *flags)
     whole = files_in(tmp_path / "whole", CONTENT)
-    kill(9, "build", f"--input={first}/*", f"--output={out}", *FLAGS, *flags)
+    kill("replace:9", "build", f"--input={first}/*", f"--output={out}", *FLAGS, *flags)
     assert [*tmp_path.glob("out/checkpoints/*/*")]
 
     first.rename(then)
     set_times(then, 2)
     command = ["build", f"--input={then}/*", f"--output={out}", *options]
-    said = fineshards(*command)
+    said = answer(*command)
     assert f"{then}/0.parquet is not the file that the job began with, which was {first}" in said
     assert "00:00:01.000000000Z, this one has" in said
     assert "00:00:02.000000000Z. Give --trust_input" in said
-    assert fineshards(*command, "--trust_input").startswith("0 finished")
+    assert answer(*command, "--trust_input").startswith("0 finished")
     assert files_in(out, CONTENT) == whole
     manifest = Manifest.load_finished(open_storage(out))
     assert [file.trusted for file in manifest.files] == ["mtime:2000000000"] * 2
     assert manifest.generations[0].root == f"{then}/"
-    assert f"  input      {then}/\n" in fineshards("inspect", out)
+    assert f"  input      {then}/\n" in answer("inspect", out)
 
     then.rename(last)
-    said = fineshards("verify", out, "--sample=100%")
+    said = answer("verify", out, "--sample=100%")
     assert f"{then}/0.parquet is not there. Put it back, or say where it is with --so" in said
     moves = f"--sources={then}={last}"
-    assert fineshards("verify", out, "--sample=100%", moves).startswith("0 ")
+    assert answer("verify", out, "--sample=100%", moves).startswith("0 ")
     (out / "train/train_0000.npy").write_bytes(b"")
-    said = fineshards("repair", out)
+    said = answer("repair", out)
     assert re.search(r"is not there\. Put it back, or say where it is with --sources OLD=NEW", said)
-    assert fineshards("repair", out, moves).startswith("0 ")
+    assert answer("repair", out, moves).startswith("0 ")
     assert files_in(out, CONTENT) == whole
     # The command of then, with the place of now.
-    assert "nothing to do" in fineshards(*command, "--trust_input", moves)
+    assert "nothing to do" in answer(*command, "--trust_input", moves)
 
 
 def test_other_content_of_the_same_size_is_trusted_only_on_request(
@@ -104,7 +109,7 @@ def test_other_content_of_the_same_size_is_trusted_only_on_request(
         write_rows(tmp_path / f"in/{number}.jsonl", made_up_rows(number, 60))
     set_times(tmp_path / "in", 1)
     command = ["build", f"--input={tmp_path}/in/*", f"--output={tmp_path}/out", *FLAGS]
-    kill(14, *command)
+    kill("replace:14", *command)
     changed = tmp_path / "in/1.jsonl"
     replace_text(changed, "alpha", "omega")
     set_times(tmp_path / "in", 2)
@@ -198,7 +203,7 @@ def test_an_append_goes_on_with_input_that_was_touched(
     shutil.copytree(tmp_path / "out", tmp_path / "whole")
     append(tmp_path / "whole", second)
     command = ["append", str(tmp_path / "out"), f"--input={second}"]
-    kill(9, *command)
+    kill("replace:9", *command)
     set_times(tmp_path / "b", 2)
     assert "Give --trust_input if the content is the same" in refused(capsys, 2, *command)
     assert main([*command, "--trust_input"]) == 0
@@ -214,7 +219,7 @@ def test_an_object_that_was_written_again_has_another_version(
     stored.put("in/a.jsonl", lines)
     stored.put("in/b.jsonl", lines)
     command = ["build", f"--input={stored.url}/in/*", f"--output={tmp_path}/out", *FLAGS]
-    kill(11, *command)
+    kill("replace:11", *command)
     stored.put("in/a.jsonl", lines)
     assert re.search(
         r"gs://\S+/in/a\.jsonl: that had \d+ bytes and generation:\d+, this one has \d+ bytes and "
