@@ -26,6 +26,7 @@ from fineshards.loader.sample_sources import (
     Numbers,
     Samples,
     Source,
+    check_vocabularies,
     gather_into,
     is_mixed,
 )
@@ -180,6 +181,7 @@ class Batches:
                     "use the mixture's exhausted argument to end it."
                 )
             self._mixture, self.sources, self.names = source, tuple(source.sources), source.names
+            check_vocabularies(self.names, self.sources)
             end = source.length
         else:
             # The name is part of the key of the order: a single source has the empty one.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
+
+from fineshards.errors import UsageError
 
 Numbers = npt.NDArray[np.int64]
 # Tokens of samples: uint16 where the dataset has them, uint32, int32 or int64.
@@ -32,6 +35,8 @@ class Source(Protocol):
       `request_tokens(start, stop)` says which will be read soon, and must not wait for them.
     - `vocabulary_size`, one more than the largest token, makes a BatchLoader check each batch;
       `refuse_unknown(numbers)` then says which file is wrong.
+    - `vocabulary`, whatever is equal and reads well as text, must be equal in all sources of a
+      mixture that have one.
     - `work(numbers, length)`, the sums of squared document lengths of rows that are cut to
       `length`, makes `balance_attention` possible.
     - `documents(number)` is what `BatchLoader.explain` needs.
@@ -86,6 +91,23 @@ class MixedSource(Protocol):
 def is_mixed(source: Source | MixedSource) -> TypeGuard[MixedSource]:
     """Whether a source is a mixture; asks for no member that takes time to compute."""
     return hasattr(source, "draws")
+
+
+def check_vocabularies(names: Sequence[str], sources: Sequence[Source]) -> None:
+    """Raises UsageError if a token stands for one text in a source and for another elsewhere."""
+    known = [
+        (name, vocabulary)
+        for name, source in zip(names, sources, strict=True)
+        if (vocabulary := getattr(source, "vocabulary", None)) is not None
+    ]
+    for name, vocabulary in known[1:]:
+        first, expected = known[0]
+        if vocabulary != expected:
+            raise UsageError(
+                f"the sources {first!r} and {name!r} have different vocabularies, {expected} and "
+                f"{vocabulary}, so a token stands for another text in each. Build both datasets "
+                "with one tokenizer."
+            )
 
 
 def gather_into(source: Source, out: Samples, rows: Numbers, numbers: Numbers) -> None:

@@ -205,6 +205,11 @@ class TokenDataset:
         return self._split.vocabulary_size
 
     @property
+    def vocabulary(self) -> object:
+        """What the tokens stand for; the sources of a mixture must have equal ones."""
+        return self._split.vocabulary
+
+    @property
     def has_loss_mask(self) -> bool:
         """Whether the documents are conversations, of which only some tokens are learned."""
         return self._split.learned

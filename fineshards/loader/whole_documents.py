@@ -89,6 +89,11 @@ class WholeDocuments:
         return self._dataset.vocabulary_size
 
     @property
+    def vocabulary(self) -> object:
+        """What the tokens stand for."""
+        return self._dataset.vocabulary
+
+    @property
     def has_loss_mask(self) -> bool:
         """Whether the documents are conversations."""
         return self._dataset.has_loss_mask

@@ -20,7 +20,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.mixing.mixture_stretches import Stretches
 from fineshards.loader.mixing.mixture_weights import Weight, checked_weights, exact_text, in_samples
-from fineshards.loader.sample_sources import Numbers, Source
+from fineshards.loader.sample_sources import Numbers, Source, check_vocabularies
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,7 @@ class Mixture:
         _check_sources(sources)
         self.names = tuple(sources)
         self.sources: tuple[Source, ...] = tuple(source for source, _ in sources.values())
+        check_vocabularies(self.names, self.sources)
         self.lengths = np.array([len(source) for source in self.sources], dtype=np.int64)
         self._sizes = [source.sequence_length for source in self.sources]
         self._seed, self._exhausted = seed, exhausted

@@ -5,17 +5,58 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
 from fineshards.shards.job.manifest_part import ManifestPart
+from fineshards.shards.job.records import JSON_ERRORS
+from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.layout import SPLITS, Layout, ShardKey, mask_name
 from fineshards.storage.base import Storage
 
 # Names that other libraries use.
 _OTHER_NAMES = {"val": "test", "validation": "test"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    """What the tokens of a dataset stand for; equal if each stands for the same.
+
+    A tokenizer.json is compared by its tokens where the files differ: those of a base model and of
+    its chat model often differ in nothing else that counts.
+    """
+
+    storage: Storage
+    tokenizer: Tokenizer
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Vocabulary):
+            return NotImplemented
+        one, two = self.tokenizer, other.tokenizer
+        if one.kind != two.kind or one.special_tokens != two.special_tokens:
+            return False
+        same_file = one.vocabulary_sha256 == two.vocabulary_sha256
+        return same_file or (one.kind == "huggingface" and self._tokens() == other._tokens())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return f"{self.tokenizer.name} ({self.tokenizer.size:,} tokens, EOT {self.tokenizer.eot})"
+
+    def _tokens(self) -> list[Any]:
+        name = self.tokenizer.file
+        try:
+            stored = json.loads(self.storage.read(name))
+            added = [(each["id"], each["content"]) for each in stored.get("added_tokens") or []]
+            return [stored["model"]["vocab"], sorted(added)]
+        except JSON_ERRORS:
+            raise OutputError(
+                f"{self.storage.path(name)} is not the tokenizer of the dataset: it is damaged. "
+                "Copy it again from its origin."
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +69,8 @@ class SplitShards:
     name: the split. generation: of the dataset, from 1. fingerprint: identifies the tokens, their
     order and the split, and of conversations what is learned; the same after documents were
     redacted. tokens: in all shards. dtype: of the shard files. eot: the token that starts every
-    document. vocabulary_size: of the tokenizer. learned: whether shards have loss masks. masks:
-    whether these are the masks, read as shards of bytes.
+    document. vocabulary_size, vocabulary: of the tokenizer. learned: whether shards have loss
+    masks. masks: whether these are the masks, read as shards of bytes.
     """
 
     storage: Storage
@@ -41,6 +82,7 @@ class SplitShards:
     dtype: np.dtype[np.unsignedinteger]
     eot: int
     vocabulary_size: int
+    vocabulary: Vocabulary | None = None
     learned: bool = False
     masks: bool = False
     _opened: list[object] = field(default_factory=lambda: [object()], compare=False, repr=False)
@@ -78,6 +120,7 @@ class SplitShards:
             dtype=manifest.settings.token_dtype,
             eot=manifest.settings.tokenizer.eot,
             vocabulary_size=manifest.settings.tokenizer.size,
+            vocabulary=Vocabulary(storage, manifest.settings.tokenizer),
             learned=chat is not None,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 import re
@@ -15,15 +16,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.build_here import build_here
 from support.made_up_sources import MadeUp, is_a_prefix_of_each, mixture, pairs
 from support.sentences import refused
+from support.tokenizer_files import EOT, sample_texts, save, train, trained
 
 from benchmarks.made_up_dataset import make_dataset, stream
-from fineshards.errors import UsageError
+from fineshards.errors import OutputError, UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.token_dataset import TokenDataset
+from fineshards.loader.whole_documents import WholeDocuments
 from fineshards.storage.open import open_storage
 
 
@@ -187,6 +191,44 @@ def test_datasets_are_mixed_token_by_token(tmp_path: Path) -> None:
                 name, number = mix[8 * batch + row]
                 start = number % ((sizes[name] - 1) // length) * length
                 assert np.array_equal(sample, stream(start, start + length + 1))
+
+
+@pytest.mark.long
+def test_datasets_of_different_vocabularies_are_refused(tmp_path: Path) -> None:
+    """Of tokenizer.json files the tokens count, not their other contents."""
+    texts = sample_texts()
+    files = {
+        "one": save(trained("gpt2"), tmp_path / "one/tokenizer.json"),
+        "two": save(trained("gpt2"), tmp_path / "two/tokenizer.json", decoder=None),
+        "other": save(train("gpt2", texts[::2]), tmp_path / "other/tokenizer.json"),
+    }
+    source = tmp_path / "texts.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:20]))
+    for name, tokenizer in {"bpe": "cl100k_base", **files}.items():
+        build_here(
+            input=str(source),
+            output=str(tmp_path / f"{name}-out"),
+            tokenizer=str(tokenizer),
+            test_fraction=0,
+            **({"eot_token": EOT} if name in files else {}),
+        )
+
+    def opened(name: str) -> TokenDataset:
+        return TokenDataset(tmp_path / f"{name}-out", sequence_length=16)
+
+    for name, same in (("bpe", {"bpe"}), ("one", {"one", "two"}), ("other", {"other"})):
+        for against in ("bpe", *files):
+            for one, two in ((opened(name), opened(against)), (opened(against), opened(name))):
+                pair = {"a": (one, 1), "b": (WholeDocuments(two), 0)}
+                if against in same:
+                    assert Mixture(pair).names == ("a", "b")
+                else:
+                    message = refused(lambda: Mixture(pair))  # noqa: B023
+                    assert "the sources 'a' and 'b' have different vocabularies" in message
+                    assert name != "bpe" or "cl100k_base (100,277 tokens, EOT 100257)" in message
+    (tmp_path / "two-out/metadata/tokenizer.json").write_text("{}")
+    damaged = {"a": (opened("one"), 1), "b": (opened("two"), 1)}
+    assert "two-out/metadata/tokenizer.json" in refused(lambda: Mixture(damaged), OutputError)
 
 
 def test_a_state_of_another_mixture_is_refused() -> None:
