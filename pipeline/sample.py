@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
-from fineshards.errors import UsageError
 from fineshards.pipeline.launch import Launch, describe_job
 from fineshards.pipeline.output_folder import take_folder
 from fineshards.pipeline.run import complete
@@ -32,10 +29,6 @@ from fineshards.storage.temporary import scratch_folder
 from fineshards.wording import approximately, duration, size
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
 
-if TYPE_CHECKING:
-    from fineshards.inspection.dropped import DroppedDocuments
-    from fineshards.inspection.stats import Stats
-
 # Where the input is read, and text that is read there: 64 MiB in all.
 _POINTS, _POINT_BYTES = 32, 2 << 20
 
@@ -49,8 +42,8 @@ class Estimate:
 
     exact: whether the sample was the whole input. sample_share: its share of the input, 0 to 1.
     tokens_range: the lowest and the highest number that is likely; None if a sample cannot tell,
-    because there is one place to read, or because steps compare documents. rejected: rows of the
-    sample that cannot be encoded. seconds: on this machine. disk_bytes: of the finished dataset.
+    because there is one place to read, or because steps compare documents. seconds: on this
+    machine. disk_bytes: of the finished dataset.
     """
 
     exact: bool
@@ -59,7 +52,6 @@ class Estimate:
     tokens_range: tuple[int, int] | None
     documents: int
     dropped: int
-    rejected: int
     seconds: float
     disk_bytes: int
 
@@ -69,12 +61,10 @@ class Estimate:
             about, likely = "{:,}".format, "exactly"
         elif self.tokens_range:
             likely = "likely {} to {}".format(*map(approximately, self.tokens_range))
-        bad = "; a build needs --max_bad_rows, or fails" if self.rejected else ""
         return (
             f"from a build of {self.sample_share:.2%} of the input\n"
             f"  tokens     {about(self.tokens)}, {likely}\n"
             f"  documents  {about(self.documents)}, and {about(self.dropped)} dropped\n"
-            f"  bad rows   {self.rejected:,} in the sample{bad}\n"
             f"  time       {duration(self.seconds)} on this machine, as busy as it is now\n"
             f"  disk       {size(self.disk_bytes)}, and up to as much again until it is finished"
         )
@@ -88,7 +78,7 @@ def estimate(config: BuildConfig) -> Estimate:
 
 def _estimate(config: BuildConfig, folder: str) -> Estimate:
     began = time.monotonic()
-    manifest, parts, total = _build(config, folder)
+    manifest, parts, total = build_sample(config, folder)
     seconds, counts = time.monotonic() - began, manifest.counts()
     disk = sum(bytes_ for _, bytes_, _ in expected_files(manifest))
     sums = [counts.tokens, counts.documents, counts.documents_dropped]
@@ -114,74 +104,13 @@ def _estimate(config: BuildConfig, folder: str) -> Estimate:
         at_once = min(workers, len(parts)) / min(workers, total / max(read))
         seconds, disk = seconds + (last - first) * (scale * at_once - 1), round(scale * disk)
     tokens, documents, dropped = sums
-    part, rejected = _share(parts, total), counts.rejected
-    return Estimate(not parts, part, tokens, likely, documents, dropped, rejected, seconds, disk)
+    share = sum(read for *_, read in parts) / total if parts else 1.0
+    return Estimate(not parts, share, tokens, likely, documents, dropped, seconds, disk)
 
 
-def _share(parts: list[_Part], total: int) -> float:
-    return sum(read for *_, read in parts) / total if parts else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What a recipe does to a sample of the input.
-
-    sample_share: the sample's share of the input, 0 to 1. stats: of the sample. dropped: for each
-    step, some of the documents that it dropped or cut.
-    """
-
-    sample_share: float
-    stats: Stats
-    dropped: list[DroppedDocuments]
-
-    def __str__(self) -> str:
-        from fineshards.inspection.dropped import describe_dropped
-
-        examples = [
-            str(self.stats),
-            *("\n".join(describe_dropped(d)) for d in self.dropped if d.shown),
-        ]
-        return "\n\n".join(examples)
-
-
-def check(config: BuildConfig, examples: int) -> Check:
-    """Builds a sample in a temporary folder; returns its statistics, and examples of each step."""
-    if not config.curates:
-        raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
-    with scratch_folder() as folder:
-        return call_in_fresh_interpreter(_check, config, examples, folder)
-
-
-def _check(config: BuildConfig, examples: int, folder: str) -> Check:
-    manifest, parts, total = _build(replace(config, statistics=True), folder)
-    # Steps load libraries, which the build's workers must not find here.
-    from fineshards.inspection.dropped import show_dropped
-    from fineshards.inspection.stats import stats
-    from fineshards.shards.dataset_files import Dataset
-
-    dataset, recipe = Dataset.open(open_storage(folder)), manifest.settings.recipe
-    steps = range(1, 1 + len(recipe.steps if recipe else ()))
-    dropped = [show_dropped(dataset, None, step, None, examples) for step in steps]
-    part, more = _share(parts, total), ""
-    if parts and recipe and recipe.keyed:
-        more = ", of which the whole has more duplicates"
-    name = f"a build of {part:.2%} of the input{more}"
-    return Check(part, replace(stats(folder), folder=name), dropped)
-
-
-def _build(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part], int]:
+def build_sample(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part], int]:
     """Builds a sample in a folder; returns its parts, none if it is all, and bytes of the input."""
-    # Rows that cannot be encoded are counted, not refused.
-    config = replace(
-        config,
-        output=folder,
-        limit=None,
-        block_bytes=_POINT_BYTES,
-        max_bad_rows=sys.maxsize,
-        assembly="auto",
-        fail_on_leak=False,
-        keep_checkpoints=True,
-    )
+    config = replace(config, output=folder, block_bytes=_POINT_BYTES, keep_checkpoints=True)
     job, stored = describe_job(config)
     total = sum(file.size for file in job.files)
     parts = [] if total <= _POINTS * _POINT_BYTES // 2 else call_apart(_draw, job)

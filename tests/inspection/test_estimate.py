@@ -81,7 +81,6 @@ def test_a_small_input_is_built_whole_and_the_numbers_are_those_of_a_build(
         "tokens_range": [counts.tokens, counts.tokens],
         "documents": counts.documents,
         "dropped": counts.documents_dropped,
-        "rejected": 0,
     }
 
 
@@ -109,15 +108,15 @@ def test_a_sample_tells_of_files_that_differ(kind: str, tmp_path: Path, work: Pa
     assert "from too little to tell how precisely" in str(again)
 
 
-def test_rows_that_cannot_be_encoded_are_counted(
+def test_rows_that_cannot_be_encoded_are_refused_as_by_a_build(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "a"}\n{\n{"text": 1}\n')
-    assert main(["estimate", f"--input={path}"]) == 0
-    printed = capsys.readouterr().out
-    assert "documents  1, and 0 dropped\n" in printed
-    assert "2 in the sample; a build needs --max_bad_rows, or fails\n" in printed
+    assert main(["estimate", f"--input={path}"]) == 1
+    assert f"{path}, line 2" in capsys.readouterr().err
+    assert main(["estimate", f"--input={path}", "--max_bad_rows=2"]) == 0
+    assert "documents  1, and 0 dropped\n" in capsys.readouterr().out
 
 
 @pytest.mark.long
