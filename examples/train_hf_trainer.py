@@ -19,8 +19,7 @@ from transformers import (
     set_seed,
 )
 
-from fineshards import BatchLoader, TokenDataset
-from fineshards.loader.torch_batches import TorchBatches
+from fineshards import BatchLoader, TokenDataset, TorchBatches
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("dataset", help="folder that fineshards wrote")

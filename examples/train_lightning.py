@@ -13,8 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fineshards import BatchLoader, TokenDataset
-from fineshards.loader.torch_batches import TorchBatches
+from fineshards import BatchLoader, TokenDataset, TorchBatches
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("dataset", help="folder that fineshards wrote")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fineshards.loader.mixing.mixture_weights import linear_schedule
     from fineshards.loader.packing import Packing
     from fineshards.loader.token_dataset import TokenDataset
+    from fineshards.loader.torch_batches import TorchBatches as TorchBatches
     from fineshards.loader.whole_documents import WholeDocuments
     from fineshards.maintenance.redact import redact
     from fineshards.maintenance.repair import repair
@@ -53,6 +54,7 @@ _HOME = {
     "Packing": "fineshards.loader.packing",
     "Recipe": "fineshards.curation.recipe",
     "TokenDataset": "fineshards.loader.token_dataset",
+    "TorchBatches": "fineshards.loader.torch_batches",
     "WholeDocuments": "fineshards.loader.whole_documents",
     "append": "fineshards.pipeline.functions",
     "build": "fineshards.pipeline.functions",

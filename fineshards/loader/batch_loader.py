@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +27,7 @@ from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
 from fineshards.loader.state import (
     STATE_VERSION,
+    check_position,
     checked_state,
     differences,
     first_known,
@@ -293,6 +295,53 @@ class BatchLoader:
                 self._position = following
                 return batch
 
+    def __len__(self) -> int:
+        """The batches left in this iteration; after its end, those of the next one.
+
+        Raises TypeError if it has no end: neither `epochs` nor a Mixture that ends gives it one.
+        """
+        steps, position = self.batches.steps, self._position
+        if steps.length is None:
+            raise TypeError(
+                "this BatchLoader has no end: give epochs. For torch's DataLoader wrap it: "
+                "DataLoader(fineshards.TorchBatches(loader), batch_size=None)."
+            )
+        if self._ended is position:
+            position = steps.next_pass(position) or position
+        return steps.advance(position, steps.length).step - position.step
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, index: object) -> Batch:
+        raise UsageError(
+            "a BatchLoader gives whole batches, one after the other. For torch's DataLoader wrap "
+            "it: DataLoader(fineshards.TorchBatches(loader), batch_size=None)."
+        )
+
+    def first(self, batches: int) -> Iterator[Batch]:
+        """The first batches of the order, the same each time; the position stays where it is.
+
+        For an evaluation of a few batches: an iteration continues where the last one stopped.
+
+        Args:
+            batches: How many; fewer are returned where the first iteration ends before.
+
+        Raises:
+            UsageError: `batches` is not an integer of at least 1.
+
+        Example:
+            >>> from fineshards import BatchLoader, TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, "test", sequence_length=1024)
+            >>> loader = BatchLoader(dataset, batch_size=8, seed=1)
+            >>> once, again = (list(loader.first(3)) for _ in range(2))
+            >>> [bool((one == two).all()) for one, two in zip(once, again)]
+            [True, True, True]
+        """
+        count = checked_integer("batches", batches, 1)
+        items = self.batches.iterate_from(Position(), ahead=min(self._depth, count))
+        return islice(Prefetcher(items, self._depth) if self._depth else items, count)
+
     def restart(self) -> None:
         """Goes back to the first batch of the first epoch."""
         self.batches.know_steps_from(Position())
@@ -361,6 +410,7 @@ class BatchLoader:
                 "same dataset with the same arguments, in the version of fineshards that saved the "
                 "state, or start without it."
             )
+        check_position(state)
         self.batches.know_steps_from(first_known(state, self._settings(), position))
         self._go_to(position)
 

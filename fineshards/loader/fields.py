@@ -231,7 +231,8 @@ class Fields:
 def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:
     """The dtype of a batch's tokens; raises UsageError if it may not hold them."""
     try:
-        tokens = np.dtype(dtype)
+        # Those of torch are known by their names alone.
+        tokens = np.dtype(name[6:] if (name := str(dtype)).startswith("torch.") else dtype)
     except TypeError:
         tokens = None
     if tokens is None or tokens.name not in _DTYPES:

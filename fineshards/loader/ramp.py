@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
@@ -13,7 +13,7 @@ from fineshards.loader.arguments import checked_integer
 Ramped: TypeAlias = int | Mapping[int, int]
 
 # More samples per batch, or tokens per sample, than any machine trains on at once.
-_MOST = 1 << 24
+MOST_SAMPLES = 1 << 24
 
 
 class Ramp:
@@ -32,7 +32,7 @@ class Ramp:
         changes = dict(given) if isinstance(given, Mapping) else {0: given}
         checked = {
             checked_integer(f"a step of {name}", step, 0): checked_integer(
-                name, changes[step], 1, _MOST
+                name, changes[step], 1, MOST_SAMPLES
             )
             for step in changes
         }
@@ -73,6 +73,15 @@ class Ramp:
         if len(self._steps) == 1:
             return self.values[0]
         return json.dumps([list(pair) for pair in zip(self._steps, self.values, strict=True)])
+
+    @classmethod
+    def from_saved(cls, name: str, saved: object) -> Ramp:
+        """What `saved` returned; raises UsageError for anything else."""
+        try:
+            given: Any = dict(json.loads(saved)) if isinstance(saved, str) else saved
+        except (TypeError, ValueError):
+            given = saved
+        return cls(name, given)
 
     def _change(self, step: int) -> int:
         return bisect_right(self._steps, step) - 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from fineshards.errors import UsageError, contrasted, quoted
 from fineshards.loader.arguments import checked_integer
+from fineshards.loader.ramp import MOST_SAMPLES, Ramp
 from fineshards.loader.steps import Position, Steps
 
 STATE_VERSION = 2
@@ -40,25 +42,41 @@ def checked_state(state: object, order: Collection[str]) -> Mapping[str, Any]:
     return state
 
 
-def position_in(state: Mapping[str, Any], steps: Steps, epochs: int | None) -> Position:
-    """The position in a state, in a pass of a loader with these steps and epochs.
+def check_position(state: Mapping[str, Any]) -> None:
+    """Raises UsageError unless the batches in a state lead to its position.
 
-    Raises UsageError for numbers that no loader saves.
+    A mixture may have ended, with a partial batch, where it does not end any more.
     """
-    consumed, step, begin = (_number(state, name) for name in ("consumed", "step", "begin"))
-    for what, number in (("step", step), ("begin", begin)):
-        if number > consumed:
-            raise UsageError(
-                f"the state says {what} {number:,}, but only {consumed:,} samples were drawn until "
-                f"then, so {what} can be at most {consumed:,}. It was changed after it was saved: "
-                "pass what state_dict() returned."
-            )
+    sizes, length = Ramp.from_saved("batch_size in the state", state["batch_size"]), None
+    if state["epochs"] is not None:
+        epochs = checked_integer("epochs in the state", state["epochs"], 1)
+        length = state["samples"] and epochs * state["samples"]
+    here, since = _saved(state), _since(state)
+    steps = Steps(sizes, length, length is not None, state["drop_last"], since)
+    last = steps.at(here.step - 1) if here.step > since.step else None
+    full = since if last is None else steps.advance(last, 1)
+    reached = [full] if steps.size(full) else [full, steps.next_pass(full)]
+    if last and state["samples"] is None and last.consumed < here.consumed < full.consumed:
+        reached.append(replace(full, consumed=here.consumed))
+    possible = since.step <= since.consumed <= since.step * MOST_SAMPLES
+    if here not in reached or since.begin > since.consumed or not possible:
+        words = ", ".join(f"{name} {number:,}" for name, number in asdict(here).items())
+        raise UsageError(
+            f"the state says {words}, but its batches of {state['batch_size']} samples do not lead "
+            "there. It was changed after it was saved: pass what state_dict() returned."
+        )
+
+
+def position_in(state: Mapping[str, Any], steps: Steps, epochs: int | None) -> Position:
+    """The position in a state, in a pass of a loader with these steps and epochs."""
+    here = _saved(state)
     if steps.length is None or not steps.repeats:
-        return Position(step, consumed, 0)
-    if consumed - begin > steps.length or state["epochs"] != epochs:
+        return replace(here, begin=0)
+    taken = here.consumed - here.begin
+    if taken > steps.length or state["epochs"] != epochs:
         # Saved with other epochs: the pass of this loader that the position is in.
-        begin = consumed - (consumed - begin) % steps.length
-    return Position(step, consumed, begin)
+        return replace(here, begin=here.consumed - taken % steps.length)
+    return here
 
 
 def first_known(state: Mapping[str, Any], settings: Mapping[str, Any], here: Position) -> Position:
@@ -66,16 +84,22 @@ def first_known(state: Mapping[str, Any], settings: Mapping[str, Any], here: Pos
 
     That is where the loader that saved the state knew them from, if it had the same settings.
     """
-    if any(state[name] != value for name, value in settings.items()):
-        return here
+    same = all(state[name] == value for name, value in settings.items())
+    return _since(state) if same else here
+
+
+def _saved(state: Mapping[str, Any]) -> Position:
+    """The position in a state; raises UsageError for what is no number of samples or steps."""
+    names = (field.name for field in fields(Position))
+    numbers = (checked_integer(f"{each} in the state", state[each], 0, _MOST) for each in names)
+    return Position(*numbers)
+
+
+def _since(state: Mapping[str, Any]) -> Position:
     since = state["since"]
     if not isinstance(since, list | tuple) or len(since) != 3:
-        return here
-    return Position(*(checked_integer("since in the state", each, 0) for each in since))
-
-
-def _number(state: Mapping[str, Any], name: str) -> int:
-    return checked_integer(f"{name} in the state", state[name], 0, _MOST)
+        raise UsageError(f"since in the state is {quoted(since)}; give three numbers.")
+    return Position(*(checked_integer("since in the state", each, 0, _MOST) for each in since))
 
 
 def differences(state: Mapping[str, Any], order: Mapping[str, Any]) -> list[str]:

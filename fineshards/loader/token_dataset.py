@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -130,6 +131,7 @@ class TokenDataset:
         )
         # Without an underscore for what reads several datasets together.
         self.stream = TokenStream(self._split, self._begin, self.sequence_length + 1, reading)
+        self._hinted = False
         self._documents = SplitDocuments(self._split)
         self._redacted = RedactedTokens(self._split)
         self._mask = LossMask(skip, self._documents, self._redacted)
@@ -225,13 +227,26 @@ class TokenDataset:
     def __len__(self) -> int:
         return (self.tokens - 1) // self.sequence_length
 
-    def __getitem__(self, index: int) -> npt.NDArray[np.uint32]:
-        """One sample: uint32, shape (T + 1,). A negative index counts from the end."""
+    def __getitem__(self, index: int | slice) -> npt.NDArray[np.uint32]:
+        """One sample: uint32, shape (T + 1,). A negative index counts from the end.
+
+        A slice of n samples has the shape (n, T + 1).
+        """
+        if isinstance(index, slice):
+            return self.gather(np.array(range(len(self))[index], np.int64))
         sample: npt.NDArray[np.uint32] = self.gather(np.array([self._number(index)]))[0]
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> list[npt.NDArray[np.uint32]]:
         """Several samples; torch's DataLoader reads a batch through this method."""
+        if not self._hinted:
+            self._hinted = True
+            warnings.warn(
+                "torch's DataLoader chooses samples itself, so a run cannot resume within an "
+                "epoch, and tokens stay uint32. For the order and the states of a BatchLoader, "
+                "wrap one: DataLoader(fineshards.TorchBatches(loader), batch_size=None).",
+                stacklevel=2,
+            )
         return list(self.gather(np.array([self._number(index) for index in indices])))
 
     def gather(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:

@@ -101,13 +101,13 @@ class WholeDocuments:
     def __len__(self) -> int:
         return len(self._borders) - 1
 
-    def __getitem__(self, index: int) -> npt.NDArray[np.uint32]:
-        """One row and its last label: uint32, shape (T + 1,)."""
-        number = range(len(self))[index]
-        out = np.empty((1, self.sequence_length + 1), np.uint32)
-        self.gather_into(out, np.zeros(1, np.int64), np.array([number]))
-        row: npt.NDArray[np.uint32] = out[0]
-        return row
+    def __getitem__(self, index: int | slice) -> npt.NDArray[np.uint32]:
+        """One row and its last label: uint32, shape (T + 1,); of a slice of n, (n, T + 1)."""
+        numbers = np.atleast_1d(np.array(range(len(self))[index], np.int64))
+        rows = np.empty((len(numbers), self.sequence_length + 1), np.uint32)
+        self.gather_into(rows, np.arange(len(numbers)), numbers)
+        found: npt.NDArray[np.uint32] = rows if isinstance(index, slice) else rows[0]
+        return found
 
     def gather_into(self, out: Samples, rows: Numbers, numbers: Numbers) -> None:
         """Copies rows `numbers` and their last labels to rows of an array; see `Source`."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, stream
-from fineshards import BatchLoader, TokenDataset
+from fineshards import BatchLoader, TokenDataset, WholeDocuments
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.storage.open import open_storage
@@ -171,8 +171,17 @@ def test_numbers_are_checked_one_by_one(numbers: list[int], length: int) -> None
         assert checked_numbers(numbers, length).tolist() == numbers
 
 
-@pytest.mark.parametrize("index", [True, 1.0, "1", None, slice(0, 3)], ids=repr)
+@pytest.mark.parametrize("index", [True, 1.0, "1", None], ids=repr)
 def test_an_index_is_an_integer(dataset: TokenDataset, index: int) -> None:
     for read in (dataset.__getitem__, dataset.boundaries, dataset.documents):
         message = refused(partial(read, index))
         assert message == f"the sample's number is {index!r}; give an integer."
+
+
+@pytest.mark.parametrize("part", [slice(0, 3), slice(-2, None), slice(None, None, -9), slice(5, 5)])
+def test_a_slice_is_several_samples(dataset: TokenDataset, part: slice) -> None:
+    for source in (dataset, WholeDocuments(dataset, 4)):
+        numbers = range(len(source))[part]
+        expected = [source[number] for number in numbers]
+        assert source[part].shape == (len(numbers), dataset.sequence_length + 1)
+        assert source[part].tolist() == [sample.tolist() for sample in expected]

@@ -310,3 +310,40 @@ def test_flags_are_true_or_false(name: str) -> None:
     assert f"{name} is 'False'; give True or False" in refused(
         lambda: BatchLoader(Numbers(25), 4, **{name: "False"})  # type: ignore[arg-type]
     )
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("size", [4, {0: 3, 5: 8}])
+def test_its_length_is_what_is_left_of_the_iteration(size: Any, drop_last: bool) -> None:
+    loader = BatchLoader(Numbers(25), size, 1, epochs=2, drop_last=drop_last)
+    for taken in (0, 1, 5, 100, 3):
+        for _ in islice(loader, taken):
+            assert loader
+        left = len(loader)
+        resumed = BatchLoader(Numbers(25), size, 1, epochs=2, drop_last=drop_last)
+        resumed.load_state_dict(loader.state_dict())
+        assert left == len(resumed) == len(list(resumed)) > 0
+    loader.close()
+    ended = BatchLoader(mixture(exhausted="drop"), 10)
+    assert len(ended) == len(list(ended)) == 46
+    endless = BatchLoader(Numbers(25), 4)
+    assert endless
+    with pytest.raises(TypeError, match="give epochs"):
+        len(endless)
+    assert "fineshards.TorchBatches(loader)" in refused(lambda: endless[0])
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_its_first_batches_are_the_same_each_time(prefetch: int) -> None:
+    order = scalar_order(25, 1, 1)
+    loader = BatchLoader(Numbers(25), 4, 1, epochs=1, prefetch=prefetch)
+    for taken in (0, 3, 4):
+        numbers(loader, taken)
+        state = loader.state_dict()
+        for count in (1, 3, 7, 9):
+            assert numbers(loader.first(count)) == order[: 4 * count]
+        for one, two in zip(loader.first(3), loader.first(3), strict=True):
+            assert np.array_equal(one, two)
+        assert loader.state_dict() == state
+    loader.close()
+    assert "batches is 0" in refused(lambda: loader.first(0))

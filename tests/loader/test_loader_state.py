@@ -84,8 +84,8 @@ def test_a_far_step_is_reached_like_a_near_one() -> None:
     """2^60 samples later, in a source of more than 2^32 samples."""
     n = 2**33 + 1
     loader = BatchLoader(Numbers(n), 4, 1)
-    consumed = 2**60 + 2
-    loader.load_state_dict(loader.state_dict() | {"consumed": consumed})
+    consumed = 2**60
+    loader.load_state_dict(loader.state_dict(2**58))
     shuffled = ScalarPermutation(n, scalar_key(1, "epoch", "", consumed // n))
     expected = [shuffled.forward(consumed % n + i) % 2**32 for i in range(8)]
     assert numbers(loader, 2) == expected
@@ -196,12 +196,24 @@ def test_a_plain_run_of_epochs_goes_on_with_a_mixture() -> None:
     [
         (
             {"step": 10**15},
-            "the state says step 1,000,000,000,000,000, but only 12 samples were drawn until then",
+            "the state says step 1,000,000,000,000,000, consumed 12, begin 0, but its batches of 4 "
+            "samples do not lead there.",
         ),
-        (
-            {"begin": 13},
-            "the state says begin 13, but only 12 samples were drawn until then, so begin can be",
-        ),
+        ({"begin": 13}, "the state says step 3, consumed 12, begin 13, but its batches of 4"),
+        ({"consumed": 13}, "the state says step 3, consumed 13, begin 0, but its batches of 4"),
+        ({"consumed": 12, "step": 2}, "the state says step 2, consumed 12"),
+        ({"since": [0, 4, 0]}, "do not lead there"),
+        ({"since": [2, 1, 0], "consumed": 5}, "do not lead there"),
+        ({"since": [4, 16, 0]}, "do not lead there"),
+        ({"since": "start"}, "since in the state is 'start'; give three numbers."),
+        ({"since": [0, "0", 0]}, "since in the state is '0'"),
+        ({"batch_size": 0}, "batch_size in the state is 0; give an integer of at least 1"),
+        ({"batch_size": 5}, "but its batches of 5 samples do not lead there"),
+        ({"batch_size": "four"}, "batch_size in the state is 'four'"),
+        ({"batch_size": "[[0, 4], [2, 8]]"}, "do not lead there"),
+        ({"batch_size": "[[1, 4]]"}, "batch_size in the state has no value for step 0"),
+        ({"epochs": 0}, "epochs in the state is 0; give an integer of at least 1"),
+        ({"epochs": "many"}, "epochs in the state is 'many'"),
         ({"begin": -1}, "begin in the state is -1"),
         ({"step": None}, "step in the state is None"),
         ({"consumed": 2**62}, "consumed in the state is"),

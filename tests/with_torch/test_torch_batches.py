@@ -12,6 +12,7 @@ from support.interruptions import Interruption
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import fineshards
 from fineshards.errors import UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.token_dataset import TokenDataset
@@ -76,7 +77,28 @@ def test_torchdata_saves_and_restores_the_position(dataset: TokenDataset, worker
             assert all(np.array_equal(a, b) for a, b in pairs)
 
 
+def test_dtypes_of_torch_are_known(dataset: TokenDataset) -> None:
+    for dtype, expected in ((torch.int64, np.int64), (torch.int32, np.int32)):
+        loader = BatchLoader(dataset, 4, dtype=dtype, fields=["inputs"])
+        assert next(loader)["inputs"].dtype == expected
+        loader.close()
+    with pytest.raises(UsageError, match=r"dtype is torch.float32; choose from"):
+        BatchLoader(dataset, 4, dtype=torch.float32)
+
+
+def test_a_data_loader_that_is_given_no_torch_batches_hears_of_them(dataset: TokenDataset) -> None:
+    assert fineshards.TorchBatches is TorchBatches
+    for epochs, kind in ((1, UsageError), (None, TypeError)):
+        given: Any = BatchLoader(dataset, 4, epochs=epochs)
+        with pytest.raises(kind, match=r"fineshards\.TorchBatches\(loader\)"):
+            next(iter(DataLoader(given, batch_size=None)))
+    with pytest.warns(UserWarning, match=r"fineshards\.TorchBatches\(loader\)") as said:
+        list(DataLoader(dataset, batch_size=8))
+    assert len(said) == 1
+
+
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:torch's DataLoader chooses samples itself")
 def test_torch_takes_a_map_style_dataset(dataset: TokenDataset, workers: int) -> None:
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=workers, drop_last=False)
     rows = np.concatenate([batch.numpy() for batch in loader])
