@@ -157,9 +157,6 @@ def _files_with_folders(manifest: Manifest) -> list[str]:
         return []
     found = [MANIFEST_NAME, JOB_NAME]
     found += ["metadata/generations/*.json"] * (manifest.generation > 1)
-    if sources:
-        found.append("metadata/documents/*.parquet")
-        found += ["metadata/rejected/*.jsonl"] * bool(manifest.totals()["rejected"])
     return found
 
 

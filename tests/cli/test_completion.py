@@ -28,7 +28,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (["fineshards", "ver"], {"verify", "version"}),
         (["fineshards", "build", "--dataset_"], None),
         (["fineshards", "build", "--dtype", "u"], {"uint16", "uint32"}),
-        (["fineshards", "verify", "--s"], {"--sample", "--sha256"}),
+        (["fineshards", "verify", "--s"], {"--sample", "--sha256", "--sources"}),
         (["fineshards", "completion", ""], {"bash", "zsh", "fish"}),
         (["fineshards", "help", "sta"], {"stats", "status"}),
         (["fineshards", "verify", "compl"], {"completion"}),  # a file
