@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import IterableDataset, get_worker_info
 
 from fineshards.errors import UsageError
@@ -23,6 +25,7 @@ class TorchBatches(IterableDataset[Any]):
     it: save `loader.state_dict(steps)`, where steps counts the batches taken. For a loader with
     `epochs`, call `set_epoch` before each epoch, as trainers do; workers that persist see it, too.
     They do not see that the loader was moved, so load its state before the first iteration.
+    After an error in a worker the iteration ends; without workers the same batch is tried again.
     StatefulDataLoader saves the position itself; it can be restored only with the same number of
     workers.
 
@@ -120,6 +123,17 @@ class _Iteration:
         return self
 
     def __next__(self) -> Any:
+        worker = get_worker_info()
+        if worker is None:
+            return self._next()
+        try:
+            return self._next()
+        except Exception as error:
+            if isinstance(error, StopIteration):
+                raise
+            return _LastBatch(sys.exc_info(), f"in DataLoader worker process {worker.id}")
+
+    def _next(self) -> Any:
         source, taken = self._source, self._items
         given, self._items = source._given, None
         if taken is None or taken[0] != given:
@@ -132,6 +146,17 @@ class _Iteration:
         self._items = given + 1, taken[1]
         source._given = given + 1
         return batch
+
+
+class _LastBatch(ExceptionWrapper):  # type: ignore[misc]
+    """An error that takes a batch's place; DataLoader raises it, as it does its own."""
+
+    def reraise(self) -> None:
+        """Ends the iteration: other workers have read later batches, which must not follow."""
+        reader = sys._getframe(1).f_locals.get("self")
+        if hasattr(reader, "_rcvd_idx") and hasattr(reader, "_send_idx"):
+            reader._rcvd_idx = reader._send_idx
+        super().reraise()
 
 
 def _tensor(value: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import fineshards
-from fineshards.errors import UsageError
+from fineshards.errors import FineshardsError, UsageError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.loader.torch_batches import TorchBatches
@@ -146,6 +148,46 @@ def test_an_exception_at_any_line_gives_the_same_batch_again_or_the_next(
             assert np.array_equal(again["inputs"], right["inputs"])
         line += 1
     assert line > 30
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_error_never_changes_the_order(
+    folder: Path, tmp_path: Path, workers: int, persistent: bool, stateful: bool
+) -> None:
+    """Without workers the same batch is tried again; with workers the iteration ends."""
+    copied = shutil.copytree(folder, tmp_path / "copy")
+    dataset = TokenDataset(copied, sequence_length=25)
+
+    def source() -> BatchLoader:
+        return BatchLoader(dataset, 6, shuffle=False, epochs=1)
+
+    expected = list(source())
+    shard, away = copied / "train/train_0002.npy", tmp_path / "away.npy"
+    shard.rename(away)
+    dataset.close()
+    made = StatefulDataLoader if stateful else DataLoader
+    more = {"persistent_workers": persistent and workers > 0, "num_workers": workers}
+    given = TorchBatches(source())
+    loader = made(given, batch_size=None, **more)
+    iterator = iter(loader)
+    taken: list[Any] = []
+    with pytest.raises(FineshardsError, match=r"train_0002\.npy"):
+        taken.extend(iterator)
+    assert 3 < len(taken) < len(expected)
+    away.rename(shard)
+    rest = list(iterator)
+    resumed = source()
+    resumed.load_state_dict(given._loader.state_dict(len(taken)))
+    if workers:
+        assert rest == []
+        rest = list(resumed)
+    assert len(taken) + len(rest) == len(expected)
+    assert all(np.array_equal(*pair) for pair in zip([*taken, *rest], expected, strict=True))
+    if not stateful:
+        again = list(loader)
+        assert all(np.array_equal(*pair) for pair in zip(again, expected, strict=True))
 
 
 @pytest.mark.parametrize("changes", [{"given": True}, {"given": -1}, {"more": 1}])
