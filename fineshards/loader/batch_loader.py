@@ -22,7 +22,6 @@ from fineshards.loader.mixing.apportionment import MAX_DRAWS
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
-from fineshards.loader.ramp import Ramp, Ramped, checked_lengths
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
 from fineshards.loader.state import (
@@ -33,7 +32,11 @@ from fineshards.loader.state import (
     first_known,
     position_in,
 )
-from fineshards.loader.steps import Position
+from fineshards.loader.steps import Position, Ramp, Ramped, checked_lengths
+
+_FOR_TORCH = (
+    "Wrap it for a DataLoader: DataLoader(fineshards.TorchBatches(loader), batch_size=None)."
+)
 
 
 class BatchLoader:
@@ -214,6 +217,7 @@ class BatchLoader:
         self._epochs = epochs
         self._depth = checked_integer("prefetch", prefetch, 0)
         self._position = Position()
+        self._iterations = 0
         # The position at which a pass has ended.
         self._ended: Position | None = None
         # Batches, where the next of them begins, and the process. They are used only there. So what
@@ -247,7 +251,8 @@ class BatchLoader:
                     'build it with exhausted="repeat".'
                 )
             self._go_to(following)
-        return self
+        self._iterations += 1
+        return _Iteration(self, self._iterations)
 
     def __next__(self) -> Batch:
         thread, process = threading.get_ident(), os.getpid()
@@ -302,10 +307,7 @@ class BatchLoader:
         """
         steps, position = self.batches.steps, self._position
         if steps.length is None:
-            raise TypeError(
-                "this BatchLoader has no end: give epochs. For torch's DataLoader wrap it: "
-                "DataLoader(fineshards.TorchBatches(loader), batch_size=None)."
-            )
+            raise TypeError(f"this BatchLoader has no end: give epochs. {_FOR_TORCH}")
         if self._ended is position:
             position = steps.next_pass(position) or position
         return steps.advance(position, steps.length).step - position.step
@@ -314,10 +316,7 @@ class BatchLoader:
         return True
 
     def __getitem__(self, index: object) -> Batch:
-        raise UsageError(
-            "a BatchLoader gives whole batches, one after the other. For torch's DataLoader wrap "
-            "it: DataLoader(fineshards.TorchBatches(loader), batch_size=None)."
-        )
+        raise UsageError(f"a BatchLoader gives one batch after the other. {_FOR_TORCH}")
 
     def first(self, batches: int) -> Iterator[Batch]:
         """The first batches of the order, the same each time; the position stays where it is.
@@ -581,3 +580,21 @@ class BatchLoader:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+
+
+class _Iteration:
+    """The batches of a loader, up to its next iteration: two would share its position."""
+
+    def __init__(self, loader: BatchLoader, number: int) -> None:
+        self._loader, self._number = loader, number
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._loader._iterations != self._number:
+            raise UsageError(
+                "a later iteration of this BatchLoader has begun, and they share its position. "
+                "Give each a loader of its own, or take first(n)."
+            )
+        return next(self._loader)

@@ -8,8 +8,7 @@ from typing import Any
 
 from fineshards.errors import UsageError, contrasted, quoted
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.ramp import MOST_SAMPLES, Ramp
-from fineshards.loader.steps import Position, Steps
+from fineshards.loader.steps import MOST_SAMPLES, Position, Ramp, Steps
 
 STATE_VERSION = 2
 # Places of the order are computed in 64 bits.

@@ -16,9 +16,8 @@ from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.tokens.learned_tokens import LearnedTokens
+from fineshards.loader.tokens.loss_masks import LearnedTokens, LossMask, RedactedTokens
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS
-from fineshards.loader.tokens.redacted_tokens import LossMask, RedactedTokens
 from fineshards.loader.tokens.shard_readers import Reading
 from fineshards.loader.tokens.split_documents import SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,10 +40,11 @@ class TorchBatches(IterableDataset[Any]):
 
     def __init__(self, loader: BatchLoader) -> None:
         self._loader = loader
-        # The epoch, or -1. In shared memory, for workers that persist keep their copy of this.
-        self._epoch = torch.tensor(-1).share_memory_()
-        # Batches this worker has returned in this iteration, and where the next iteration begins.
-        self._given = 0
+        # The epoch, or -1, and the step at which the last iteration began, or -1. In shared memory,
+        # for workers have copies of this.
+        self._epoch, self._last = torch.full((2,), -1).share_memory_()
+        # The last iteration of this process, and how many batches the next one leaves out.
+        self._iteration: _Iteration | None = None
         self._begin = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -56,21 +58,16 @@ class TorchBatches(IterableDataset[Any]):
         number = checked_integer("epoch", epoch, 0)
         self._position(number)
         self._epoch.fill_(number)
+        if self._loader.batches.steps.length is not None:
+            self._last.fill_(-1)
 
     def __iter__(self) -> Iterator[Any]:
-        self._given, self._begin = self._begin, 0
-        return _Iteration(self, int(self._epoch))
+        begin = self._position(int(self._epoch))
+        self._iteration, self._begin = _Iteration(self._loader, begin, self._begin, self._last), 0
+        return self._iteration
 
-    def batches_from(self, epoch: int, given: int) -> Iterator[Any]:
-        """This worker's batches of an epoch, or from the loader's position on if it is -1.
-
-        given: how many of them are left out.
-        """
-        worker = get_worker_info()
-        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        batches = self._loader.batches
-        start = batches.steps.advance(self._position(epoch), number + given * workers)
-        return batches.iterate_from(start, workers)
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_iteration": None}
 
     def _position(self, epoch: int) -> Position:
         """Where an epoch begins; -1 is the one of the loader."""
@@ -94,7 +91,10 @@ class TorchBatches(IterableDataset[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """This worker's position; StatefulDataLoader calls this."""
-        return {"loader": self._loader.state_dict(), "given": self._given}
+        return {
+            "loader": self._loader.state_dict(),
+            "given": self._begin if self._iteration is None else self._iteration.given,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next iteration start at a saved position.
@@ -105,56 +105,91 @@ class TorchBatches(IterableDataset[Any]):
             raise UsageError("this is not the state of TorchBatches. Pass what state_dict() gave.")
         given = checked_integer("given in the state", state["given"], 0)
         self._loader.load_state_dict(state["loader"])
-        self._given = self._begin = given
+        self._iteration, self._begin = None, given
 
 
 class _Iteration:
-    """An iteration over a worker's batches; after an exception it goes on with the same batch.
+    """This worker's batches from a position on; after an exception the same batch is tried again.
+
+    given: batches returned, or left out at the beginning. last: the step at which the iteration
+    before began, for all processes; -1 if another one is to begin there.
 
     An iterator of batches is used only where the count of returned ones says that it is. So what
     the handler of a signal leaves by an exception is dropped.
     """
 
-    def __init__(self, source: TorchBatches, epoch: int) -> None:
-        self._source, self._epoch = source, epoch
+    def __init__(
+        self, loader: BatchLoader, begin: Position, given: int, last: torch.Tensor
+    ) -> None:
+        self._loader, self._first, self.given, self._last = loader, begin, given, last
         self._items: tuple[int, Iterator[Any]] | None = None
 
     def __iter__(self) -> _Iteration:
         return self
 
     def __next__(self) -> Any:
-        worker = get_worker_info()
-        if worker is None:
-            return self._next()
         try:
             return self._next()
         except Exception as error:
-            if isinstance(error, StopIteration):
+            worker = get_worker_info()
+            if worker is None or isinstance(error, StopIteration):
                 raise
             return _LastBatch(sys.exc_info(), f"in DataLoader worker process {worker.id}")
 
     def _next(self) -> Any:
-        source, taken = self._source, self._items
-        given, self._items = source._given, None
+        given, taken = self.given, self._items
+        self._items = None
         if taken is None or taken[0] != given:
-            taken = given, source.batches_from(self._epoch, given)
-        batch = next(taken[1])
+            taken = given, self._batches_from(given)
+        batch = next(taken[1], None)
+        self._warn_if_repeated(given, ended=batch is None)
+        if batch is None:
+            raise StopIteration
         if isinstance(batch, dict):
             batch = {key: _tensor(value) for key, value in batch.items()}
         else:
             batch = _tensor(batch)
         self._items = given + 1, taken[1]
-        source._given = given + 1
+        self.given = given + 1
         return batch
 
+    def _warn_if_repeated(self, given: int, ended: bool) -> None:
+        """Warns at the first batch of an iteration if the one before gave the same batches."""
+        worker, step = get_worker_info(), self._first.step
+        if worker is not None and worker.id:
+            return
+        # Lightning begins twice, and takes a batch the first time. Workers are some batches ahead.
+        if ended or given == (1 if worker is None else 4):
+            self._last.fill_(step)
+        endless = self._loader.batches.steps.length is None
+        if (
+            not (given or ended)
+            and self._last == step
+            and (endless or self._loader._order["shuffle"])
+        ):
+            advice = "load the state of the batches taken" if endless else "call set_epoch"
+            warnings.warn(
+                "TorchBatches begins again with the batches of the last iteration, for it does not "
+                f"move the loader: {advice} before each iteration. Lightning calls no set_epoch; "
+                "docs/trainers.md says what to do.",
+                stacklevel=5,
+            )
 
-class _LastBatch(ExceptionWrapper):  # type: ignore[misc]
+    def _batches_from(self, given: int) -> Iterator[Any]:
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        batches = self._loader.batches
+        start = batches.steps.advance(self._first, number + given * workers)
+        return batches.iterate_from(start, workers)
+
+
+class _LastBatch(ExceptionWrapper):
     """An error that takes a batch's place; DataLoader raises it, as it does its own."""
 
     def reraise(self) -> None:
         """Ends the iteration: other workers have read later batches, which must not follow."""
-        reader = sys._getframe(1).f_locals.get("self")
-        if hasattr(reader, "_rcvd_idx") and hasattr(reader, "_send_idx"):
+        reader: Any = sys._getframe(1).f_locals.get("self")
+        if hasattr(reader, "_send_idx"):
             reader._rcvd_idx = reader._send_idx
         super().reraise()
 

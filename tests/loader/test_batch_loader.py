@@ -347,3 +347,18 @@ def test_its_first_batches_are_the_same_each_time(prefetch: int) -> None:
         assert loader.state_dict() == state
     loader.close()
     assert "batches is 0" in refused(lambda: loader.first(0))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_iterations_that_would_share_a_position_are_refused(prefetch: int) -> None:
+    order = scalar_order(25, 1, 2)
+    loader = BatchLoader(Numbers(25), 4, 1, epochs=1, prefetch=prefetch)
+    said = "a later iteration of this BatchLoader has begun"
+    assert said in refused(lambda: list(zip(loader, loader, strict=True)))
+    assert loader.step == 0
+    outer = iter(loader)
+    assert numbers(outer, 2) == order[:8]
+    assert numbers(loader, 1) == order[8:12]
+    assert said in refused(lambda: next(outer))
+    assert numbers(loader) == order[12:25]
+    assert numbers(loader) == order[25:]

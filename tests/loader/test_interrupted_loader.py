@@ -194,7 +194,7 @@ def test_a_handler_may_use_the_loader_that_it_interrupts(ahead: int) -> None:
     source = Handled(40)
     loader = BatchLoader(source, 4, 6, prefetch=ahead, epochs=1)
     state = loader.state_dict()
-    source.handle = lambda: numbers(loader, 1)
+    source.handle = lambda: next(loader)
     assert numbers(loader, 2) == order[4:12]
     loader.close()
     source.handle = lambda: loader.load_state_dict(state)

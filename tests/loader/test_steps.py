@@ -14,8 +14,7 @@ from support.numbered_samples import Numbers, numbers, scalar_order
 from support.sentences import refused
 
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.ramp import Ramp
-from fineshards.loader.steps import Position, Steps
+from fineshards.loader.steps import Position, Ramp, Steps
 
 RAMPS = st.builds(
     lambda first, later: {0: first, **later},

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import warnings
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import lightning
 import numpy as np
 import pytest
 import torch
@@ -148,6 +151,103 @@ def test_an_exception_at_any_line_gives_the_same_batch_again_or_the_next(
             assert np.array_equal(again["inputs"], right["inputs"])
         line += 1
     assert line > 30
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("direct", [False, True])
+def test_two_iterations_are_independent(dataset: TokenDataset, workers: int, direct: bool) -> None:
+    expected = list(BatchLoader(dataset, 12, 5, epochs=1))
+    batches = TorchBatches(loader := BatchLoader(dataset, 12, 5, epochs=1))
+    given = batches if direct else DataLoader(batches, batch_size=None, num_workers=workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for one, two, right in zip(given, given, expected, strict=True):
+            assert np.array_equal(one, right)
+            assert np.array_equal(two, right)
+        abandoned = iter(given)
+        next(abandoned)
+        for outer, right in zip(given, expected, strict=True):
+            assert np.array_equal(next(iter(given)), expected[0])
+            assert np.array_equal(outer, right)
+        next(loader)
+        assert np.array_equal(next(abandoned), expected[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_iteration_that_begins_again_says_so(
+    dataset: TokenDataset, capfd: pytest.CaptureFixture[str], workers: int, persistent: bool
+) -> None:
+    said = "begins again with the batches of the last iteration"
+
+    def warned(batches: TorchBatches, *epochs: int | None) -> list[bool]:
+        more = {"persistent_workers": persistent and workers > 0, "num_workers": workers}
+        loader, found = DataLoader(batches, batch_size=None, **more), []
+        for epoch in epochs:
+            if epoch is not None:
+                batches.set_epoch(epoch)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.showwarning = lambda message, *_: print(message, file=sys.stderr)
+                list(islice(loader, 20))
+            found.append(said in capfd.readouterr().err)
+        return found
+
+    def batches(**more: Any) -> TorchBatches:
+        return TorchBatches(BatchLoader(dataset, 12, 5, **more))
+
+    assert warned(batches(epochs=1), None, None) == [False, True]
+    assert warned(batches(epochs=1), 0, 1, None, 2, 2) == [False, False, True, False, False]
+    assert warned(batches(epochs=1, shuffle=False), None, None) == [False, False]
+    assert warned(batches(), 0, 1) == [False, True]
+
+
+class Recorded(lightning.LightningModule):
+    """Keeps the batches of each epoch."""
+
+    def __init__(self, *, follow: bool) -> None:
+        super().__init__()
+        self.follow, self.weight = follow, torch.nn.Parameter(torch.zeros(()))
+        self.seen: dict[int, list[Any]] = {}
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        self.seen.setdefault(self.current_epoch, []).append(batch.numpy())
+        return self.weight
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_lightning_has_another_order_in_each_of_three_epochs(
+    dataset: TokenDataset, tmp_path: Path, follow: bool
+) -> None:
+    """As docs/trainers.md says; without that it warns."""
+    module = Recorded(follow=follow)
+
+    class Tokens(lightning.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            batches = TorchBatches(BatchLoader(dataset, 12, 5, epochs=1))
+            if follow:
+                assert self.trainer is not None
+                batches.set_epoch(self.trainer.current_epoch)
+            return DataLoader(batches, batch_size=None)
+
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        reload_dataloaders_every_n_epochs=int(follow),
+        default_root_dir=tmp_path,
+        **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False),
+        accelerator="cpu",
+    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trainer.fit(module, datamodule=Tokens())
+    loader = BatchLoader(dataset, 12, 5, epochs=1)
+    expected = [list(loader) for _ in range(3)]
+    assert any("begins again" in str(each.message) for each in said) != follow
+    for epoch, batches in enumerate(expected if follow else [expected[0]] * 3):
+        assert all(np.array_equal(*pair) for pair in zip(module.seen[epoch], batches, strict=True))
 
 
 @pytest.mark.parametrize("stateful", [False, True])

@@ -1,7 +1,7 @@
 """Mixtures: which source each training sample comes from, and which sample of it.
 
 Weights are checked in `mixture_weights`. The draws are computed from stretches of constant weights,
-in `mixture_stretches`; the arithmetic within a stretch is in `apportionment`.
+in `apportionment`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import numpy as np
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
-from fineshards.loader.mixing.mixture_stretches import Stretches
-from fineshards.loader.mixing.mixture_weights import Weight, checked_weights, exact_text, in_samples
+from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM, Stretches, Weight
+from fineshards.loader.mixing.mixture_weights import checked_weights, exact_text, in_samples
 from fineshards.loader.sample_sources import Numbers, Source, check_vocabularies
 
 

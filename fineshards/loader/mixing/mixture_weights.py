@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.mixing.apportionment import MAX_DRAWS
-
-Weight: TypeAlias = int | float | Fraction
-Row: TypeAlias = tuple[Weight, ...]
+from fineshards.loader.mixing.apportionment import MAX_DRAWS, Row, Weight
 
 
 def checked_weights(

@@ -17,7 +17,7 @@ from support.scalar_permutation import ScalarPermutation, scalar_key
 from benchmarks.made_up_dataset import make_dataset, stream, uneven
 from fineshards.loader import permutation
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.joined_datasets import JoinedDatasets
+from fineshards.loader.batches import JoinedDatasets
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
