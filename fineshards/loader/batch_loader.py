@@ -34,6 +34,12 @@ from fineshards.loader.state import (
 )
 from fineshards.loader.steps import Position, Ramp, Ramped, checked_lengths
 
+# What a source says of itself, and what a batch without a mask then trains on.
+_UNMASKED = {
+    "has_loss_mask": "the documents are conversations, and all their tokens count. To learn the "
+    "answers alone",
+    "has_padding": "rows of WholeDocuments are padded, and their padding counts. To leave it out",
+}
 _FOR_TORCH = (
     "Wrap it for a DataLoader: DataLoader(fineshards.TorchBatches(loader), batch_size=None)."
 )
@@ -192,13 +198,14 @@ class BatchLoader:
         balanced = bool(balance_attention)
         shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped, max_documents, balanced)
         self.batches = Batches(source, share, order, shape, packing)
-        masked = any(getattr(each, "has_loss_mask", False) for each in self.batches.sources)
-        if masked and not (shaped and shaped.need_mask):
-            warnings.warn(
-                "the documents are conversations, and all their tokens count. To learn the answers "
-                "alone, take the field loss_mask, or give ignore_index.",
-                stacklevel=2,
-            )
+        self._refuse_useless(ignore_index)
+        for member, words in _UNMASKED.items():
+            masked = any(getattr(each, member, False) for each in self.batches.sources)
+            if masked and not (shaped and shaped.need_mask):
+                warnings.warn(
+                    f"{words}, take the field loss_mask, or give ignore_index.", stacklevel=2
+                )
+                break
         self._mixture = source if is_mixed(source) else None
         # What the order depends on. A state can be loaded only where all of it is equal. These are
         # the keys of saved states: others need another version of states.
@@ -412,6 +419,22 @@ class BatchLoader:
         check_position(state)
         self.batches.know_steps_from(first_known(state, self._settings(), position))
         self._go_to(position)
+
+    def _refuse_useless(self, ignore_index: int | None) -> None:
+        """Raises UsageError if batches would leave out tokens, or would never come."""
+        sources, steps = self.batches.sources, self.batches.steps
+        tokens = range(max(getattr(each, "vocabulary_size", 0) for each in sources))
+        if ignore_index in tokens and all(ignore_index != each.eot for each in sources):
+            raise UsageError(
+                f"ignore_index {ignore_index} is a token of the vocabulary, so targets that are "
+                'this token would not count. Give -100, with dtype="int64".'
+            )
+        if steps.length is not None and steps.drop_last and steps.sizes.values[0] > steps.length:
+            raise UsageError(
+                f"an iteration has {steps.length:,} samples, fewer than the batch_size "
+                f"{steps.sizes.values[0]:,}, so drop_last leaves out all of them. Give a smaller "
+                "batch_size, or drop_last=False."
+            )
 
     def _settings(self) -> dict[str, Any]:
         """What steps depend on beside the order."""

@@ -30,7 +30,8 @@ class Source(Protocol):
     - `within_redacted(places)`: bool, shape (len(places),): which EOTs of the stream, each of which
       follows another one, are in a redacted document.
     - `loss_mask(numbers)`: bool, shape (len(numbers), T), False for labels that must not count.
-      `has_loss_mask` is True where a BatchLoader that does not use it should warn.
+      `has_loss_mask`, of conversations, and `has_padding` are True where a BatchLoader that does
+      not use it should warn.
     - `read_tokens(start, stop)`, tokens of the source's stream, is what packing needs;
       `request_tokens(start, stop)` says which will be read soon, and must not wait for them.
     - `vocabulary_size`, one more than the largest token, makes a BatchLoader check each batch;

@@ -501,12 +501,6 @@ class TokenDataset:
         Raises:
             UsageError: pyarrow is not installed.
             OutputError: A document table is missing or damaged.
-
-        Example:
-            >>> from fineshards import TokenDataset
-            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
-            >>> [document.row for document in dataset.documents_between(0, 200)]
-            [175, 176]
         """
         self._check_tokens(begin, end)
         return self._documents.between(self._begin + begin, self._begin + end)

@@ -93,6 +93,9 @@ class WholeDocuments:
         """What the tokens stand for."""
         return self._dataset.vocabulary
 
+    # Rows end with EOTs that no one should train on.
+    has_padding = True
+
     @property
     def has_loss_mask(self) -> bool:
         """Whether the documents are conversations."""

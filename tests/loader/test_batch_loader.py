@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from support.sentences import refused
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.token_dataset import TokenDataset
+from fineshards.loader.whole_documents import WholeDocuments
 
 
 @pytest.fixture
@@ -200,7 +202,9 @@ def test_an_iteration_continues_where_the_last_one_stopped() -> None:
 def test_a_batch_larger_than_the_source_wraps_around() -> None:
     with BatchLoader(Numbers(3), 8, shuffle=False) as loader:
         assert numbers(loader, 2) == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
-    assert list(BatchLoader(Numbers(3), 8, epochs=2, drop_last=True)) == []
+    assert "drop_last leaves out all" in refused(
+        lambda: BatchLoader(Numbers(3), 8, epochs=2, drop_last=True)
+    )
     assert len(numbers(BatchLoader(Numbers(3), 8, epochs=2))) == 6
 
 
@@ -362,3 +366,38 @@ def test_iterations_that_would_share_a_position_are_refused(prefetch: int) -> No
     assert said in refused(lambda: next(outer))
     assert numbers(loader) == order[12:25]
     assert numbers(loader) == order[25:]
+
+
+def test_batches_that_train_on_nothing_are_refused(dataset: TokenDataset) -> None:
+    for size in (26, {0: 26, 5: 4}):
+        said = refused(lambda: BatchLoader(Numbers(25), size, epochs=1, drop_last=True))  # noqa: B023
+        assert "an iteration has 25 samples, fewer than the batch_size 26" in said
+        assert len(BatchLoader(Numbers(25), size, epochs=1)) == 1
+        assert BatchLoader(Numbers(25), size, epochs=2, drop_last=True)
+    ended = mixture(exhausted="drop")
+    assert "has 457 samples" in refused(lambda: BatchLoader(ended, 458, drop_last=True))
+    given: dict[str, Any] = {"dtype": "int64", "fields": ["inputs", "targets"]}
+    for token in (0, 7, dataset.vocabulary_size - 2):
+        said = refused(lambda: BatchLoader(dataset, 4, ignore_index=token, **given))  # noqa: B023
+        assert f"ignore_index {token} is a token of the vocabulary" in said
+    # Targets that are EOTs count nowhere.
+    for number in (-100, dataset.eot, dataset.vocabulary_size):
+        batch = next(BatchLoader(dataset, 4, ignore_index=number, prefetch=0, **given))
+        plain = next(BatchLoader(dataset, 4, prefetch=0, **given))
+        counts = plain["targets"] != dataset.eot
+        assert np.array_equal(batch["targets"], np.where(counts, plain["targets"], number))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_targets_that_are_padding_are_warned_of(dataset: TokenDataset, mixed: bool) -> None:
+    whole = WholeDocuments(dataset, 4)
+    source = Mixture({"a": (dataset, 1), "b": (whole, 1)}) if mixed else whole
+    for fields in (None, ["inputs", "targets"], ["labels"]):
+        with pytest.warns(UserWarning, match="padded, and their padding counts") as said:
+            BatchLoader(source, 4, fields=fields)
+        assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BatchLoader(source, 4, fields=["inputs", "targets", "loss_mask"])
+        BatchLoader(source, 4, fields=["targets"], dtype="int64", ignore_index=-100)
+        BatchLoader(dataset, 4)

@@ -217,7 +217,7 @@ def test_no_two_fields_share_memory(
 ) -> None:
     fields = ("inputs", "targets", "labels")
     given = {"packing": packing, "dtype": dtype, "batch_size": size}
-    for names, ignored in ((fields[:2], None), (fields, -100 if dtype == "int64" else 0)):
+    for names, ignored in ((fields[:2], None), (fields, -100 if dtype == "int64" else 2**32 - 1)):
         with loader(dataset, fields=names, ignore_index=ignored, **given) as batches:
             batch, following = next(batches), next(batches)
         for key in names:

@@ -351,14 +351,6 @@ class Mixture:
 
         Returns:
             The draw's number, from 0.
-
-        Example:
-            >>> from fineshards import Mixture, TokenDataset
-            >>> train = TokenDataset(dataset_folder, sequence_length=1024)
-            >>> test = TokenDataset(dataset_folder, "test", sequence_length=1024)
-            >>> mix = Mixture({"train": (train, 0.9), "test": (test, 0.1)}, seed=1)
-            >>> mix[mix.position(1, 5)]
-            ('test', 5)
         """
         end = MAX_DRAWS if self.length is None else self.length
         if not 0 <= number < int(self._counts(end)[source]):
