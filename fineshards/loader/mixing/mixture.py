@@ -113,7 +113,7 @@ class Mixture:
             before the first draw that would repeat a sample. `drop` goes on with the other sources
             in their proportions, until no source with a weight at that time is left.
         weights_in: `samples`, or `tokens` for sources with different sequence lengths.
-        schedule: Maps draws (step * batch size) to the weights of all sources from that draw on.
+        schedule: Maps draws (the samples of all steps before) to the weights of all sources then.
             Every source keeps its position and its progress towards its next draw.
 
     Attributes:

@@ -104,7 +104,7 @@ def _rows(names: Sequence[str], schedule: object) -> dict[int, tuple[Any, ...]]:
         if not is_draw or not 0 < at < MAX_DRAWS:
             raise UsageError(
                 f"the schedule changes weights at {quoted(at)}; give a draw of at least 1, "
-                "which is step * batch size."
+                "the sum of the batch sizes of all steps before."
             )
         if not isinstance(weights, Mapping):
             raise UsageError(
