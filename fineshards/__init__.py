@@ -38,6 +38,33 @@ if TYPE_CHECKING:
     from fineshards.reports.report import report
     from fineshards.verification.verify import verify
 
+    __all__ = [
+        "BatchLoader",
+        "ContextParallel",
+        "FineshardsError",
+        "Mixture",
+        "Packing",
+        "Recipe",
+        "TokenDataset",
+        "WholeDocuments",
+        "__version__",
+        "append",
+        "build",
+        "estimate",
+        "explain",
+        "export",
+        "find",
+        "linear_schedule",
+        "publish",
+        "recipe_check",
+        "redact",
+        "repair",
+        "report",
+        "stats",
+        "status",
+        "verify",
+    ]
+
     __version__: str
 
 # In a checkout, pipeline/ and transforms/ lie beside this folder; installed, they lie in it. So the
@@ -73,39 +100,15 @@ _HOME = {
     "verify": "fineshards.verification.verify",
 }
 
-__all__ = [
-    "BatchLoader",
-    "ContextParallel",
-    "FineshardsError",
-    "Mixture",
-    "Packing",
-    "Recipe",
-    "TokenDataset",
-    "WholeDocuments",
-    "__version__",
-    "append",
-    "build",
-    "estimate",
-    "explain",
-    "export",
-    "find",
-    "linear_schedule",
-    "publish",
-    "recipe_check",
-    "redact",
-    "repair",
-    "report",
-    "stats",
-    "status",
-    "verify",
-]
-
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 
         return version("fineshards")
+    if name == "__all__":
+        # What can be imported here: `import *` of a machine with numpy alone brings the loader.
+        return [each for each in __dir__() if _is_there(each)]
     if name not in _HOME:
         raise AttributeError(f"module 'fineshards' has no attribute {name!r}")
     from fineshards.extras import naming_the_extra
@@ -115,4 +118,12 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return sorted({*_HOME, "__version__"} - {"TorchBatches"})
+
+
+def _is_there(name: str) -> bool:
+    try:
+        __getattr__(name)
+    except ImportError:
+        return False
+    return True

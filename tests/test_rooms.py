@@ -255,6 +255,21 @@ def test_a_training_machine_reads_a_local_dataset_with_numpy_alone() -> None:
     assert loaded.isdisjoint({"apache_beam", "pyarrow", "google_crc32c", "rich", *TRAINERS})
 
 
+def test_all_names_are_imported_that_a_machine_with_numpy_alone_can_use() -> None:
+    loaded = loaded_after(
+        "import sys\n"
+        "for name in ('pyarrow', 'apache_beam', 'google_crc32c', 'rich', 'jinja2', 'torch'):\n"
+        "    sys.modules[name] = None\n"
+        "from fineshards import *\n"
+        "assert BatchLoader and TokenDataset and Mixture and build\n"
+        "assert 'verify' not in globals()\n"
+        "try: from fineshards import verify\n"
+        "except ImportError as error: assert 'pyarrow is not installed' in str(error), error\n"
+        "else: raise AssertionError\n"
+    )
+    assert "fineshards.loader.token_dataset" in loaded
+
+
 def test_the_public_names_cost_nothing_until_they_are_used() -> None:
     loaded = loaded_after("import fineshards\nassert 'build' in dir(fineshards)\n")
     assert "fineshards" in loaded
