@@ -99,7 +99,8 @@ def _take_as_found(
     existing = None if overwrite else Job.load(storage)
     if existing is not None:
         begun = job.as_begun(existing)
-        if begun.files == existing.files or _has_results(storage, existing):
+        same = (begun.settings, begun.files) == (existing.settings, existing.files)
+        if same or _has_results(storage, existing):
             if conflict := _conflict(storage, existing, begun):
                 raise UsageError(conflict)
             return resumed(storage, existing, job, config, record), ""

@@ -201,7 +201,7 @@ def test_a_dataset_gives_its_documents_as_they_were_in_the_input(
     assert [each.number for each in documents] == list(range(1063))
     rows = pq.read_table(sample).to_pylist()
     for each in documents:
-        assert (each.file, each.id) == (str(sample), rows[each.row]["id"])
+        assert (each.file, each.id) == (sample.name, rows[each.row]["id"])
         assert each.text == rows[each.row]["text"]
     train = pickle.loads(pickle.dumps(splits["train"]))
     one = train.document(5)

@@ -67,7 +67,17 @@ def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
     if worker.judging is not None:
         rows = worker.judging.last_stage(rows, file, block)
     tally = Tally() if worker.work.settings.statistics else None
-    return _encode_rows(rows, file, block, worker, tally)
+    made, blocks = _encode_rows(rows, file, block, worker, tally), worker.work.checkpoints.blocks
+    # What is left of a dropped block has the checksums that its tokens had.
+    if blocks.dropped_summary(block.place) and blocks.read_summary(block.place) is None:
+        for stream in worker.work.settings.split.streams:
+            blocks.drop_part(block.place, stream)
+        raise InputError(
+            f"{file.path}, block {block.index + 1} of {block.blocks}: gives other tokens than when "
+            "the block was finished, and a shard that was made of it is damaged. Put the old file "
+            "back and run again, or start over with --overwrite."
+        )
+    return made
 
 
 def drop_written(shard: Shard, pieces: Iterable[Piece], work: Work) -> None:
@@ -105,13 +115,6 @@ def make_again(place: TokenBlock, worker: Worker) -> None:
     blocks = checkpoints.discovered.read_blocks(file.index) or []
     for block in blocks[place.index : place.index + 1]:
         _make_block(file, block, worker)
-        # What is left of the dropped block has the checksums that its tokens had.
-        if checkpoints.blocks.read_summary(block.place) is None:
-            raise InputError(
-                f"{file.path}, block {block.index + 1} of {block.blocks}: gives other tokens than "
-                "when the block was finished, and a shard that was made of it is damaged. Put the "
-                "old file back and run again, or start over with --overwrite."
-            )
 
 
 def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSummary:

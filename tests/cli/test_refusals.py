@@ -272,7 +272,6 @@ MORE_RECIPES: list[Case] = [
 
 EXPORTS = [
     ("--to megatrn", "there is no such format. Did you mean megatron"),
-    ("--to nanogpt", "use raw for nanoGPT, nemo for"),
     ("--to llmc --eot end", "--eot end: --to llmc has the EOT at the begin only"),
     ("--to raw --link", "--to raw cannot point into other files"),
     ("--to megatron --link --tokens_per_file 5", "one file per shard"),

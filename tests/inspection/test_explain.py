@@ -308,7 +308,7 @@ def test_the_steps_of_a_document_draw_it(
         ("--state {tmp}/list.json", "holds no state"),
         ("--state {tmp}/empty.json", "it lacks sequence_length, fingerprint, seed"),
         ("--state {tmp}/other.json", "--state is not of {folder}, but of another dataset"),
-        ("--state {tmp}/old.json", "give --batch_size."),
+        ("--state {tmp}/old.json", "it lacks batch_size."),
         (
             "--state {tmp}/start.json",
             "the state was saved before step 1, so no step is",

@@ -127,7 +127,7 @@ def test_every_stage_of_a_job_is_reported(
     records = []
     for number, key in enumerate(plan.layout.shard_keys(), start=1):
         mine = [piece for owner, piece in pieces if owner == key]
-        records.append(write_shard(plan.layout.shard(key), mine, checkpoints, [file.path]))
+        records.append(write_shard(plan.layout.shard(key), mine, checkpoints, [file.name]))
         now, text = status(capsys, tmp_path)
         assert (now["stage"], now["shards"]) == ("writing", number)
         shards = f"{number} of " if number < plan.layout.windows else ""

@@ -20,6 +20,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.loader.boundaries import cu_seqlens, position_ids
 from fineshards.loader.token_dataset import TokenDataset
+from fineshards.shards.job.content_fingerprint import fingerprint_of_lines
 from fineshards.storage.open import open_storage
 
 SHARD_TOKENS = 1000
@@ -121,7 +122,6 @@ def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
     tokens = 2 * shard_tokens + 5
 
     def enlarge(content: dict[str, object]) -> None:
-        del content["content_fingerprint"]
         (shard,) = content["shards"]  # type: ignore[misc]
         content["layout"] |= {"train_tokens": tokens, "shard_tokens": shard_tokens}  # type: ignore[operator]
         content["files"][0]["tokens"] = content["totals"]["tokens"] = tokens  # type: ignore[index]
@@ -131,6 +131,9 @@ def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
             | {"documents": int(i == 0)}
             for i, n in enumerate([shard_tokens, shard_tokens, 5])
         ]
+        lines = [f"{s['name']} {s['bytes']} {s['crc32c']}\n".encode() for s in content["shards"]]
+        eot = content["settings"]["tokenizer"]["eot"]  # type: ignore[index]
+        content["content_fingerprint"] = fingerprint_of_lines(lines, eot)
 
     edit_manifest(folder, enlarge)
     from fineshards.shards.npy import header
@@ -286,7 +289,7 @@ def test_documents_of_a_sample_are_those_of_the_source(
             part = whole[each.position : each.position + length_here]
             assert tokens[each.begin : each.end].tolist() == part
             assert begins[each.number] + each.position == at + each.begin
-            assert (each.file, each.row, each.id) == (str(sample), each.number, ids[each.number])
+            assert (each.file, each.row, each.id) == (sample.name, each.number, ids[each.number])
             touched.add(each.number)
         starts = sorted({0, *(each.begin for each in found)})
         assert dataset.boundaries(i).tolist() == starts

@@ -214,7 +214,7 @@ def test_another_input_is_refused_with_the_difference_named(
     first.write_bytes(first.read_bytes() + b"\n")
     assert f"{first} changed: it had" in refusal()
     first.rename(renamed)
-    assert f"input file 0: was {first}, now {renamed}" in refusal()
+    assert f"input file 0: was {first.name}, now {renamed.name}" in refusal()
 
 
 def test_a_first_try_that_failed_at_once_needs_no_overwrite(

@@ -142,12 +142,12 @@ def test_sixteen_bits(source: Path, texts: list[list[str | None]], tmp_path: Pat
 
 def test_the_order_is_that_of_the_keys_of_file_and_row(dataset: Path, source: Path) -> None:
     """Every row of the tables, computed from its own file and row alone."""
-    paths = [str(path) for path in sorted(source.iterdir())]
+    names = [path.name for path in sorted(source.iterdir())]
     keys: dict[str, list[int]] = {"test": [], "train": []}
     for path in sorted((dataset / "metadata/documents").iterdir()):
         for piece in pq.read_table(path).to_pylist():
             if piece["start"] == 0:
-                place = f"{paths.index(piece['file'])}:{piece['row']}".encode()
+                place = f"{names.index(piece['file'])}:{piece['row']}".encode()
                 keys[path.name.partition("_")[0]].append(xxhash.xxh3_128_intdigest(place, SEED))
     assert len(keys["test"]) > 20
     for own in keys.values():
@@ -204,7 +204,7 @@ def test_commands_name_the_sources_of_a_shuffled_dataset(
 
     (row,) = pq.read_table(source / "a.parquet").slice(17, 1).to_pylist()
     (match, *_) = printed("find", str(dataset), f"--id={row['id']}")["matches"]
-    assert (match["file"], match["row"]) == (str(source / "a.parquet"), 17)
+    assert (match["file"], match["row"]) == ("a.parquet", 17)
     (piece, *_) = match["pieces"]
     shard = piece["shard"].replace(".npy", "").replace("_0", "/0").partition("/")[2].partition("/")
     name = f"{shard[0]}/{int(shard[2])}"
@@ -214,7 +214,7 @@ def test_commands_name_the_sources_of_a_shuffled_dataset(
     explained = printed(
         "explain", str(dataset), f"--document={match['number']}", "--sequence_length=64"
     )
-    assert str(source / "a.parquet") in json.dumps(explained)
+    assert f"{source}/" in json.dumps(explained)
     status = printed("status", str(dataset))
     described = printed("inspect", str(dataset))
     assert (status["stage"], status["tokens"]) == ("finished", described["tokens"])

@@ -197,7 +197,7 @@ def test_missing_columns_and_wrong_types_are_errors(tmp_path: Path, write: Write
         blocks_of(path)
     with pytest.raises(InputError, match="column 'n' has type int64, expected a string type"):
         blocks_of(path, columns=Columns("n", "id", False))
-    with pytest.raises(InputError, match=r"no column 'url'; .* or --columns names it"):
+    with pytest.raises(InputError, match=r"no column 'url'; .* --columns or --column names it"):
         blocks_of(path, columns=Columns("content", "id", False, others=("url",)))
 
 

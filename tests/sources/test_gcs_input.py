@@ -187,7 +187,7 @@ def error_pattern(stored: Stored, name: str, how: str, before: int) -> str:
     generation = "" if how == "delete" else stored.generation(name)
     now = "" if how == "delete" else rf", now \d+ bytes and generation:{generation}"
     had = rf"had \d+ bytes and generation:{before}{now}"
-    advice = "(Put .*--overwrite|Run a build again: it compares the content)"
+    advice = "(Put .*--overwrite|If its content is the same, run .* with --trust_input)"
     url = f"gs://{stored.name}/{re.escape(name)}"
     return rf"{url} {what} since the job was launched: it {had}\. {advice}"
 

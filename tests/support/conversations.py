@@ -70,6 +70,8 @@ def check(
     assert settings.chat is not None
     vocabulary = load_vocabulary(settings.tokenizer, storage)
     encoder = ConversationEncoder(ChatTemplate(TEMPLATE), vocabulary, settings.chat.learn)
+    by_name = {Path(path).name: found for path, found in inputs.items()}
+    gone = {(Path(path).name, row) for path, row in redacted}
     found: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
     for shard in sorted(folder.glob("t*/*.npy")):
         tokens = np.load(shard)
@@ -81,13 +83,13 @@ def check(
             part = slice(row["offset"], row["offset"] + row["length"])
             found.setdefault((row["file"], row["row"]), []).append((tokens[part], bits[part]))
     eot = settings.tokenizer.eot
-    for (path, row), parts in found.items():
-        encoded = encoder.encode(json.dumps({"messages": inputs[path][row]}))
+    for (name, row), parts in found.items():
+        encoded = encoder.encode(json.dumps({"messages": by_name[name][row]}))
         tokens = np.concatenate([[eot], encoded.tokens])
         bits = np.zeros(len(tokens), np.uint8)
         for begin, end in encoded.learned.tolist():
             bits[begin + 1 : end + 1] = 1
-        if (path, row) in redacted:
+        if (name, row) in gone:
             tokens[:], bits[:] = eot, 0
         else:
             assert 0 < bits.sum() < len(bits) - 1

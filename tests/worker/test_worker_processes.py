@@ -150,12 +150,12 @@ def test_a_build_goes_on_when_no_one_reads_its_log(long_input: Path, tmp_path: P
 LAUNCH = """
 import sys, threading
 from fineshards.config import BuildConfig
-from fineshards.encoders.token_documents import encoder_of
+from fineshards.encoders.loading import load_encoder
 from fineshards.worker import own_process
 from fineshards.pipeline.run import prepare
 own_process.claim()
 launch = prepare(BuildConfig(dataset=sys.argv[1], output=sys.argv[2]))
-encoder_of(launch.job.settings, launch.checkpoints.storage, "auto")
+load_encoder(launch.job.settings.tokenizer, launch.checkpoints.storage, "auto")
 print({"datasets", "apache_beam"} & set(sys.modules), threading.active_count())
 """
 

@@ -168,7 +168,7 @@ def test_two_appends_of_different_files_at_once(
         prepare_append(config)
     assert str(caught.value) == (
         f"another append to {OUTPUT} was launched at the same time, and was faster: input file 1: "
-        f"was {parts[2]}, now {parts[1]}. Run this one again when that one is done."
+        f"was {parts[2].name}, now {parts[1].name}. Run this one again when that one is done."
     )
     assert fineshards.verify(OUTPUT, sample=100).problems == []
     assert records_in(cloud) == records(2)
