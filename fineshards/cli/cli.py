@@ -6,17 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from fineshards.cli.answer import Answer, show
+from fineshards.cli.check_commands import REDACT, REPAIR, VERIFY
 from fineshards.cli.command import Command
 from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE
-from fineshards.cli.export_command import EXPORT
-from fineshards.cli.inspect_command import INSPECT
-from fineshards.cli.look_commands import EXPLAIN, FIND, STATS, STATUS
-from fineshards.cli.publish_command import PUBLISH
+from fineshards.cli.look_commands import EXPLAIN, FIND, INSPECT, STATS, STATUS
 from fineshards.cli.recipe_command import RECIPE
-from fineshards.cli.redact_command import REDACT
-from fineshards.cli.repair_command import REPAIR
-from fineshards.cli.report_command import REPORT
-from fineshards.cli.verify_command import VERIFY
+from fineshards.cli.share_commands import EXPORT, PUBLISH, REPORT
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
 from fineshards.storage.temporary import remove_abandoned

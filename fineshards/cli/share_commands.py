@@ -1,4 +1,4 @@
-"""The command `export`: its flags, and what it does with them."""
+"""The commands that pass a dataset on: `export`, `publish`, `report`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, every_ten_seconds
-from fineshards.cli.command import Command, add_flag, add_folder_and_generation, add_sources
-from fineshards.parser import Parser
+from fineshards.cli.command import (
+    Command,
+    add_flag,
+    add_folder,
+    add_folder_and_generation,
+    add_sources,
+)
+from fineshards.parser import Parser, boolean
+from fineshards.wording import counted
 
 
-def _add_flags(parser: Parser) -> None:
+def _add_export_flags(parser: Parser) -> None:
     add_folder_and_generation(parser)
     what = parser.add_argument_group("what to write")
     add_flag(what, "--to FORMAT", "The format: see docs/formats.md.", required=True)
@@ -124,7 +131,96 @@ EXPORT = Command(
         "",
         "With an option of Apache Beam, such as --runner=DataflowRunner, it is a job there.",
     ),
-    _add_flags,
+    _add_export_flags,
     _export,
     for_beam=True,
+)
+
+
+_SAID = {
+    "name": ("NAME", "Its name. Default: made of its source and its tokenizer."),
+    "description": ("TEXT", "What it is, as Markdown. Its counts are added."),
+    "license": ("ID", "An SPDX identifier such as CC-BY-4.0, or the URL of a license."),
+    "creator": ("NAME", "The organization that made it, or person:NAME."),
+    "url": ("URL", "Its page."),
+    "date_published": ("DAY", "The day of its publication, such as 2026-11-30."),
+    "citation": ("TEXT", "How to cite it, as BibTeX."),
+}
+
+
+def _add_publish_flags(parser: Parser) -> None:
+    add_folder(parser)
+    said = parser.add_argument_group(
+        "what the dataset cannot say of itself; what is left out stays as it was said before"
+    )
+    for name, (metavar, text) in _SAID.items():
+        said.add_argument(f"--{name}", metavar=metavar, help=text)
+    about = "Leave names of folders in stores out too. metadata/manifest.json keeps them."
+    add_flag(said, "--no_paths true|false", about, nargs="?", const=True, type=boolean)
+
+
+def _publish(args: Namespace) -> Answer:
+    from fineshards.publishing.publish import describe_published, publish_files
+    from fineshards.storage.open import open_storage
+
+    report = every_ten_seconds(lambda done: f"hashed {counted(done, 'file')}")
+    given = {name: getattr(args, name) for name in (*_SAID, "no_paths")}
+    done = publish_files(open_storage(args.folder), given, report)
+    return Answer(asdict(done), describe_published(done))
+
+
+PUBLISH = Command(
+    "publish",
+    "describe a dataset to others: Croissant, a card, SHA-256 sums",
+    "FOLDER [flags]",
+    "Writes metadata/croissant.json, README.md (a dataset card) and SHA256SUMS.\n"
+    "Every file of the dataset is read once.",
+    (
+        "fineshards publish out",
+        "fineshards publish out --license CC-BY-4.0 --creator 'Example Lab' "
+        "--url https://example.org/out",
+    ),
+    _add_publish_flags,
+    _publish,
+)
+
+
+def _add_report_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    what = parser.add_argument_group("the report")
+    add_flag(
+        what,
+        "--output FILE",
+        "The file to write, local, or a URL of gs:// or s3://. Default: NAME-report.html "
+        "by the name of the dataset's folder, in the current folder, or beside the dataset if that "
+        "is the dataset's own.",
+    )
+    add_flag(what, "--title TEXT", "Its heading. Default: the dataset's name or folder.")
+    add_flag(
+        what, "--verify", "Verify the dataset first, and say in the report what was found and when."
+    )
+
+
+def _report(args: Namespace) -> Answer:
+    from fineshards.reports.report import describe_report, report
+
+    written = report(
+        args.folder,
+        output=args.output,
+        generation=args.generation,
+        verify=args.verify,
+        title=args.title,
+    )
+    return Answer(asdict(written), describe_report(written), int(written.verified is False))
+
+
+REPORT = Command(
+    "report",
+    "write a report of a dataset as an HTML page",
+    "FOLDER [--output FILE] [--title TEXT] [--verify] [--json]",
+    "Writes one HTML file about a finished dataset: splits, lengths, sources, shards, a document\n"
+    "with its tokens, and how to load it. It needs no network.",
+    ("fineshards report out", "fineshards report out --output out.html --verify"),
+    _add_report_flags,
+    _report,
 )
