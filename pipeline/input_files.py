@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
@@ -13,15 +16,35 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
-from fineshards.sources.limit import first_documents
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.sources.places.schemes import imports_libraries
+from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.roots import moved_patterns
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_apart
 
 if TYPE_CHECKING:
     from fineshards.sources.places.hub import ResolvedDataset
+
+_BLOCK_BYTES = 16 << 20
+
+
+def first_documents(files: Sequence[SourceFile], columns: Columns, limit: int) -> list[SourceFile]:
+    """The files that hold the first `limit` documents, of which the last ends with its last one.
+
+    All files as they are, if they have no more. Raises InputError for a file that cannot be read.
+    """
+    left = limit
+    for position, file in enumerate(files):
+        for block in discover_blocks(file, columns, _BLOCK_BYTES):
+            for rows in read_block(file, columns, block):
+                documents = rows.numbers[rows.texts.is_valid().to_numpy(zero_copy_only=False)]
+                if len(documents) >= left:
+                    last = replace(file, stop_row=int(np.sort(documents)[left - 1]) + 1)
+                    return [*files[:position], last]
+                left -= len(documents)
+    return list(files)
+
 
 # Formats of texts alone.
 _WITHOUT_COLUMNS = ("text", "warc", "wet")

@@ -7,13 +7,19 @@ from the record, so on any runner nothing depends on the launching machine after
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fineshards.chat.chat_template import BESIDE
+from fineshards.chat.chat_template import BESIDE, find_chat_template
+from fineshards.chat.conversation_encoder import ConversationEncoder
+from fineshards.chat.golden_conversations import golden_sha256
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
+from fineshards.encoders.tokenizer_json import TokenizerJson
+from fineshards.encoders.vocabulary import Vocabulary
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
 from fineshards.pipeline.input_files import find_input, settle_input
 from fineshards.pipeline.long_files import warn_of_long_files
@@ -40,6 +46,30 @@ from fineshards.sources.roots import below_root
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
 from fineshards.worker.fresh_interpreter import call_apart
+
+_SPECIAL = re.compile(r"<\|\w+\|>")
+_log = logging.getLogger("fineshards")
+
+
+def describe_chat(
+    template: str, learn: tuple[str, ...], place: str, vocabulary: Vocabulary | TokenizerJson
+) -> tuple[Chat, bytes]:
+    """The record of a chat template, and the content of its file.
+
+    template: what `--chat_template` names. learn: roles. place: of the tokenizer. Raises UsageError
+    for a template that cannot be used.
+    """
+    found = find_chat_template(template, place)
+    encoder = ConversationEncoder(found, vocabulary, learn)
+    special = {text for text, _ in vocabulary.special_tokens}
+    if ordinary := sorted({*_SPECIAL.findall(found.text)} - special):
+        _log.warning(
+            "the chat template writes %s, which the tokenizer reads as ordinary text, in several "
+            "tokens each: choose a tokenizer that has them as special tokens",
+            ", ".join(ordinary),
+        )
+    chat = Chat(found.sha256, learn, found.special_strings, golden_sha256(encoder))
+    return chat, found.text.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +166,7 @@ def _tokenizer_place(name: str, chats: bool) -> str:
     chats: whether the files of its chat template are wanted too.
     """
     # The hub's libraries are imported only for what is on it.
-    from fineshards.sources.places.hub_tokenizer import fetch_tokenizer, is_on_hub
+    from fineshards.sources.places.hub import fetch_tokenizer, is_on_hub
 
     return fetch_tokenizer(name, BESIDE if chats else ()) if is_on_hub(name) else name
 
@@ -235,7 +265,7 @@ def _chat(
     """The record of the chat template, and the content of its file; None, and none, for texts."""
     if config.chat_template is None:
         return None, ()
-    from fineshards.pipeline.chat import describe_chat  # it imports jinja2
+    from fineshards.pipeline.launch import describe_chat  # it imports jinja2
 
     chat, content = describe_chat(
         config.chat_template, config.roles, place, recorded_vocabulary(tokenizer, vocabulary)

@@ -22,8 +22,7 @@ import orjson
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN, BadConversation
 from fineshards.chat.placed_tokens import EncodedConversation, Rendered, hidden_names, text_encoder
-from fineshards.chat.rendering import Renderer
-from fineshards.chat.special_strings import SpecialStrings, characters
+from fineshards.chat.rendering import Renderer, SpecialStrings, characters
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary
 

@@ -7,23 +7,101 @@ encoded again and compared with its tokens, so a build of the files gives the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_encoder
 from fineshards.errors import UsageError
-from fineshards.exports.copies import SCHEMA as COPIES
-from fineshards.exports.copies import copies_of
 from fineshards.exports.format import ExportSettings, Format, Target, Written
 from fineshards.exports.input_ids import batches
 from fineshards.exports.parts import PartReader
-from fineshards.exports.source_columns import SourceColumns, scores_of, written_as_text
+from fineshards.exports.source_columns import SourceColumns, gathered, scores_of, written_as_text
+from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.tables.decisions import read_decisions
+
+# exact: duplicates by equal keys. near: those that `minhash` found.
+COPIES = pa.schema([pa.field(f"{kind}_copies", pa.int64(), False) for kind in ("exact", "near")])
+
+# Threads wait for the first one, which counts.
+_COUNTING = Lock()
+
+
+class _Counts(NamedTuple):
+    """Documents with dropped duplicates, ascending, and how many of each kind; shape (n,)."""
+
+    documents: npt.NDArray[np.int64]
+    exact: npt.NDArray[np.int64]
+    near: npt.NDArray[np.int64]
+
+
+def copies_of(dataset: Dataset, sources: pa.Table) -> pa.Table:
+    """The numbers of duplicates of documents. sources: their files and rows."""
+    with _COUNTING:
+        counts = _count(dataset)
+
+    def of(file: SourceFile, rows: npt.NDArray[np.int64]) -> pa.Table:
+        found = _places(file.index, rows)
+        places = np.searchsorted(counts.documents, found)
+        known = np.append(counts.documents, -1)[places] == found
+        columns = [np.where(known, np.append(each, 0)[places], 0) for each in counts[1:]]
+        return pa.table(columns, schema=COPIES)
+
+    return gathered(dataset.manifest, sources, COPIES, of)
+
+
+@lru_cache(maxsize=1)
+def _count(dataset: Dataset) -> _Counts:
+    """Counts the dropped duplicates of all documents, in memory."""
+    recipe = dataset.manifest.settings.recipe
+    assert recipe is not None
+    is_near = np.array([step.use == "minhash" for step in recipe.steps])
+    dropped, witnesses, near = [], [], []
+    for file in dataset.manifest.files:
+        table = read_decisions(dataset.storage, file.index).table
+        # Witnesses of `seen_in` are in other datasets.
+        whole = pc.and_(pc.is_null(table["span"]), pc.greater_equal(table["witness_file"], 0))
+        table = table.filter(whole)
+        dropped.append(_places(file.index, table["row"].to_numpy()))
+        witnesses.append(_places(table["witness_file"].to_numpy(), table["witness_row"].to_numpy()))
+        near.append(is_near[table["step"].to_numpy()])
+    return _counted(np.concatenate(dropped), np.concatenate(witnesses), np.concatenate(near))
+
+
+def _places(
+    files: int | npt.NDArray[np.integer], rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """One number per document, in the order of the input."""
+    places: npt.NDArray[np.int64] = (np.int64(files) << 40) | rows
+    return places
+
+
+def _counted(
+    dropped: npt.NDArray[np.int64], witnesses: npt.NDArray[np.int64], near: npt.NDArray[np.bool_]
+) -> _Counts:
+    """Counts duplicates. dropped: ascending."""
+    kept = witnesses
+    # Each round doubles the number of witnesses that are passed over.
+    while len(dropped):
+        places = np.searchsorted(dropped, kept).clip(max=len(dropped) - 1)
+        again = dropped[places] == kept
+        if not again.any():
+            break
+        kept = np.where(again, kept[places], kept)
+    documents, owners = np.unique(kept, return_inverse=True)
+    exact, alike = (np.bincount(owners[each], minlength=len(documents)) for each in (~near, near))
+    return _Counts(documents, exact, alike)
+
 
 # id: null without an id column. file: the name of the source, as document tables have it.
 _SCHEMA = pa.schema(

@@ -6,31 +6,220 @@ https://cloud.google.com/storage/docs/request-preconditions
 
 from __future__ import annotations
 
+import functools
+import os
+import ssl
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote, urlsplit
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import Entry, FileRange, always
-from fineshards.storage.gcs_folders import has_folders, make_folder, remove_folders
 from fineshards.storage.gcs_objects import (
     bucket_is_missing,
     bucket_of,
     client,
+    credentials,
     download_range,
     explained,
     retry,
     transfer,
     with_size,
 )
-from fineshards.storage.gcs_ranges import ObjectRanges
+from fineshards.storage.names import split_url
 from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.ranges.range_reader import RangeReader
+from fineshards.storage.ranges.range_requests import exchange
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
+if TYPE_CHECKING:
+    from google.cloud.storage import Blob
+
+
+def has_folders(url: str) -> bool:
+    """Whether the bucket of a `gs://` URL has hierarchical namespace; asked once per process.
+
+    This requests the storage layout instead of the bucket's metadata, because the layout needs no
+    more permission than listing does.
+    https://cloud.google.com/storage/docs/json_api/v1/buckets/getStorageLayout
+    """
+    with explained("read", url):
+        return _has_folders(split_url(url)[0], client().api_endpoint)
+
+
+@functools.cache
+def _has_folders(bucket: str, _endpoint: str) -> bool:
+    from google.api_core.exceptions import NotFound
+
+    try:
+        layout = _request("GET", bucket, "storageLayout")
+    except NotFound:
+        # Emulators lack this request. If the bucket is missing, the first write reports it.
+        return False
+    enabled: bool = layout.get("hierarchicalNamespace", {}).get("enabled", False)
+    return enabled
+
+
+def make_folder(url: str) -> None:
+    """Creates a folder and its parents; an existing one is kept."""
+    from google.api_core.exceptions import Conflict
+
+    bucket, name = split_url(url)
+    with explained("created", url):
+        try:
+            _request("POST", bucket, "folders", {"recursive": "true"}, {"name": f"{name}/"})
+        except Conflict:
+            return
+
+
+def remove_folders(url: str) -> None:
+    """Deletes a folder that holds no objects, and the folders below it."""
+    from google.api_core.exceptions import NotFound
+
+    bucket, name = split_url(url)
+    with explained("deleted", url):
+        # Deepest first, because only an empty folder can be deleted.
+        for folder in sorted(_folders(bucket, f"{name}/"), key=len, reverse=True):
+            try:
+                _request("DELETE", bucket, f"folders/{quote(folder, safe='')}")
+            except NotFound:
+                continue
+
+
+def _folders(bucket: str, prefix: str) -> Iterator[str]:
+    query = {"prefix": prefix}
+    while True:
+        page = _request("GET", bucket, "folders", query)
+        yield from (folder["name"] for folder in page.get("items", []))
+        if "nextPageToken" not in page:
+            return
+        query["pageToken"] = page["nextPageToken"]
+
+
+def _request(
+    method: str,
+    bucket: str,
+    path: str,
+    parameters: dict[str, str] | None = None,
+    body: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Sends a request about a bucket; returns the JSON. Raises google.api_core's exceptions."""
+    from google.api_core.exceptions import from_http_response
+    from google.auth.transport.requests import AuthorizedSession
+
+    # google-auth is typed, but not these two.
+    new_session: Any = AuthorizedSession
+    error_from: Any = from_http_response
+
+    found, _ = credentials(os.environ.get("STORAGE_EMULATOR_HOST"))
+
+    def attempt() -> dict[str, Any]:
+        with new_session(found) as session:
+            response = session.request(
+                method,
+                f"{client().api_endpoint}/storage/v1/b/{bucket}/{path}",
+                params=parameters,
+                json=body,
+                timeout=60,
+            )
+        if not response.ok:
+            raise error_from(response)
+        content: dict[str, Any] = response.json() if response.content else {}
+        return content
+
+    result: dict[str, Any] = retry()(attempt)()
+    return result
+
+
+# Otherwise all threads would renew an expired token at the same time.
+_renewing = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    global _renewing
+    _renewing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class ObjectRanges:
+    """One generation of an object, in which all its ranges are read; see `Ranges`."""
+
+    def __init__(self, blob: Blob) -> None:
+        self.size: int = blob.size
+        self.bucket, self._name = blob.bucket.name, blob.name
+        base = client().api_endpoint
+        path = f"/download/storage/v1/b/{self.bucket}/o/{quote(self._name, safe='')}"
+        g = self._generation = int(blob.generation)
+        self._url = f"{base}{path}?alt=media&generation={g}&ifGenerationMatch={g}"
+        split = urlsplit(self._url)
+        self._origin = f"{split.scheme}://{split.netloc}"
+        self._direct = not _uses_proxy(self._url)
+        # Compressed content is acceptable, so that an object is never decompressed on the way.
+        self._request = (
+            f"GET {split.path}?{split.query} HTTP/1.1\r\nHost: {split.netloc}\r\n"
+            "Accept-Encoding: gzip\r\n"
+        )
+
+    def read_at(self, start: int, stop: int) -> bytes | bytearray:
+        """See Ranges. Takes one request."""
+        if start >= stop:
+            return b""
+        content = self._exchange(start, stop) if self._direct else None
+        if content is not None:
+            return content
+        blob = bucket_of(f"gs://{self.bucket}").blob(self._name, generation=self._generation)
+        return download_range(blob, start, stop)
+
+    def _exchange(self, start: int, stop: int) -> bytearray | None:
+        """The range, from this thread's connection; None after any other response."""
+        from google.auth.exceptions import GoogleAuthError
+
+        try:
+            headers = _credential_headers(self._url)
+        except GoogleAuthError:
+            return None
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return exchange(self._origin, self._request + more, start, stop, _trusted)
+
+
+def _credential_headers(url: str) -> dict[str, str]:
+    found, _ = credentials(os.environ.get("STORAGE_EMULATOR_HOST"))
+    headers: dict[str, str] = {}
+    with _renewing:
+        found.before_request(_renewal_request, "GET", url, headers)
+    return headers
+
+
+def _renewal_request(*arguments: Any, **options: Any) -> Any:
+    """What sends a request for a new token; made when one is needed, because it is costly."""
+    from google.auth.transport.requests import Request
+
+    return Request()(*arguments, **options)
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that the client library trusts."""
+    from certifi import where
+
+    named = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or where()
+    if os.path.isdir(named):
+        return ssl.create_default_context(capath=named)
+    return ssl.create_default_context(cafile=named)
+
+
+def _uses_proxy(url: str) -> bool:
+    from requests.utils import get_environ_proxies, select_proxy
+
+    return select_proxy(url, get_environ_proxies(url)) is not None
+
 
 # The fields requested of a listing. All fields would be several times as much.
 _FIELDS = "items(name,size,crc32c,generation),nextPageToken"

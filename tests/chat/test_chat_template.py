@@ -98,7 +98,7 @@ def test_the_files_of_a_template_come_from_the_hub_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = (
-        "from fineshards.sources.places.hub_tokenizer import fetch_tokenizer\n"
+        "from fineshards.sources.places.hub import fetch_tokenizer\n"
         "from fineshards.chat.chat_template import BESIDE, find_chat_template\n"
         "print(find_chat_template('tokenizer', fetch_tokenizer('mine/chat', BESIDE)).text)\n"
     )

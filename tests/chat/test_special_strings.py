@@ -8,16 +8,16 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.chat import special_strings
+from fineshards.chat import rendering
 from fineshards.chat.conversation import CONTENT, HIDDEN
-from fineshards.chat.special_strings import SpecialStrings, characters
+from fineshards.chat.rendering import SpecialStrings, characters
 
 STRINGS = ["<s>", "</s>", "<s", "ab", "bc", "[x]", "x", *(f"<|reserved_{n}|>" for n in range(30))]
 PIECES = st.sampled_from([*STRINGS, "<", "s", ">", "a", "b", "c", "<|reserved_1", "|", "\n", "é"])
 
 
 def test_examples() -> None:
-    assert doctest.testmod(special_strings).failed == 0
+    assert doctest.testmod(rendering).failed == 0
 
 
 @given(st.lists(PIECES, max_size=8).map("".join))

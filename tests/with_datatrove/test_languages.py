@@ -28,8 +28,7 @@ from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
-from fineshards.curation.words import segmenters
-from fineshards.curation.words.tokenizers import tokenizer, words
+from fineshards.curation.words.tokenizers import parts, tokenizer, words
 
 # datatrove's name of each language, and sentences.
 NAMES = {"zh": "cmn_Hani", "ja": "jpn_Jpan", "th": "tha_Thai", "km": "khm_Khmr", "lo": "lao_Laoo"}
@@ -147,7 +146,7 @@ def test_long_texts_are_cut_at_line_ends() -> None:
     line = "日本語のテキストを長くする。" * 40 + "\n"
     text = line * 40 + line.strip() * 80
     assert len(text.encode()) > 100_000
-    found = list(segmenters.parts(text))
+    found = list(parts(text))
     assert "".join(found) == text
     assert max(len(part.encode()) for part in found) <= 40_000
     cut = tokenizer("ja")

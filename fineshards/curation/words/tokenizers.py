@@ -2,16 +2,145 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.words.segmenters import SEGMENTERS, SegmentedTokenizer
 from fineshards.curation.words.special_cases import load_table
 from fineshards.curation.words.tokenizer import LIMIT, Tokenizer
-from fineshards.curation.words.word_ids import Words
+from fineshards.curation.words.word_ids import Words, is_punctuation
 from fineshards.curation.words.words import WordTokenizer
 from fineshards.extras import naming_the_extra
+
+Segment = Callable[[str], list[str]]
+# SudachiPy takes at most 49,149 bytes. datatrove cuts longer texts at about this length.
+_LONGEST = 40_000
+
+
+class Segmenter(NamedTuple):
+    """A library for a language.
+
+    libraries: the distributions whose versions decide. load: makes the function that cuts a text.
+    """
+
+    libraries: tuple[str, ...]
+    load: Callable[[], Segment]
+
+
+@naming_the_extra()
+def segmenter(language: str) -> Segment:
+    """What cuts a text of a language; raises MissingLibraryError without its library."""
+    return SEGMENTERS[language].load()
+
+
+def _chinese() -> Segment:
+    import jieba
+
+    # jieba itself would take its table from a file in the folder for temporary files, which anyone
+    # may have written.
+    found = jieba.Tokenizer()
+    found.FREQ, found.total = found.gen_pfdict(found.get_dict_file())
+    found.initialized = True
+    return lambda text: list(found.cut(text))
+
+
+def _japanese() -> Segment:
+    from sudachipy import Dictionary, SplitMode
+
+    find = Dictionary(dict="core").tokenizer(mode=SplitMode.A).tokenize
+    return lambda text: [word.surface() for part in parts(text) for word in find(part)]
+
+
+def parts(text: str, longest: int = _LONGEST) -> Iterator[str]:
+    """A text in parts of at most `longest` bytes of UTF-8, cut after the last line break of each.
+
+    Example:
+        >>> list(parts("ab\\ncd\\nefghé", 5))
+        ['ab\\n', 'cd\\n', 'efgh', 'é']
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    while len(data) > longest:
+        end = data.rfind(b"\n", 0, longest) + 1 or longest
+        # Not within a character.
+        while data[end] & 0xC0 == 0x80:
+            end -= 1
+        yield data[:end].decode("utf-8", "surrogatepass")
+        data = data[end:]
+    yield data.decode("utf-8", "surrogatepass")
+
+
+def _thai() -> Segment:
+    # So that it makes no folder in the user's home.
+    os.environ.setdefault("PYTHAINLP_READ_ONLY", "1")
+    from pythainlp.tokenize import word_tokenize
+
+    return lambda text: list(word_tokenize(text, engine="newmm-safe", keep_whitespace=False))
+
+
+def _khmer() -> Segment:
+    from khmernltk.word_tokenize import word_tokenize
+
+    # It would say where it has its model from.
+    logging.getLogger("khmer-nltk").setLevel(logging.WARNING)
+    return lambda text: list(word_tokenize(text, return_tokens=True))
+
+
+def _lao() -> Segment:
+    os.environ.setdefault("PYTHAINLP_READ_ONLY", "1")
+    from laonlp.tokenize import word_tokenize
+
+    return lambda text: list(word_tokenize(text))
+
+
+SEGMENTERS = {
+    "ja": Segmenter(("sudachipy", "sudachidict-core"), _japanese),
+    "km": Segmenter(("khmer-nltk", "python-crfsuite"), _khmer),
+    "lo": Segmenter(("laonlp", "pythainlp"), _lao),
+    "th": Segmenter(("pythainlp",), _thai),
+    "zh": Segmenter(("jieba",), _chinese),
+}
+
+
+class SegmentedTokenizer(Tokenizer):
+    """Finds the words of texts in one of `SEGMENTERS`; raises MissingLibraryError without it."""
+
+    def __init__(self, language: str) -> None:
+        self._segment = segmenter(language)
+        super().__init__()
+
+    def split_sentences(self, text: str) -> list[str]:
+        """A text cut into its sentences, each with the white space before it."""
+        cuts, ended, end = [0], False, 0
+        for token, after in self._spaced(text):
+            ends = token in self._sentence_ends
+            if ended and not ends and not is_punctuation(token):
+                cuts.append(end)
+            ended = ends or (ended and is_punctuation(token))
+            end = after
+        return [text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+
+    def _tokens(self, text: str) -> list[str]:
+        return self._segment(text)
+
+    def _spaced(self, text: str) -> Iterator[tuple[str, int]]:
+        """spaCy's tokens and where each ends: words, and white space but single spaces."""
+        place = end = 0
+        with self._lock:
+            pieces = self._tokens(text)
+        for piece in pieces:
+            begin, end = end, end + len(piece)
+            if piece.isspace() or not piece:
+                continue
+            if begin > place:
+                yield text[place:begin], begin
+            yield piece, end
+            place = end + (text[end : end + 1] == " ")
+        if place < len(text):
+            yield text[place:], len(text)
+
 
 # By language; the process shares them.
 _TOKENIZERS: dict[str, Tokenizer] = {}

@@ -22,7 +22,7 @@ from fineshards.shards.job import manifest_checks
 from fineshards.shards.job.content_fingerprint import content_fingerprint
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import FORMAT_VERSION, Job
-from fineshards.shards.job.manifest_fields import manifest_fields
+from fineshards.shards.job.manifest_checks import manifest_fields
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, load_generation, unfinished
 from fineshards.shards.job.records import (
     JSON_ERRORS,

@@ -202,26 +202,6 @@ def words_of(name: str, stage: list[tuple[str, list[str]]] = IMAGE) -> list[list
     return [words for found, words in stage if found == name]
 
 
-def test_the_image_has_the_launcher_and_the_required_beam() -> None:
-    requirements = dict(
-        line.split("==")
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
-        if not line.startswith("#")
-    )
-    (launcher,) = words_of("FROM", LAUNCHER)
-    # The last stage, which `docker build` and `gcloud builds submit` make without being asked.
-    (base,) = words_of("FROM")
-    assert base == [f"apache/beam_python3.11_sdk:{requirements['apache-beam']}", "AS", "template"]
-    repository, _, tag = launcher[0].partition(":")
-    assert repository == "gcr.io/dataflow-templates-base/python311-template-launcher-base"
-    assert re.fullmatch(r"\d{8}[-_](RC|rc)\d\d", tag), "pinned"
-    assert tag >= "2024", "public Dockerfiles name later ones than that of 2023"
-    program = "/opt/google/dataflow/python_template_launcher"
-    assert [f"--from={launcher[2]}", program, program] in words_of("COPY")
-    # The entry point of the base image; Dataflow calls the launcher by its path.
-    assert words_of("ENTRYPOINT") == [['["/opt/apache/beam/boot"]']]
-
-
 def test_all_files_of_the_images_exist_and_are_sent_to_the_builder() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     copies = words_of("COPY", CLI) + words_of("COPY")
