@@ -77,7 +77,9 @@ def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
         named = (patterns[:tests], patterns[tests:])
         apart = any(map(imports_libraries, patterns))
         files, test_files = call_apart(find_splits, *named) if apart else find_splits(*named)
-        return FoundInput(files, (), test_files)
+        # The DAG of Composer knows by it that files in a store are in the dataset already.
+        stored = all("://" in pattern for pattern in given)
+        return FoundInput(files, (("input", " ".join(given)),) if stored else (), test_files)
     resolved = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)

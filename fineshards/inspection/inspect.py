@@ -160,6 +160,7 @@ def _generations(manifest: Manifest) -> list[GenerationSummary]:
 
 def describe_summary(summary: Summary) -> list[str]:
     """A dataset in a few lines."""
+    root = summary.generations[0].root
     return [
         summary.folder,
         f"  shards     {summary.shards:,}, {counted(summary.shard_tokens, 'token')} each; the last "
@@ -179,7 +180,7 @@ def describe_summary(summary: Summary) -> list[str]:
         f"{summary.rejected:,} rejected)",
         *([f"  no text    {_pages(summary.unextracted)}"] if summary.unextracted else []),
         f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}",
-        *([f"  input      {shortened(root)}"] if (root := summary.generations[0].root) else []),
+        *([f"  input      {shortened(root)}"] if root and "input" not in summary.origin else []),
         *(
             f"  {name:<10} {shortened(value)}"
             for name, value in summary.origin.items()
@@ -216,8 +217,9 @@ def _describe_generations(summary: Summary) -> list[str]:
         if each.redacted:
             did = f"{counted(each.redacted, 'document')} redacted"
         ending = of_generation(each.number)
-        named = [each.root] if each.root and each.number > 1 else []
-        named += [value for name, value in summary.origin.items() if name.endswith(ending)]
+        named = [value for name, value in summary.origin.items() if name.endswith(ending)]
+        if each.root and each.number > 1 and not named:
+            named = [each.root]
         lines.append(f"    {each.number:<8} {did}" + "".join(f"; {shortened(v)}" for v in named))
     return lines
 
