@@ -17,7 +17,6 @@ from fineshards.curation.recipe import named_step
 from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.words import (
-    segmenters,
     special_cases,
     tokenizers,
 )
@@ -145,7 +144,7 @@ def test_a_missing_segmenter_is_named_with_its_extra(language: str, library: str
 
 @given(st.text(alphabet="ab\n語𠀀é", max_size=60), st.integers(4, 20))
 def test_parts_are_as_long_as_lines_allow(text: str, longest: int) -> None:
-    found = list(segmenters.parts(text, longest))
+    found = list(tokenizers.parts(text, longest))
     assert "".join(found) == text
     for part, following in pairwise([each.encode() for each in found]):
         assert 0 < len(part) <= longest

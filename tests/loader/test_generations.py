@@ -323,7 +323,7 @@ def test_inspect_status_and_find_know_generations(
     shown = json.loads(printed("inspect", last, "--json"))
     assert [each["number"] for each in shown["generations"]] == [1, 2, 3]
     assert sum(each["tokens"] for each in shown["generations"]) == shown["tokens"]
-    assert f"; {parts[2]}" in printed("inspect", last)
+    assert f"; {parts[2].parent}/" in printed("inspect", last)
     for number, copy in enumerate(generations, 1):
         old = json.loads(printed("inspect", last, f"--generation={number}", "--json"))
         assert old["fingerprint"] == json.loads(printed("inspect", copy, "--json"))["fingerprint"]
