@@ -48,7 +48,7 @@ def check(config: BuildConfig, examples: int) -> Check:
 
 
 def _check(config: BuildConfig, examples: int, folder: str) -> Check:
-    manifest, parts, total = build_sample(replace(config, statistics=True), folder)
+    manifest, parts, part = build_sample(replace(config, statistics=True), folder)
     # Steps load libraries, which the build's workers must not find here.
     from fineshards.inspection.dropped import show_dropped
     from fineshards.inspection.stats import stats
@@ -57,7 +57,6 @@ def _check(config: BuildConfig, examples: int, folder: str) -> Check:
     dataset, recipe = Dataset.open(open_storage(folder)), manifest.settings.recipe
     steps = range(1, 1 + len(recipe.steps if recipe else ()))
     dropped = [show_dropped(dataset, None, step, None, examples) for step in steps]
-    part = sum(read for *_, read in parts) / total if parts else 1.0
     more = ""
     if parts and recipe and recipe.keyed:
         more = ", of which the whole has more duplicates"

@@ -78,7 +78,7 @@ def estimate(config: BuildConfig) -> Estimate:
 
 def _estimate(config: BuildConfig, folder: str) -> Estimate:
     began = time.monotonic()
-    manifest, parts, total = build_sample(config, folder)
+    manifest, parts, share = build_sample(config, folder)
     seconds, counts = time.monotonic() - began, manifest.counts()
     disk = sum(bytes_ for _, bytes_, _ in expected_files(manifest))
     sums = [counts.tokens, counts.documents, counts.documents_dropped]
@@ -87,7 +87,7 @@ def _estimate(config: BuildConfig, folder: str) -> Estimate:
         _, _, points, read = (np.array(each) for each in zip(*parts, strict=True))
         found = [report.counts for report in manifest.reports]
         of_parts = [[each.tokens, each.documents, each.documents_dropped] for each in found]
-        ratios = np.array(of_parts) / read[:, None]
+        ratios, total = np.array(of_parts) / read[:, None], sum(read) / share
         means = np.average(ratios, axis=0, weights=points)
         sums, scale = np.rint(total * means).astype(int).tolist(), total * means[0] / counts.tokens
         squares = np.average((ratios - means)[:, 0] ** 2, weights=points)
@@ -104,12 +104,11 @@ def _estimate(config: BuildConfig, folder: str) -> Estimate:
         at_once = min(workers, len(parts)) / min(workers, total / max(read))
         seconds, disk = seconds + (last - first) * (scale * at_once - 1), round(scale * disk)
     tokens, documents, dropped = sums
-    share = sum(read for *_, read in parts) / total if parts else 1.0
     return Estimate(not parts, share, tokens, likely, documents, dropped, seconds, disk)
 
 
-def build_sample(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part], int]:
-    """Builds a sample in a folder; returns its parts, none if it is all, and bytes of the input."""
+def build_sample(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part], float]:
+    """Builds a sample in a folder; returns its parts, none if it is all, and its share of all."""
     config = replace(config, output=folder, block_bytes=_POINT_BYTES, keep_checkpoints=True)
     job, stored = describe_job(config)
     total = sum(file.size for file in job.files)
@@ -123,7 +122,8 @@ def build_sample(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part
     checkpoints = Checkpoints.of(storage, job)
     for file, block, *_ in parts:  # Discover takes what is found already
         checkpoints.discovered.write_blocks(file.index, [block])
-    return complete(Launch(job, checkpoints, None), config), parts, total
+    share = sum(read for *_, read in parts) / total if parts else 1.0
+    return complete(Launch(job, checkpoints, None), config), parts, share
 
 
 def _draw(job: Job) -> list[_Part]:

@@ -56,7 +56,7 @@ def expected(rows: list[Any], given: dict[str, Any], step: int) -> dict[str, lis
 
 
 @pytest.mark.parametrize("kind", ["dataset", "packed", "whole", "mixture", "packed mixture"])
-@pytest.mark.parametrize("pair", combinations(OPTIONS, 2), ids="+".join)
+@pytest.mark.parametrize("pair", [*combinations(OPTIONS, 2)], ids="+".join)
 def test_two_options_together_do_what_each_does(
     folder: Path, kind: str, pair: tuple[str, str]
 ) -> None:
