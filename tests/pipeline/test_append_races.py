@@ -106,7 +106,7 @@ def test_an_overwrite_beside_an_append_that_is_writing_shards(
     folder, flags = tmp_path / "out", tmp_path / "flags"
     flags.mkdir()
     build(folder, parts[0], *FLAGS)
-    small = write_rows(tmp_path / "small.parquet", made_up_rows(9, 3))
+    small = write_rows(parts[0].parent / "small.parquet", made_up_rows(9, 3))
     build(tmp_path / "both", parts[0], parts[1], *FLAGS)
     build(tmp_path / "expected", *([parts[0], small] if command == "append" else [small]), *FLAGS)
     last = max(path.name for path in (tmp_path / "both/train").iterdir())

@@ -252,10 +252,10 @@ def test_an_unfinished_append_of_other_files(
     assert fineshards.verify(dataset).problems == []
     assert content_of(dataset) != {name: before[name] for name in before}
     said = refused(dataset, second)
-    assert f"another append to {dataset} is not finished: input file 1: was {first}, now" in said
+    assert f"another append to {dataset} is not finished: input file 1: was 1.parquet" in said
     assert "Finish it with its own command, or discard what it has done with --overwrite." in said
     # What replaces it adds nothing to any shard, so that the old last shards must be back.
-    empty = tmp_path / "empty.jsonl"
+    empty = finished / "in/empty.jsonl"
     empty.touch()
     append(dataset, empty, "--overwrite")
     kept = {name: content for name, content in before.items() if name in content_of(dataset)}

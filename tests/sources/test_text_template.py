@@ -145,11 +145,7 @@ def test_steps_see_the_whole_text_and_its_columns(
     checked = json.loads(capsys.readouterr().out)
     assert main(["estimate", f"--input={tmp_path}/a.parquet", ESCAPED, "--json"]) == 0
     estimated = json.loads(capsys.readouterr().out)
-    (given,) = [
-        each["documents"]
-        for each in checked["stats"]["counts"]
-        if (each["scope"], each["measure"]) == ("input", "total")
-    ]
+    (given,) = [each["documents"] for each in checked["stats"]["counts"] if each["what"] == "input"]
     assert estimated["documents"] == given == 80
 
 

@@ -216,8 +216,8 @@ def test_no_text_of_a_record_leads_out(
     ("state", "pattern", "key", "at"),
     [
         ("redact", MANIFEST, None, ("files", 1, "path")),
-        ("build", "checkpoints/*/blocks/*.train.parquet", SUMMARY_KEY, ("read", "hash")),
-        ("curated", "checkpoints/*/blocks/*.json", None, ("read", "hash")),
+        ("build", "checkpoints/*/blocks/*.train.parquet", SUMMARY_KEY, ("tokens",)),
+        ("curated", "checkpoints/*/blocks/*.json", None, ("tokens",)),
     ],
 )
 def test_a_text_that_is_no_name_ends_in_a_sentence_too(
