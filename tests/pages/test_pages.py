@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.checkout import ROOT, SAMPLE, docs_program
 
+from benchmarks.chart import redraw
 from fineshards.cli.cli import COMMANDS, main
 from fineshards.errors import UsageError
 
@@ -105,3 +106,13 @@ def test_the_start_runs_and_prints_what_it_shows(
     )
     assert len(expected) >= 9
     assert [line for line in shown.splitlines() if line not in printed] == []
+
+
+IMAGES = ROOT / "docs/images"
+
+
+def test_charts_show_what_the_results_say() -> None:
+    charts = {ROOT / path: chart for path, chart in redraw().items()}
+    assert set(charts) == {*ROOT.glob("benchmarks/results/*.svg"), IMAGES / "speed.svg"}
+    for path, chart in charts.items():
+        assert path.read_text() == chart, f"{path.name} is not its result: run `make pictures`"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineshards.errors import OutputError
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job.records import Block
 from fineshards.shards.tables.candidates import (
     MOST_CANDIDATES,
     candidates,
@@ -16,15 +22,21 @@ from fineshards.shards.tables.candidates import (
     more_candidates,
     wanted_by,
 )
+from fineshards.shards.tables.decisions import drops
 from fineshards.shards.tables.marks import (
     Records,
     by_file,
     file_of,
     firsts,
+    key_dtype,
     key_records,
+    mark,
+    mark_dtype,
     positions,
     without_repeats,
 )
+from fineshards.shards.tables.verdicts import StageFiles
+from fineshards.storage.open import open_storage
 
 # (key, file, row): keys that many documents of a file have.
 ENTRIES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 30)), max_size=90)
@@ -84,3 +96,81 @@ def test_pairs_are_the_same_if_blocks_send_few_records_of_each_key(
     for position, witness in whole.tolist():
         file = int(file_of(np.array([position], np.uint64))[0])
         assert (witness, int(positions(file, np.zeros(1, np.int64))[0])) in sent
+
+
+BLOCK = Block(file=3, index=12, blocks=13, first_group=0, stop_group=0, first_row=0, bytes=9)
+ROWS = np.arange(0, 40, 4)
+TABLE = drops(ROWS, 1, ["min_chars", "max_chars"] * 5)
+KEYS = key_records(np.arange(10, dtype=np.uint64) % 7, positions(3, ROWS))
+MARKS = mark(KEYS)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> StageFiles:
+    """A stage with one file of each kind."""
+    stage = StageFiles(Checkpoints(open_storage(str(tmp_path)), "f" * 64), 0)
+    stage.write_block(BLOCK, [TABLE], KEYS)
+    stage.write_marks(1, 4, MARKS)
+    stage.write_marked(3, TABLE)
+    stage.write_index(2, KEYS)
+    return stage
+
+
+# Whether each kind of checkpoint is taken for whole.
+READERS: dict[str, Callable[[StageFiles], bool]] = {
+    "judged": lambda stage: stage.read_block(BLOCK, KEYS.dtype) is not None,
+    "marks": lambda stage: stage.read_marks(1, 4, mark_dtype()) is not None,
+    "marked": lambda stage: stage.has_marked(3),
+    "index": lambda stage: stage.read_index(2, KEYS.dtype) is not None,
+}
+
+
+def test_what_was_written_is_found_again(stage: StageFiles) -> None:
+    assert stage.read_block(BLOCK, KEYS.dtype) == len(KEYS)
+    assert stage.decisions(BLOCK).equals(TABLE)
+    marks = stage.read_marks(1, 4, mark_dtype())
+    assert marks is not None
+    assert marks.tolist() == MARKS.tolist()
+    assert stage.marked(3).equals(TABLE)
+    index = stage.read_index(2, KEYS.dtype)
+    assert index is not None
+    assert index.count == len(KEYS)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_any_changed_byte_and_any_cut_is_noticed(
+    stage: StageFiles, tmp_path: Path, kind: str
+) -> None:
+    files = sorted((tmp_path / "checkpoints").glob(f"*/{kind}/0/*"))
+    assert len(files) == (1 if kind == "marked" else 2)
+    for path in files:
+        content = path.read_bytes()
+        for place in range(len(content)):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << place % 8
+            for wrong in (damaged, content[:place]):
+                path.write_bytes(wrong)
+                assert not READERS[kind](stage), (path.name, place)
+        path.unlink()
+        assert not READERS[kind](stage)
+        path.write_bytes(content)
+        assert READERS[kind](stage)
+
+
+def test_a_block_of_which_nothing_is_decided_or_left_is_found_again(stage: StageFiles) -> None:
+    other = Block(file=3, index=0, blocks=13, first_group=0, stop_group=0, first_row=0, bytes=9)
+    assert stage.read_block(other, KEYS.dtype) is None
+    nothing: list[pa.Table] = []
+    stage.write_block(other, nothing, np.empty(0, key_dtype(64)))
+    assert stage.read_block(other, KEYS.dtype) == 0
+    stage.write_block(other, nothing, None)
+    assert stage.read_block(other, None) == 0
+
+
+def test_decisions_that_vanish_while_they_are_needed_are_a_sentence(
+    stage: StageFiles, tmp_path: Path
+) -> None:
+    (path,) = tmp_path.glob("checkpoints/*/marked/0/*")
+    path.unlink()
+    with pytest.raises(OutputError, match=r"is missing or damaged.* Run the same command again"):
+        stage.marked(3)

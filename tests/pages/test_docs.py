@@ -1,16 +1,22 @@
-"""The examples of the pages on the loader run as printed, where their framework is."""
+"""The examples and promises of the pages on the loader, exports, growing and trainers hold."""
 
 from __future__ import annotations
 
+import glob
 import re
+import shlex
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from support.build_here import build_here
 from support.checkout import ROOT, SAMPLE
 from support.growing import append, build, write_rows
+from support.page_examples import run_examples
 
+import fineshards
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.cli.cli import main
 from fineshards.storage.open import open_storage
@@ -94,3 +100,71 @@ def grow_a_dataset(folder: Path, work: Path) -> None:
     )
     build(folder, first, "--test_fraction=0")
     append(folder, second)
+
+
+PAGE, TRAINERS = ((ROOT / f"docs/{name}.md").read_text() for name in ("formats", "trainers"))
+
+
+def commands(page: str, name: str) -> list[list[str]]:
+    joined = page.replace("\\\n", " ")
+    lines = re.findall(rf"^    fineshards ({name} .+)$", joined, re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def test_the_commands_of_the_pages_run_as_written(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    build_here(input=sample, output="out", shard_tokens=100_000)
+    exports = commands(PAGE + TRAINERS, "export")
+    assert len(exports) > 8
+    for arguments in exports:
+        assert main(arguments) == 0, arguments
+
+
+PAGES = [ROOT / "docs/growing.md", ROOT / "docs/redaction.md"]
+
+
+def test_the_pages_run_and_print_what_they_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pq.read_table(SAMPLE)
+    for number, month in enumerate(["2026-09", "2026-10", "2026-11"]):
+        (tmp_path / "months" / month).mkdir(parents=True)
+        part = table.slice(number * 350, 350)
+        pq.write_table(part, tmp_path / "months" / month / "part.parquet")
+    monkeypatch.chdir(tmp_path)
+    commands = 0
+    names: dict[str, object] = {}
+    for command, code in re.findall(
+        r"^    fineshards ([^\n]*)$|^```python\n(.*?)^```$",
+        "".join(page.read_text() for page in PAGES),
+        re.MULTILINE | re.DOTALL,
+    ):
+        # A command is one line; the pattern's dot takes several for the code.
+        for line in command.splitlines():
+            words = shlex.split(line.strip().removeprefix("fineshards "))
+            arguments = [path for word in words for path in sorted(glob.glob(word)) or [word]]
+            assert main(arguments) == 0, line
+            commands += 1
+        if code:
+            capsys.readouterr()
+            exec(compile(code, "a page", "exec"), names)
+            shown = re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
+            printed = capsys.readouterr().out.splitlines()
+            assert len(shown) == len(printed) > 0
+            for expected, found in zip(shown, printed, strict=True):
+                assert found.startswith(expected.removesuffix(" …"))
+    assert commands >= 10
+    assert fineshards.verify("web").ok
+
+
+def test_the_examples_with_jax_and_grain_run(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("grain")
+    monkeypatch.chdir(tmp_path)
+    build_here(input=sample, output="out", shard_tokens=100_000)
+    ran = run_examples(ROOT / "docs/trainers.md")
+    assert ran["JAX"]["tokens"].shape == ran["Grain"]["rows"].shape == (32, 1025)
