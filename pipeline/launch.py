@@ -18,8 +18,6 @@ from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.chat.golden_conversations import golden_sha256
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
-from fineshards.encoders.tokenizer_json import TokenizerJson
-from fineshards.encoders.vocabulary import Vocabulary
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
 from fineshards.pipeline.input_files import find_input, settle_input
 from fineshards.pipeline.long_files import warn_of_long_files
@@ -49,27 +47,6 @@ from fineshards.worker.fresh_interpreter import call_apart
 
 _SPECIAL = re.compile(r"<\|\w+\|>")
 _log = logging.getLogger("fineshards")
-
-
-def describe_chat(
-    template: str, learn: tuple[str, ...], place: str, vocabulary: Vocabulary | TokenizerJson
-) -> tuple[Chat, bytes]:
-    """The record of a chat template, and the content of its file.
-
-    template: what `--chat_template` names. learn: roles. place: of the tokenizer. Raises UsageError
-    for a template that cannot be used.
-    """
-    found = find_chat_template(template, place)
-    encoder = ConversationEncoder(found, vocabulary, learn)
-    special = {text for text, _ in vocabulary.special_tokens}
-    if ordinary := sorted({*_SPECIAL.findall(found.text)} - special):
-        _log.warning(
-            "the chat template writes %s, which the tokenizer reads as ordinary text, in several "
-            "tokens each: choose a tokenizer that has them as special tokens",
-            ", ".join(ordinary),
-        )
-    chat = Chat(found.sha256, learn, found.special_strings, golden_sha256(encoder))
-    return chat, found.text.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +242,20 @@ def _chat(
     """The record of the chat template, and the content of its file; None, and none, for texts."""
     if config.chat_template is None:
         return None, ()
-    from fineshards.pipeline.launch import describe_chat  # it imports jinja2
-
-    chat, content = describe_chat(
-        config.chat_template, config.roles, place, recorded_vocabulary(tokenizer, vocabulary)
-    )
-    return chat, (content,)
+    found = find_chat_template(config.chat_template, place)
+    known = recorded_vocabulary(tokenizer, vocabulary)
+    special = dict(known.special_tokens)
+    if ordinary := sorted({*_SPECIAL.findall(found.text)} - special.keys()):
+        _log.warning(
+            "the chat template writes %s, which the tokenizer reads as ordinary text, in several "
+            "tokens each: choose a tokenizer that has them as special tokens",
+            ", ".join(ordinary),
+        )
+    golden, lasts = golden_sha256(ConversationEncoder(found, known, config.roles))
+    if lasts and lasts.isdisjoint(special.values()):
+        _log.warning(
+            "no answer that is learned ends in a special token, so a model does not learn to stop: "
+            "let the chat template write one there, inside {% generation %} if it has that"
+        )
+    chat = Chat(found.sha256, config.roles, found.special_strings, golden)
+    return chat, (found.text.encode(),)

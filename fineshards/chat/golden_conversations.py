@@ -37,18 +37,18 @@ _GOLDEN: tuple[dict[str, object], ...] = (
 )
 
 
-def golden_sha256(encoder: ConversationEncoder) -> str:
-    """SHA-256, as hex, of the golden conversations' tokens and learned ranges.
+def golden_sha256(encoder: ConversationEncoder) -> tuple[str, set[int]]:
+    """SHA-256, as hex, of the golden conversations' tokens and learned ranges; their last tokens.
 
     A template may refuse some, and then every worker must.
     """
-    digest = hashlib.sha256()
-    for each in _GOLDEN:
-        try:
-            tokens, learned = encoder.encode(canonical(each))
-        except BadConversation:
+    digest, lasts = hashlib.sha256(), set[int]()
+    for each in encoder.encode_all([*map(canonical, _GOLDEN)]):
+        if isinstance(each, BadConversation):
             digest.update(b"refused")
             continue
+        tokens, learned = each
         digest.update(len(tokens).to_bytes(8, "little") + tokens.astype("<u4").tobytes())
         digest.update(learned.astype("<i4").tobytes())
-    return digest.hexdigest()
+        lasts.update(tokens[learned[:, 1] - 1].tolist())
+    return digest.hexdigest(), lasts

@@ -46,7 +46,7 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
 
     def encoder_with(fast: bool, reference: Encoder | None = None) -> ConversationDocuments:
         conversations = _conversations(template, vocabulary, chat.learn, fast)
-        golden = golden_sha256(conversations)
+        golden, _ = golden_sha256(conversations)
         if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
             raise FineshardsError(
                 f"{CHAT_TEMPLATE_NAME} gives other tokens for golden conversations (sha256 "

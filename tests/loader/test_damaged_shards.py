@@ -255,21 +255,30 @@ def test_a_shard_is_compared_once_and_again_after_the_dataset_was_closed(copy: P
     assert f"{SHARD} has the crc32c" in refused(lambda: everything(dataset), OutputError)
 
 
-def test_without_the_library_of_checksums_the_error_says_what_to_install(whole: Path) -> None:
+def test_with_numpy_alone_what_needs_more_says_what_to_install(whole: Path) -> None:
     program = """
 import sys
-sys.modules["google_crc32c"] = None
-from fineshards import TokenDataset
-TokenDataset(sys.argv[1], sequence_length=100)[0]
-try:
-    TokenDataset(sys.argv[1], sequence_length=100, check="open")
-except ImportError as error:
-    print(error)
+for name in ("google_crc32c", "pyarrow", "tiktoken", "tokenizers"):
+    sys.modules[name] = None
+from fineshards import BatchLoader, TokenDataset, WholeDocuments
+from fineshards.errors import UsageError
+def opened(**more): return TokenDataset(sys.argv[1], sequence_length=100, **more)
+dataset = opened()
+assert next(BatchLoader(WholeDocuments(dataset), 2, fields=["loss_mask", "document_ids"]))
+calls = [
+    lambda: opened(check="open"), lambda: opened(cache_folder="/tmp/unused"),
+    lambda: opened(skip=[0]).loss_mask([0]), lambda: dataset.decode(dataset[0]),
+    lambda: dataset.document(0), lambda: next(dataset.all_documents()),
+    lambda: BatchLoader(dataset, 2).explain(0), lambda: WholeDocuments(dataset).documents(0),
+]
+for call in calls:
+    try: call()
+    except UsageError as error: print(error)
 """
+    crc32c = "google-crc32c is not installed. Install it with: pip install 'fineshards[gcs]'\n"
+    pyarrow = "pyarrow is not installed. Install it with: pip install 'fineshards[build]'\n"
     done = run_program(program, whole)
-    assert done.stdout == (
-        "google-crc32c is not installed. Install it with: pip install 'fineshards[gcs]'\n"
-    ), done.stderr
+    assert done.stdout == 2 * crc32c + 6 * pyarrow, done.stderr
 
 
 # Datasets that changed since

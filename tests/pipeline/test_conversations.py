@@ -14,6 +14,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from support.build_here import build_here
+from support.chat_families import FAMILIES
 from support.checkout import ROOT
 from support.conversations import TEMPLATE, Conversation, check, made_up, write
 from support.kills import crashes_of
@@ -311,12 +312,33 @@ def test_inspect_shows_what_is_learned(
     assert "learned    1 token" in capsys.readouterr().out
 
 
-def test_special_strings_that_the_tokenizer_lacks_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("family", "marked", "stops"),
+    [
+        ("qwen2.5", "{{ m.content + eos_token }}", True),
+        ("qwen2.5", "{{ m.content }}", False),
+        ("llama2", "{{ m.content + '<|end|>' }}", False),
+        ("llama2", "{{ m.content + '[/ANSWER]' }}", False),
+        ("llama2", "{{ m.content + eos_token }}", True),
+    ],
+)
+def test_a_template_that_teaches_no_stop_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, family: str, marked: str, stops: bool
 ) -> None:
-    path = write(tmp_path / "a.jsonl", made_up(3, 1))
-    build_here(input=[path], output=tmp_path / "out", chat_template="chatml")
-    assert "writes <|im_end|>, <|im_start|>, which the tokenizer reads as" in caplog.text
+    (tmp_path / "chat.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+        + marked
+        + "{% endgeneration %}{{ eos_token }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    options: dict[str, Any] = {
+        "input": [write(tmp_path / "a.jsonl", made_up(30, 1))],
+        "tokenizer": str(FAMILIES[family].save(tmp_path / "model")),
+        "eot_token": FAMILIES[family].eot,
+        "chat_template": str(tmp_path / "chat.jinja"),
+    }
+    build_here(output=tmp_path / "out", workers=2, **options)
+    assert caplog.text.count("so a model does not learn to stop") == (not stops)
+    assert ("the tokenizer reads as ordinary" in caplog.text) == ("<|end|>" in marked)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError, quoted
+from fineshards.extras import naming_the_extra
 from fineshards.loader.sample_documents import (
     SampleDocument,
     WholeDocument,
@@ -86,10 +87,11 @@ class SplitDocuments:
             wrong = ids[(ids < 0) | (ids >= size)][0]
             raise UsageError(f"{wrong} is not a token: they go from 0 to {size - 1:,}.")
         if self._encoder is None:
-            from fineshards.encoders.loading import load_reference
+            with naming_the_extra():
+                from fineshards.encoders.loading import load_reference
 
-            settings = self._tables().manifest.settings
-            self._encoder = load_reference(settings.tokenizer, self._split.storage)
+                settings = self._tables().manifest.settings
+                self._encoder = load_reference(settings.tokenizer, self._split.storage)
         try:
             return self._encoder.decode(ids.astype(np.uint32))
         except KeyError as error:
@@ -106,14 +108,10 @@ class SplitDocuments:
         """A shard's position in the manifest, which lists the test split first."""
         return shard + (self._split.layout.test_windows if self._split.name == "train" else 0)
 
+    @naming_the_extra()
     def _tables(self) -> Dataset:
-        try:
-            from fineshards.shards.dataset_files import Dataset
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"document tables are parquet files, and {error.name} is not installed. Install "
-                f"it with: pip install {error.name}"
-            ) from error
+        from fineshards.shards.dataset_files import Dataset
+
         if self._dataset is None:
             # A run that starts again while a redaction is unfinished is not stopped by it.
             manifest = Manifest.load_finished(self._split.storage, self._split.generation)
