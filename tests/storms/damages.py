@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from storms.kills import files_in, run_to_end
 from support.growing import made_up_rows, write_rows
+from support.places import Disk
+from support.watched_command import Command
 
 from fineshards.errors import FineshardsError
 from fineshards.verification.verify import verify
@@ -109,11 +110,11 @@ def storm(seed: int, wanted: int) -> tuple[Counter[str], list[str]]:
             for number in range(2):
                 write_rows(folder / f"in/{number}.parquet", made_up_rows(5 + number, 40))
             for command in commands:
-                run_to_end(folder, command)
+                assert Command(folder, command, {}).end().code == 0, command
             shutil.rmtree(folder / "in")
             os.chdir(folder)
             dataset = folder / result
-            files = {name: content for name, content in files_in(dataset).items() if content}
+            files = {name: content for name, content in Disk(folder).read(result).items() if content}
             assert verify(dataset).problems == []
             for _ in range(wanted // len(_DATASETS)):
                 names, what = damaged(dataset, files, draw)

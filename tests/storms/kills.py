@@ -1,9 +1,9 @@
-"""A storm of kills: every command is killed at random moments, with its workers, until it ends.
+"""A storm of kills: every command is killed again and again, with its workers, until it ends.
 
-Usage: python -m storms.kills SEED KILLS. Each round copies a prepared folder, kills a command
-several times, and lets it end. Then the folder must be the one that a run without kills makes, and
-no file may be left in TMPDIR. Prints the kills by scenario as JSON; ends with 1 at the first
-difference.
+Usage: python -m storms.kills SEED KILLS [PLACE ...]. Each round kills a command several times, on a
+disk or in a bucket, and lets it end. Then the files must be those that a run without kills makes,
+and none may be left in TMPDIR. At least half of the kills come while several workers write shards.
+Prints the kills as JSON; ends with 1 if there was a difference, or too little was going on.
 """
 
 from __future__ import annotations
@@ -17,180 +17,249 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.crash_driver import die_at  # imports what a build needs
 from support.encoding import build_inherited_encoder
 from support.growing import made_up_rows, write_rows
+from support.places import S3, Disk, Gcs, all_places
+from support.watched_command import Command, Kill, Seen
 
-from fineshards.cli.cli import main
-from fineshards.verification.verify import verify
-
-# Fewer kills in a row leave much to do again, more reach the end seldom.
-_KILLS_PER_ROUND = 5
+_MOST_KILLS = 8
+_FAULTS_SHOWN = 20
+# Of all kills. A request takes longer than a file operation.
+_SHARES = {"disk": 0.6, "gs": 0.2, "s3": 0.2}
+_WHOM = ("group", "group", "launcher", "worker")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command on a folder. before: what the folder is made by, as commands. many: how many run
-    at the same time. result: what is compared, below the folder.
+    """A command. OUT and TO are where a dataset and an export are.
+
+    before: what these are made by, as commands. share: of the kills. many: how many run at the same
+    time. alone: without workers, because the command has none. result: what is compared.
     """
 
     name: str
     command: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] = ()
+    share: int = 3
     many: int = 1
+    alone: bool = False
     damage: str = ""
     result: str = "out"
 
 
 def scenarios() -> list[Scenario]:
-    """All scenarios; names of files are relative to the folder."""
-    small = ("--shard_tokens=500", "--block_bytes=1")
+    """All scenarios."""
+    small = ("--shard_tokens=500", "--block_bytes=1", "--workers=3")
     split = (*small, "--test_fraction=0.3")
     one, two = "--input=in/0.parquet", "--input=in/1.parquet"
-    build = ("build", one, two, "--output=out", *split)
+    build = ("build", one, two, "--output=OUT", *split)
     shuffled = (*build, "--shuffle_seed=3", "--bucket_bytes=2000")
     recipe = (*build, "--where=length(text) > 20", "--dedup=exact", "--keep_keys")
     first = tuple(part for part in build if part != two)
-    append = ("append", "out", two)
-    redact = ("redact", "out", "--documents", "3", "17", "40")
+    append = ("append", "OUT", two, "--workers=3")
+    redact = ("redact", "OUT", "--documents", "3", "17", "40")
+    export = ("export", "OUT", "--output=TO", "--to=megatron", "--tokens_per_file=500")
     return [
-        Scenario("build", build),
+        Scenario("build", build, share=6),
         Scenario("build --test_shards", (*build[:4], *small, "--test_shards=2")),
         Scenario("shuffle", shuffled),
         Scenario("recipe", recipe),
         Scenario("append", append, (first,)),
         Scenario("append, shuffled", append, ((*first, *shuffled[-2:]),)),
         Scenario("append, recipe", append, ((*first, *recipe[-3:]),)),
-        Scenario("redact", redact, (build,)),
-        Scenario("repair", ("repair", "out"), (build, redact), damage="out/train/train_0001.npy"),
+        Scenario("redact", redact, (build,), share=1, alone=True),
         Scenario(
-            "export",
-            ("export", "out", "--output=to", "--to=megatron", "--tokens_per_file=500"),
-            (build,),
-            result="to",
+            "repair",
+            ("repair", "OUT"),
+            (build, redact),
+            share=1,
+            alone=True,
+            damage="train/train_0001.npy",
         ),
+        Scenario("export", export, (build,), share=1, alone=True, result="to"),
         Scenario("build --overwrite", (*build, "--overwrite"), (shuffled,)),
         Scenario("two builds at once", build, many=2),
         Scenario("two appends at once", append, (first,), many=2),
     ]
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, by name."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+@dataclass
+class Prepared:
+    """A scenario at a place. before: its files. expected: what the command makes of them."""
+
+    scenario: Scenario
+    place: Disk | Gcs | S3
+    work: Path
+    before: dict[str, bytes] = field(default_factory=dict)
+    expected: dict[str, bytes] = field(default_factory=dict)
+    seconds: float = 0.0
+    seen: Seen | None = None
+
+    def __post_init__(self) -> None:
+        self.place.clear()
+        for command in self.scenario.before:
+            self.run_to_end(command)
+        self.before = self.place.read("out")
+        if self.scenario.damage:
+            self.before[self.scenario.damage] = b"damaged"
+        self.restore()
+        began = time.monotonic()
+        self.seen = self.run_to_end()
+        self.seconds = time.monotonic() - began
+        assert bool(self.seen.pools) != self.scenario.alone, (self.scenario.name, self.seen)
+        self.expected = self.place.read(self.scenario.result)
+        assert self.expected
+
+    def restore(self) -> None:
+        """Makes everything as it was before the command."""
+        self.place.clear()
+        self.place.put("out", self.before)
+
+    def start(
+        self,
+        command: tuple[str, ...] = (),
+        kill: Kill | None = None,
+        delays: float = 0,
+    ) -> Command:
+        """Starts a command, the scenario's by default."""
+        words = [
+            word.replace("OUT", f"{self.place.url}out").replace("TO", f"{self.place.url}to")
+            for word in command or self.scenario.command
+        ]
+        return Command(self.work, tuple(words), self.place.environment, kill, delays)
+
+    def run_to_end(self, command: tuple[str, ...] = (), delays: float = 0) -> Seen:
+        """Runs a command that must succeed."""
+        running = self.start(command, delays=delays)
+        seen = running.end()
+        assert seen.code == 0, (seen.code, running.said.read_text())
+        return seen
+
+    def different(self) -> list[str]:
+        """The files that are not as expected."""
+        found, expected = self.place.read(self.scenario.result), self.expected
+        return [name for name in {*found, *expected} if found.get(name) != expected.get(name)]
 
 
-def start(folder: Path, command: tuple[str, ...], prepare: Callable[[], object]) -> int:
-    """Runs a command in a process group of its own; returns the process."""
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        os.chdir(folder)
-        with (folder / "said").open("a") as said:
-            os.dup2(said.fileno(), 1)
-            os.dup2(said.fileno(), 2)
-        prepare()
-        os._exit(main([*command]))
-    with suppress(PermissionError, ProcessLookupError):
-        os.setpgid(pid, pid)  # as the child does, whoever is first
-    return pid
+class Storm:
+    """Kills, counted: all, those with workers, those while several wrote, by place and by name."""
 
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self.kills: dict[str, Counter[str]] = {}
+        self.by_place, self.by_name = Counter[str](), Counter[tuple[str, str]]()
+        self.faults: list[str] = []
 
-def run_to_end(folder: Path, command: tuple[str, ...]) -> None:
-    """Runs a command that must succeed."""
-    status = os.waitstatus_to_exitcode(os.waitpid(start(folder, command, int), 0)[1])
-    assert status == 0, (command, status, (folder / "said").read_text())
-
-
-def round_of_kills(
-    scenario: Scenario, folder: Path, draw: random.Random, seconds: float, kills: Counter[str]
-) -> None:
-    """Kills a scenario's command in a folder several times, then lets it end."""
-    for _ in range(draw.randint(1, _KILLS_PER_ROUND)):
-        running = []
-        for _ in range(scenario.many):
-            number = draw.randrange(40)
-            by_time = draw.random() < 0.7
-            running.append(
-                start(
-                    folder,
-                    scenario.command,
-                    int if by_time else lambda number=number: die_at(f"any:{number}"),  # type: ignore[misc]
+    def round(self, prepared: Prepared) -> None:
+        """Kills a scenario's command several times, then lets it end and compares."""
+        draw, scenario = self._draw, prepared.scenario
+        prepared.restore()
+        delays = draw.choice((0, 0, 0.1))
+        for attempt in range(draw.randint(2, _MOST_KILLS)):
+            running, by_time = [], 0.0
+            for _ in range(scenario.many):
+                kill, by_time = self._kill(prepared, attempt)
+                running.append(prepared.start(kill=kill, delays=delays))
+            if by_time:
+                time.sleep(by_time)
+            whom = draw.choice(_WHOM) if by_time else ""
+            seen = [each.end(0.0 if by_time else 300.0, whom) for each in running]
+            for each, command in zip(seen, running, strict=True):
+                self._count(prepared, each)
+                said = command.said.read_text()
+                # One of two may find that the other is done, or that its worker is gone.
+                killed = each.code in (0, -signal.SIGKILL) or (
+                    each.code == 1 and each.killed and "was killed by SIGKILL" in said
                 )
-            )
-        time.sleep(draw.random() * seconds)
-        for pid in running:
-            # Its workers are in its group.
-            os.killpg(pid, signal.SIGKILL)
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            kills[scenario.name] += status == -signal.SIGKILL
-    run_to_end(folder, scenario.command)
+                if not killed or "is a bug" in said or "Traceback" in said:
+                    raise AssertionError(f"it ended with {each.code}: {said}")
+            if not any(each.killed for each in seen):
+                break
+        prepared.run_to_end(delays=delays)
+        assert not (different := prepared.different()), f"differ: {different}"
+
+    def _kill(self, prepared: Prepared, attempt: int) -> tuple[Kill | None, float]:
+        """When to kill: at an operation or a moment, or after some seconds."""
+        draw, seen = self._draw, prepared.seen
+        assert seen is not None
+        # What is finished is not done again.
+        part = draw.random() ** (1 + attempt)
+        if draw.random() < 0.12:
+            return None, draw.random() * prepared.seconds
+        beside = seen.beside > 0 and draw.random() < 0.9
+        after = int(part * (seen.beside if beside else seen.operations))
+        moment = draw.choice((0, draw.random() * 0.003))
+        return Kill(draw.choice(_WHOM), after, beside, moment), 0.0
+
+    def _count(self, prepared: Prepared, seen: Seen) -> None:
+        if seen.killed:
+            self.by_place[prepared.place.name] += 1
+            self.by_name[prepared.place.name, prepared.scenario.name] += 1
+            counts = self.kills.setdefault(prepared.place.name, Counter())
+            counts["kills"] += 1
+            counts["with workers"] += seen.workers > 0
+            counts["while several wrote blocks or shards"] += seen.writers > 1
+            counts["while several wrote shards"] += seen.shard_writers > 1
+
+    def check(self) -> None:
+        """Raises AssertionError if too little was going on when the kills came."""
+        for place, counts in self.kills.items():
+            assert counts["with workers"] > counts["kills"] / 2, f"few workers: {place}, {counts}"
+        kills = sum(counts["kills"] for counts in self.kills.values())
+        several = sum(counts["while several wrote shards"] for counts in self.kills.values())
+        assert several * 2 >= kills, f"{several} of {kills} kills while several wrote shards"
 
 
-def prepared(scenario: Scenario, folder: Path) -> tuple[dict[str, bytes], float]:
-    """Makes a folder; returns what the command makes of a copy, and how long that takes."""
-    for number in range(2):
-        write_rows(folder / f"in/{number}.parquet", made_up_rows(5 + number, 40))
-    for command in scenario.before:
-        run_to_end(folder, command)
-    if scenario.damage:
-        (folder / scenario.damage).write_bytes(b"damaged")
-    whole = folder.with_name("work")
-    shutil.copytree(folder, whole)
-    began = time.monotonic()
-    run_to_end(whole, scenario.command)
-    seconds = time.monotonic() - began
-    expected = files_in(whole / scenario.result)
-    shutil.rmtree(whole)
-    return expected, seconds
-
-
-def storm(seed: int, wanted: int) -> Counter[str]:
-    """Runs rounds of all scenarios until there were so many kills; returns them by scenario."""
-    draw, kills = random.Random(seed), Counter[str]()
+def storm(seed: int, wanted: int, places: list[str]) -> Storm:
+    """Runs rounds of all scenarios until there were so many kills."""
+    made = Storm(seed)
     build_inherited_encoder()
-    every = scenarios()
-    with tempfile.TemporaryDirectory() as root:
-        temporary = Path(root, "tmp")
+    with tempfile.TemporaryDirectory() as root, all_places(Path(root, "work")) as found:
+        work, temporary = Path(root, "work"), Path(root, "tmp")
         temporary.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-        makings = {}
-        for scenario in every:
-            folder = Path(root, scenario.name.replace(" ", "-"), "folder")
-            folder.mkdir(parents=True)
-            makings[scenario.name] = (folder, *prepared(scenario, folder))
-        while kills.total() < wanted:
-            scenario = min(every, key=lambda scenario: kills[scenario.name])
-            folder, expected, seconds = makings[scenario.name]
-            killed = folder.with_name("work")
-            shutil.copytree(folder, killed)
-            round_of_kills(scenario, killed, draw, seconds, kills)
-            found = files_in(killed / scenario.result)
-            different = [
-                name
-                for name in sorted({*found, *expected})
-                if found.get(name) != expected.get(name)
-            ]
-            problems = [] if scenario.result == "to" else verify(killed / "out").problems
-            # Beam leaves empty folders.
-            left = [str(path) for path in temporary.rglob("*") if path.is_file()]
-            if different or problems or left:
+        for number in range(2):
+            write_rows(work / f"in/{number}.parquet", made_up_rows(5 + number, 40))
+        every: list[Prepared] = []
+        for place in found:
+            for scenario in scenarios() if not places or place.name in places else ():
+                every.append(Prepared(scenario, place, work))
+                print(f"{place.name}, {scenario.name}: {every[-1].seen}", file=sys.stderr)
+        while made.by_place.total() < wanted:
+            prepared = min(
+                every,
+                key=lambda each: (
+                    made.by_place[each.place.name] / _SHARES[each.place.name],
+                    made.by_name[each.place.name, each.scenario.name] / each.scenario.share,
+                ),
+            )
+            what = f"{prepared.place.name}, {prepared.scenario.name}"
+            try:
+                made.round(prepared)
+                # Beam leaves empty folders.
+                left = [str(path) for path in temporary.rglob("*") if path.is_file()]
+                assert not left, f"left in TMPDIR: {left}"
+            except AssertionError as error:
                 kept = tempfile.mkdtemp(dir=Path(root).parent)
-                shutil.copytree(killed, kept, dirs_exist_ok=True)
-                sys.exit(f"{scenario.name}: {different=} {problems=} {left=}; see {kept}")
-            shutil.rmtree(killed)
-    return kills
+                shutil.copytree(work, kept, dirs_exist_ok=True)
+                made.faults.append(f"{what}: {error}; see {kept}")
+                print(made.faults[-1], file=sys.stderr, flush=True)
+                if len(made.faults) == _FAULTS_SHOWN:
+                    break
+            print(f"{what}: {made.by_place.total()} kills", file=sys.stderr, flush=True)
+            for said in work.glob("said-*"):
+                said.unlink()
+    return made
 
 
 if __name__ == "__main__":
-    json.dump(storm(int(sys.argv[1]), int(sys.argv[2])), sys.stdout, indent=1)
-    print()
+    began = time.monotonic()
+    done = storm(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    minutes = (time.monotonic() - began) / 60
+    names = {f"{place}, {name}": count for (place, name), count in sorted(done.by_name.items())}
+    print(json.dumps({"minutes": round(minutes, 1), **done.kills, "by command": names}, indent=1))
+    done.check()
+    sys.exit(len(done.faults) > 0)

@@ -1,0 +1,140 @@
+"""A storm of single digits: one is changed in a record of a killed command, which then goes on.
+
+Usage: python -m storms.digits SEED DIGITS. The records are JSON files, and JSON text in the footers
+of Parquet files. The result must be that of a run which nothing disturbed, or a refusal that names
+the file, after which the command still ends well with the file as it was. Prints what became of the
+digits as JSON, by kind of record; ends with 1 if there was anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from storms.kills import Prepared, scenarios
+from support.encoding import build_inherited_encoder
+from support.growing import made_up_rows, write_rows
+from support.places import Disk
+from support.watched_command import Kill
+
+_FAULTS_SHOWN = 50
+_DIGITS_PER_KILL = 3
+
+
+def digits_of(name: str, content: bytes) -> list[int]:
+    """Where the digits of a file's records are."""
+    if name.endswith(".json"):
+        return [found.start() for found in re.finditer(rb"\d", content)]
+    places: list[int] = []
+    for key, value in (pq.read_metadata(pa.BufferReader(content)).metadata or {}).items():
+        start = content.rfind(value)
+        if key != b"ARROW:schema" and start >= 0 and value[:1] in b"{[":
+            places += [start + found.start() for found in re.finditer(rb"\d", value)]
+    return places
+
+
+def records_of(files: dict[str, bytes]) -> dict[str, list[int]]:
+    """The files with records that have digits, and where."""
+    endings = (".json", ".parquet")
+    found = {n: digits_of(n, files[n]) for n in sorted(files) if n.endswith(endings)}
+    return {name: places for name, places in found.items() if places}
+
+
+def kind_of(name: str) -> str:
+    """The kind of a record: its name without numbers and hashes."""
+    return re.sub(r"\d+", "0", re.sub(r"[0-9a-f]{32,}", "", name))
+
+
+def put_all(prepared: Prepared, folders: dict[str, dict[str, bytes]]) -> None:
+    """Makes the folders have these files alone."""
+    prepared.place.clear()
+    for folder, files in folders.items():
+        prepared.place.put(folder, files)
+
+
+def outcome(prepared: Prepared, whole: dict[str, dict[str, bytes]], name: str) -> tuple[str, str]:
+    """Runs the command in a folder with a damaged record; returns what became of it, and details.
+
+    whole: the folders before the damage.
+    """
+    running = prepared.start()
+    seen, said = running.end(), running.said.read_text()
+    if any(each in said for each in ("is a bug", "Please report", "Traceback", "unexpected")):
+        return "BUG", said
+    if seen.code == 0:
+        different = prepared.different()
+        return ("WRONG", f"{different}") if different else ("same", "")
+    if Path(name).name not in said:
+        return "NOT NAMED", said
+    put_all(prepared, whole)
+    running = prepared.start()
+    if running.end().code or (different := prepared.different()):
+        return "LOST", running.said.read_text()
+    return "refused", ""
+
+
+def storm(seed: int, wanted: int) -> tuple[dict[str, Counter[str]], list[str]]:
+    """Returns what became of so many digits, by kind of record, and what is wrong."""
+    draw = random.Random(seed)
+    counts: dict[str, Counter[str]] = {"all": Counter()}
+    faults: list[str] = []
+    build_inherited_encoder()
+    with tempfile.TemporaryDirectory() as root:
+        work, temporary = Path(root, "work"), Path(root, "tmp")
+        temporary.mkdir()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+        for number in range(2):
+            write_rows(work / f"in/{number}.parquet", made_up_rows(5 + number, 40))
+        # A redaction and a repair have no records of their own.
+        every = [
+            Prepared(scenario, Disk(work), work)
+            for scenario in scenarios()
+            if scenario.many == 1 and scenario.command[0] not in ("redact", "repair")
+        ]
+        done = Counter[str]()
+        while counts["all"].total() < wanted:
+            prepared = min(every, key=lambda each: done[each.scenario.name] / each.scenario.share)
+            scenario, seen = prepared.scenario, prepared.seen
+            folder, place = scenario.result, prepared.place
+            assert seen is not None
+            prepared.restore()
+            beside = seen.beside > 0 and draw.random() < 0.5
+            after = draw.randrange(max(1, seen.beside if beside else seen.operations))
+            killed = prepared.start(kill=Kill("group", after, beside)).end().killed
+            folders = {each: place.read(each) for each in ("out", "to")}
+            whole = folders[folder]
+            records = records_of(whole)
+            done[scenario.name] += 1
+            for _ in range(_DIGITS_PER_KILL if killed and records else 0):
+                name = draw.choice([*records])
+                at = draw.choice(records[name])
+                digit = draw.choice([each for each in b"0123456789" if each != whole[name][at]])
+                damaged = whole[name][:at] + bytes([digit]) + whole[name][at + 1 :]
+                put_all(prepared, folders | {folder: whole | {name: damaged}})
+                result, details = outcome(prepared, folders, name)
+                done[scenario.name] += 1
+                counts["all"][result] += 1
+                counts.setdefault(kind_of(name), Counter())[result] += 1
+                if result.isupper():
+                    around = whole[name][max(0, at - 30) : at + 20]
+                    faults.append(
+                        f"{scenario.name}: {result}: {name}, byte {at} of {around!r} is "
+                        f"{chr(digit)}: {details.strip()[-600:]}"
+                    )
+            for said in work.glob("said-*"):
+                said.unlink()
+    return counts, faults
+
+
+if __name__ == "__main__":
+    counted, wrong = storm(int(sys.argv[1]), int(sys.argv[2]))
+    print(json.dumps(counted, indent=1))
+    sys.exit("\n".join(wrong[:_FAULTS_SHOWN]) or 0)
