@@ -194,7 +194,7 @@ def main(names: list[str]) -> None:
                 "simple": sorted(simple),
                 "languages": dict(sorted(found.items())),
             }
-            TABLE.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+            TABLE.write_text(json.dumps(content) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

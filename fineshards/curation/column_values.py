@@ -70,10 +70,6 @@ def compared_values(values: pa.Array) -> list[Any]:
     """The values of a column, so that the same ones are equal whatever their unit of time is.
 
     Dates, times and durations are numbers of nanoseconds, also in lists, structs and maps.
-
-    Example:
-        >>> [compared_values(pa.array([5], pa.duration(unit))) for unit in ("ms", "s")]
-        [[5000000], [5000000000]]
     """
     found = _listed(_cast(values, _number))
     if _replaced(values.type, _number) == values.type:

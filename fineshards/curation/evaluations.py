@@ -31,12 +31,7 @@ class EvaluationRecord(NamedTuple):
 
 
 def task_of(path: str) -> str:
-    """The task that a file stands for: its name without endings of formats.
-
-    Example:
-        >>> task_of("gs://bucket/evals/gsm8k.test.jsonl.gz")
-        'gsm8k.test'
-    """
+    """The task that a file stands for: its name without endings of formats."""
     stem, _ = _format_and_stem(path)
     return stem.rpartition("/")[2]
 
@@ -68,12 +63,7 @@ def records(file: Pinned) -> Iterator[EvaluationRecord]:
 
 
 def strings_in(value: object) -> Iterator[str]:
-    """Yields the strings in a value: itself, or those in its lists, objects and maps, in order.
-
-    Example:
-        >>> list(strings_in({"question": "Why?", "choices": ["a", {"text": "b"}], "answer": 1}))
-        ['Why?', 'a', 'b']
-    """
+    """Yields the strings in a value: itself, or those in its lists, objects and maps, in order."""
     left = [value]
     while left:
         one = left.pop()

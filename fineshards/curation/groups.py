@@ -42,13 +42,6 @@ def of_group(
 
     keys, owners: as of `Keys`. A key is hashed together with the XXH3-128 of the file's number in
     the input, or of the value of the column. Documents without a value are a group.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> batch = Batch(3, np.arange(2), pa.array(["a", "a"]), {"dump": pa.array(["x", None])})
-        >>> keys, owners = np.array([5, 5], np.uint64), np.arange(2)
-        >>> of_group(keys, owners, batch, "column:dump").tolist()
-        [13244664570562175444, 10233279695637096332]
     """
     if within == "all":
         return keys

@@ -22,12 +22,7 @@ class Reason(str):
 
 
 def below(reason: str, value: float, what: str, bound: float, parameter: str) -> Reason:
-    """A reason: a value is below the bound of a parameter.
-
-    Example:
-        >>> below("gopher_short_doc", 31, "words", 50, "min_doc_words").measured
-        '31 words, below 50: min_doc_words'
-    """
+    """A reason: a value is below the bound of a parameter."""
     return compared(reason, value, what, "below", bound, parameter)
 
 
@@ -39,13 +34,7 @@ def above(reason: str, value: float, what: str, bound: float, parameter: str) ->
 def compared(
     reason: str, value: float, what: str, how: str, bound: float, parameter: str
 ) -> Reason:
-    """A reason: how a value compares with a bound, with the digits that tell the two apart.
-
-    Example:
-        >>> what = "line breaks per word"
-        >>> compared("list_ratio", 0.3000049, what, "above", 0.3, "new_line_ratio").measured
-        '0.300005 line breaks per word, above 0.3: new_line_ratio'
-    """
+    """A reason: how a value compares with a bound, with the digits that tell the two apart."""
     shown = f"{value:,}"
     if isinstance(value, float):
         rounded = (f"{value:.{digits}g}" for digits in range(2, 18))

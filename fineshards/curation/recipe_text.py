@@ -73,12 +73,7 @@ def _as_flag(value: Any) -> Any:
 
 
 def to_toml(value: Any) -> str:
-    """A scalar, a list or a mapping as a value of TOML. TOML has no null: None is false.
-
-    Example:
-        >>> to_toml([1, 0.5, "a\\tb", True, None, {"any key": []}])
-        '[1, 0.5, "a\\\\tb", true, false, { "any key" = [] }]'
-    """
+    """A scalar, a list or a mapping as a value of TOML. TOML has no null: None is false."""
     if value is None:
         return "false"
     if isinstance(value, bool):

@@ -153,7 +153,7 @@ def _files_with_folders(manifest: Manifest) -> list[str]:
     sources = any(facts.is_local(file.path) for file in manifest.files)
     named = [name for step in recipe.steps for name, _ in step.pins] if recipe else []
     named += [file.path for _, file in recipe.indexes] if recipe else []
-    if not sources and not any("/" in name and facts.is_local(name) for name in named):
+    if not sources and not any("/" in x.split(":")[0] and facts.is_local(x) for x in named):
         return []
     found = [MANIFEST_NAME, JOB_NAME]
     found += ["metadata/generations/*.json"] * (manifest.generation > 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -53,6 +52,7 @@ from fineshards.verification.check_shards import (
 from fineshards.verification.compare_sources import Compared, compare_with_sources
 from fineshards.wording import counted, describe_leaks
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
+from fineshards.worker.own_process import is_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +328,7 @@ def _check_shared_texts(storage: Storage, manifest: Manifest) -> Iterator[str]:
 def _compare(storage: Storage, manifest: Manifest, percent: float) -> Compared:
     """Compares with the sources, by functions of the user's own as their files are now."""
     steps = manifest.settings.recipe.steps if manifest.settings.recipe else ()
-    named = (name for step in steps for name, _ in step.pins if ":" in name)
-    # Of "named:function", and of "named:function in defined".
-    if any(word in sys.modules for name in named for word in name.replace(":", " ").split()):
+    if not is_alone() and any(":" in name for step in steps for name, _ in step.pins):
         return call_in_fresh_interpreter(_compare_here, storage, manifest, percent)
     return _compare_here(storage, manifest, percent)
 

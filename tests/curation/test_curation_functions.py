@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -111,8 +113,8 @@ def test_an_edit_is_noticed_where_the_function_is_defined(
     assert step.apply(batch()).reasons[:2] == [None, None]
     (tmp_path / "defined.py").write_text((SOURCE + called).replace("least=3", "least=4"))
     after = step.pins()
-    assert before.keys() == after.keys() == {"named:step", "named:step in defined"}
-    assert [name for name in before if before[name] != after[name]] == ["named:step in defined"]
+    assert before.keys() == after.keys() == {"named:step", "named:step in defined.py"}
+    assert [name for name in before if before[name] != after[name]] == ["named:step in defined.py"]
 
 
 def test_times_are_those_of_python_without_nanoseconds(module: str) -> None:
@@ -229,3 +231,96 @@ def test_blocks_that_are_no_functions_of_the_document_are_refused(block: str, re
     with pytest.raises(UsageError, match=re.escape(reason)) as error:
         DatatroveBlock(block)
     assert str(error.value).startswith(f"datatrove:{block} cannot be a step: it ")
+
+
+HELPER = "def long(text):\n    return len(text) > 3\n"
+# What the user's files have, by name; how the function's module comes to its helper; which file.
+LAYOUTS: list[tuple[str, dict[str, str], str]] = [
+    ("flat", {"flat.py": "import helper"}, "helper.py"),
+    (
+        "lazy",
+        {"lazy.py": "def judge(d):\n    from helper import long\n    return True"},
+        "helper.py",
+    ),
+    (
+        "branch",
+        {"branch.py": "if False:\n    import a\n", "a.py": "import b", "b.py": "import a, helper"},
+        "helper.py",
+    ),
+    ("pkg.f", {"pkg/__init__.py": "", "pkg/f.py": "from . import helper"}, "pkg/helper.py"),
+    ("pkg.f", {"pkg/__init__.py": "from .helper import long", "pkg/f.py": ""}, "pkg/helper.py"),
+    (
+        "pkg.sub.f",
+        {"pkg/sub/f.py": "from ..helper import long"},  # namespace packages
+        "pkg/helper.py",
+    ),
+    ("pkg.f", {"pkg/f.py": "import pkg.sub.helper"}, "pkg/sub/helper.py"),
+    ("pkg.f", {"pkg/f.py": "from pkg import sub"}, "pkg/sub/__init__.py"),
+    ("pkg.f", {"pkg/f.py": "from pkg.sub import *"}, "pkg/sub/helper.py"),
+    ("f", {"f.py": "from importlib import import_module\nimport_module('helper')"}, "helper.py"),
+    ("f", {"f.py": "n = 'helper'\n__import__('rules.' + n)"}, "rules/helper.py"),
+    (
+        "f",
+        {
+            "f.py": "from load import load\nload('rules.helper')",
+            "load.py": "from importlib import import_module as load",
+        },
+        "rules/helper.py",
+    ),
+    (
+        "pkg.f",
+        {"pkg/f.py": "import importlib as i\ni.import_module('.helper', __package__)"},
+        "pkg/helper.py",
+    ),
+    (
+        "pkg.f",
+        {
+            "pkg/__init__.py": "",
+            "pkg/f.py": "import pkgutil, pkg\npkgutil.iter_modules(pkg.__path__)",
+        },
+        "pkg/helper.py",
+    ),
+    ("f", {"f.py": "import sys\nsys.path.insert(0, 'lib')\nimport helper"}, "helper.py"),
+    (
+        "f",
+        {
+            "f.py": "from importlib.util import spec_from_file_location as s\n"
+            "s('h', 'lib/helper.py')"
+        },
+        "lib/helper.py",
+    ),
+]
+
+
+@pytest.mark.parametrize(("module", "files", "changed"), LAYOUTS)
+def test_what_a_function_imports_of_the_users_own_is_pinned(
+    tmp_path: Path, module: str, files: dict[str, str], changed: str
+) -> None:
+    """In a new process each time, as a resume is one. Other files of the folder are not pinned."""
+    path = tmp_path / ("lib/helper.py" if "sys.path" in str(files) else changed)
+    given = {str(path): HELPER, str(tmp_path / "other/alone.py"): "", **files}
+    name = f"{module.replace('.', '/')}.py"
+    given[name] = files[name] + ("" if "def judge" in files[name] else "\ndef judge(d): return 1\n")
+    for each, content in given.items():
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_text(content)
+
+    def pins() -> dict[str, str]:
+        program = (
+            "import json\nfrom fineshards.curation.steps.user_function import UserFunction\n"
+            f"print(json.dumps(UserFunction('{module}:judge').pins()))"
+        )
+        found = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=True
+        )
+        return dict(json.loads(found.stdout))
+
+    before = pins()
+    path.write_text(HELPER.replace("3", "9"))
+    (tmp_path / "other/alone.py").write_text("changed = True")
+    after = pins()
+    assert before.keys() == after.keys()
+    use = f"{module}:judge"
+    found = {each for each in before if before[each] != after[each]}
+    assert f"{use} in {changed}" in found
+    assert all(each.endswith(path.name) for each in found)

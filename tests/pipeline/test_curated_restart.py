@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.curated import Steps, curate, made_up_files, write_files, write_recipe
 from support.damage import cut, flip_middle, zeroed
-from support.kills import crashes_of
+from support.kills import crashes_of, kill
 from support.oracle import files_in, shards_in
 
 from fineshards.cli.cli import main
@@ -159,3 +161,54 @@ def test_restart_after_a_kill_before_a_file_operation_of_a_recipe(
         assert dataset_in(Path(crash["folder"])) == dataset_in(tmp_path / "whole"), crash
         assert (crash["status"], crash["rewritten"], crash["changed"]) == (0, [], []), crash
         assert crash["documents_encoded"] == documents - crash["documents_finished"], crash
+
+
+@pytest.mark.curation
+@pytest.mark.parametrize("package", [False, True], ids=["folder", "package"])
+def test_a_helper_of_a_function_that_changed_is_refused_by_name(
+    tmp_path: Path, package: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill with workers, at an append, and where dropped documents are judged again."""
+    inner = tmp_path / "own" if package else tmp_path
+    inner.mkdir(exist_ok=True)
+    (inner / "my_steps.py").write_text(
+        "def judge(document):\n"
+        f"    from {'.' if package else ''}helper import LEAST\n"
+        "    return len(document['text']) > LEAST\n"
+    )
+    helper, use = inner / "helper.py", f"{'own.' * package}my_steps:judge"
+    helper.write_text("LEAST = 20\n")
+    write_files(tmp_path / "in", FILES)
+    recipe = write_recipe(tmp_path / "recipe.toml", [(use, {}), ("exact", {})])
+    output = tmp_path / "out"
+    flags = ["--shard_tokens=300", "--test_fraction=0.2", "--block_bytes=1", "--keep_keys"]
+    command = [f"--output={output}", f"--input={tmp_path}/in/*", f"--recipe={recipe}", *flags]
+    monkeypatch.chdir(tmp_path)
+    kill("replace:30", "build", *command, "--workers=2", workers=True)
+
+    def run(name: str, *given: object) -> tuple[int, str]:
+        started = [sys.executable, "-m", "fineshards", name, *map(str, given)]
+        done = subprocess.run(started, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr + done.stdout
+
+    def refused(name: str, *given: object) -> None:
+        code, said = run(name, *given)
+        assert code != 0, said
+        assert f"pin {use} in {'own/' * package}helper.py of step 1 {use}: was" in said, said
+        assert "put that file back" in said
+
+    helper.write_text("LEAST = 60\n")
+    refused("build", *command, "--workers=2")
+    helper.write_text("LEAST = 20\n")
+    assert run("build", *command, "--workers=2")[0] == 0
+    whole = run("verify", output, "--sample=100%")
+    assert whole[0] == 0, whole
+    helper.write_text("LEAST = 60\n")
+    write_files(tmp_path / "more", made_up_files(7, (5,)))
+    refused("append", output, f"--input={tmp_path}/more/*")
+    refused("verify", output, "--sample=100%")
+    next((output / "train").iterdir()).unlink()
+    refused("repair", output)
+    helper.write_text("LEAST = 20\n")
+    assert run("repair", output)[0] == 0
+    assert run("append", output, f"--input={tmp_path}/more/*")[0] == 0

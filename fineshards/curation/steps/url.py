@@ -35,13 +35,7 @@ _READ_CHARS = 1 << 22
 
 
 class StringSet:
-    """Strings sorted by their hashes. A hash only finds candidates; the bytes decide.
-
-    Example:
-        >>> domains = StringSet(pa.array(["a.org", "b.org"], pa.large_string()))
-        >>> domains.contains(["b.org", "c.org"]).tolist()
-        [True, False]
-    """
+    """Strings sorted by their hashes. A hash only finds candidates; the bytes decide."""
 
     def __init__(self, strings: pa.Array) -> None:
         strings = strings.unique()

@@ -1,23 +1,11 @@
 """A function of the user's own as a step: `use = "package.module:function"`.
 
-The function gets a dict of one document: `text`, the columns that the step names, and with them
-`file` and `row`, its place in the input. Parameters of the recipe are keyword arguments. It returns
-
-    True or False               keep or drop
-    (True or False, "reason")   keep, or drop for a reason
-    a text                      keep with this text
-    None                        drop
-
-With `batch`, it gets a list of such dicts and returns a list of as many of these. How documents
-fall into lists follows from the format and the blocks, and must not matter.
-
-It must be a function of what it gets. A sample of the documents is judged twice, the second time
-alone, and the job fails if the verdict is another one.
+docs/curation.md says what it gets and returns. With `batch`, how documents fall into lists follows
+from the format and the blocks, and must not matter.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import re
@@ -31,6 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
+from fineshards.curation.own_modules import own_modules
 from fineshards.curation.parameters import Positive, assign, check, check_parameters
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
@@ -86,16 +75,14 @@ class UserFunction(Judge):
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError if there is no such function.
 
-        Pins are the sources of its module and of the one that defines it, not what these import.
+        Pins are its module's source and those of the user's own modules that it imports.
         """
         module, function = _function(self.use)
         while isinstance(function, partial):
             function = function.func
         origin = sys.modules.get(getattr(function, "__module__", ""), module)
-        pins = {self.use: _source(module)}
-        if origin is not module:
-            pins[f"{self.use} in {origin.__name__}"] = _source(origin)
-        return pins
+        main, *others = own_modules(dict.fromkeys((module.__name__, origin.__name__))).items()
+        return {self.use: main[1]} | {f"{self.use} in {file}": sha256 for file, sha256 in others}
 
     @property
     def advice(self) -> str:
@@ -177,15 +164,6 @@ class UserFunction(Judge):
         if reason is not None:
             reason.encode()
         return (None if keep else reason or name), text
-
-
-def _source(module: ModuleType) -> str:
-    """The SHA-256 of a module's file."""
-    path = getattr(module, "__file__", None)
-    if path is None:
-        return f"built into Python {sys.version.split()[0]}"
-    with open(path, "rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def _name_of(function: FunctionType) -> str:

@@ -20,8 +20,7 @@ class StepRecord:
         use: The step's name, as a recipe gives it.
         parameters: All parameters, with those that the recipe leaves out, as canonical JSON.
         version: The version of the step's code.
-        pins: What else decides, as sorted (name, value) pairs: versions of libraries, SHA-256 of
-            files.
+        pins: What else decides, as sorted (name, value) pairs: versions, SHA-256 of files.
         keyed: Whether the step compares keys of all documents.
     """
 
@@ -111,8 +110,7 @@ class RecipeRecord:
     @property
     def scores(self) -> dict[str, int]:
         """The scores that documents get, by name: the number of the step that gives each."""
-        named = ((step.score, number) for number, step in enumerate(self.steps))
-        return {name: number for name, number in named if name is not None}
+        return {name: number for number, step in enumerate(self.steps) if (name := step.score)}
 
     def step_name(self, number: int) -> str:
         """A step's number, from 1, and name, as people see it: `3 gopher_quality`."""
@@ -158,6 +156,8 @@ class RecipeRecord:
                 found += [
                     f"{what[:-1]} {clipped(name)} of step {clipped(self.step_name(number))}: "
                     f"{contrasted(was.get(name), now.get(name))}"
+                    + " (put that file back to go on)"
+                    * (what == "pins" and ":" in name)
                     for name in sorted({*was, *now})
                     if was.get(name) != now.get(name)
                 ]
