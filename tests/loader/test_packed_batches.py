@@ -163,32 +163,6 @@ def test_a_cap_gives_every_batch_the_same_shapes(dataset: TokenDataset, most: in
     assert np.array_equal(pairs(iter(batches)), expected)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-@pytest.mark.parametrize("packed", [True, False])
-def test_a_cap_counts_the_documents_of_each_row_that_a_ramp_cuts(
-    dataset: TokenDataset, most: int, packed: bool
-) -> None:
-    """A short row has room for as many documents as a long one."""
-    fields = ("inputs", "targets", "document_ids", "position_ids", "cu_seqlens")
-    capped = {"packing": Packing(rows=8, max_documents=most)} if packed else {"packing": None}
-    more = {} if packed else {"max_documents": most}
-    given = {"fields": fields, "epochs": 1, "sequence_length": {0: 16, 4: 64}}
-    several = 0
-    for batch in loader(dataset, **capped, **more, **given):
-        begins = batch["inputs"] == EOT
-        begins[:, 0] = True
-        # In a packed row, another document also begins where a token does not follow the last one.
-        begins[:, 1:] |= batch["inputs"][:, 1:] != batch["targets"][:, :-1]
-        begins &= np.cumsum(begins, axis=1) <= most
-        assert np.array_equal(batch["document_ids"], np.cumsum(begins, axis=1) - 1)
-        assert np.array_equal(batch["position_ids"] == 0, begins)
-        ends = np.append(np.flatnonzero(begins), begins.size)
-        padded = np.append(ends, [begins.size] * (len(begins) * most + 1 - len(ends)))
-        assert batch["cu_seqlens"].tolist() == padded.tolist()
-        several += int((begins.sum(axis=1) > 1).sum())
-    assert most == 1 or several
-
-
 def test_targets_in_another_document_are_left_out_on_request(dataset: TokenDataset) -> None:
     given = {"dtype": "int64", "fields": ("inputs", "targets", "loss_mask")}
     plain = list(islice(loader(dataset, **given), 9))
@@ -196,17 +170,6 @@ def test_targets_in_another_document_are_left_out_on_request(dataset: TokenDatas
     for a, b in zip(plain, ignored, strict=True):
         assert np.array_equal(a["loss_mask"], a["targets"] != EOT)
         assert np.array_equal(np.where(a["loss_mask"], a["targets"], -100), b["targets"])
-
-
-def test_a_shorter_sequence_length_cuts_packed_rows(dataset: TokenDataset) -> None:
-    fields = ("inputs", "targets", "position_ids")
-    long = list(loader(dataset, fields=fields, epochs=1))
-    short = list(loader(dataset, fields=fields, epochs=1, sequence_length={0: 16, 4: 64}))
-    for step, (a, b) in enumerate(zip(long, short, strict=True)):
-        width = 16 if step < 4 else 64
-        for name in ("inputs", "targets"):
-            assert np.array_equal(a[name].reshape(-1, width), b[name])
-        assert (b["position_ids"][:, 0] == 0).all()
 
 
 @pytest.mark.parametrize("packing", [None, PACKING])
