@@ -397,17 +397,15 @@ class BatchLoader:
         state = checked_state(state, self._order)
         position = position_in(state, self.batches.steps, self._epochs)
         self._refuse_beyond_end(position)
-        order = {**self._order_of(position.consumed)}
+        order = self._order_of(position.consumed)
         # Other mixtures than Mixture may not know.
         find: Callable[[int], Source | None] = getattr(
             self._mixture, "plain_source", lambda _: None
         )
-        plain = find(position.consumed)
-        if state["samples"] is None:
-            plain = None
+        plain = None if state["samples"] is None else find(position.consumed)
         if plain is not None:
             # A run that began without a mixture.
-            order |= {"fingerprint": plain.fingerprint, "samples": len(plain)}
+            order = order | {"fingerprint": plain.fingerprint, "samples": len(plain)}
         different = differences(state, order)
         if different:
             self._refuse_other_generation(state["fingerprint"])

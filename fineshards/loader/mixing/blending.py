@@ -16,7 +16,7 @@ from typing import Literal, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.sample_sources import Numbers
 
@@ -179,7 +179,7 @@ def _checked_weights(weights: Sequence[float] | Floats) -> Floats:
     is_boolean = any(isinstance(weight, bool | np.bool_) for weight in weights)
     if is_boolean or not np.isfinite(given).all() or (given < 0).any() or not given.any():
         raise UsageError(
-            f"the weights {_shown(weights)} cannot be blended: give numbers of at least 0, at "
+            f"the weights {quoted(list(weights))} cannot be blended: give numbers of at least 0, at "
             "least one positive."
         )
     return given
@@ -202,9 +202,9 @@ def _checked_lengths(lengths: Sequence[int], count: int | None = None) -> Number
     checked = [checked_integer("a length", length, 1) for length in _listed(lengths)]
     count = max(1, len(checked)) if count is None else count
     if len(checked) != count:
-        raise UsageError(f"{count} sources need {count} lengths, not {_shown(checked)}.")
+        raise UsageError(f"{count} sources need {count} lengths, not {quoted(checked)}.")
     if sum(checked) >= 1 << 63:
-        raise UsageError(f"the lengths {_shown(checked)} are too large to be indexed.")
+        raise UsageError(f"the lengths {quoted(checked)} are too large to be indexed.")
     return np.array(checked, dtype=np.int64)
 
 
@@ -213,12 +213,6 @@ def _listed(lengths: Sequence[int]) -> list[SupportsIndex]:
         return list(lengths)
     except TypeError:
         raise UsageError(f"the lengths are {lengths!r}; give one integer per source.") from None
-
-
-def _shown(values: object) -> str:
-    """The values in one line that is not too long."""
-    text = repr(values).replace("\n", " ")
-    return text if len(text) <= 100 else text[:97] + "..."
 
 
 @contextmanager
