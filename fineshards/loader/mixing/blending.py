@@ -179,8 +179,8 @@ def _checked_weights(weights: Sequence[float] | Floats) -> Floats:
     is_boolean = any(isinstance(weight, bool | np.bool_) for weight in weights)
     if is_boolean or not np.isfinite(given).all() or (given < 0).any() or not given.any():
         raise UsageError(
-            f"the weights {quoted(list(weights))} cannot be blended: give numbers of at least 0, at "
-            "least one positive."
+            f"the weights {quoted(list(weights))} cannot be blended: give numbers of at least 0, "
+            "at least one positive."
         )
     return given
 
