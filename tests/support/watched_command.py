@@ -30,6 +30,7 @@ import fineshards.__main__ as program
 import fineshards.exports.megatron
 import fineshards.maintenance.redact
 import fineshards.maintenance.repair  # noqa: F401
+from fineshards.parent import end_with
 from fineshards.shards import assembly, buckets
 from fineshards.worker import blocks, pool
 from support.crash_driver import OPERATIONS
@@ -96,10 +97,12 @@ class Command:
         self._number = self._started = 0
         self._kill, self._delays = kill, delays
         self.said = folder / f"said-{time.monotonic_ns()}"
+        storm = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 os.setpgid(0, 0)
+                end_with(storm)
                 os.chdir(folder)
                 descriptor = os.open(self.said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 os.dup2(descriptor, 1)
