@@ -114,7 +114,9 @@ def storm(seed: int, wanted: int) -> tuple[Counter[str], list[str]]:
             shutil.rmtree(folder / "in")
             os.chdir(folder)
             dataset = folder / result
-            files = {name: content for name, content in Disk(folder).read(result).items() if content}
+            files = {
+                name: content for name, content in Disk(folder).read(result).items() if content
+            }
             assert verify(dataset).problems == []
             for _ in range(wanted // len(_DATASETS)):
                 names, what = damaged(dataset, files, draw)

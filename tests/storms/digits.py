@@ -15,6 +15,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +26,6 @@ from support.growing import made_up_rows, write_rows
 from support.places import Disk
 from support.watched_command import Kill
 
-_FAULTS_SHOWN = 50
 _DIGITS_PER_KILL = 3
 
 
@@ -81,11 +81,9 @@ def outcome(prepared: Prepared, whole: dict[str, dict[str, bytes]], name: str) -
     return "refused", ""
 
 
-def storm(seed: int, wanted: int) -> tuple[dict[str, Counter[str]], list[str]]:
-    """Returns what became of so many digits, by kind of record, and what is wrong."""
+def storm(seed: int, wanted: int, counts: dict[str, Counter[str]], faults: list[str]) -> None:
+    """Counts what became of so many digits, by kind of record, and what is wrong."""
     draw = random.Random(seed)
-    counts: dict[str, Counter[str]] = {"all": Counter()}
-    faults: list[str] = []
     build_inherited_encoder()
     with tempfile.TemporaryDirectory() as root:
         work, temporary = Path(root, "work"), Path(root, "tmp")
@@ -95,14 +93,18 @@ def storm(seed: int, wanted: int) -> tuple[dict[str, Counter[str]], list[str]]:
             write_rows(work / f"in/{number}.parquet", made_up_rows(5 + number, 40))
         # A redaction and a repair have no records of their own.
         every = [
-            Prepared(scenario, Disk(work), work)
+            scenario
             for scenario in scenarios()
             if scenario.many == 1 and scenario.command[0] not in ("redact", "repair")
         ]
+        made: dict[str, Prepared] = {}
         done = Counter[str]()
         while counts["all"].total() < wanted:
-            prepared = min(every, key=lambda each: done[each.scenario.name] / each.scenario.share)
-            scenario, seen = prepared.scenario, prepared.seen
+            scenario = min(every, key=lambda each: done[each.name] / each.share)
+            if scenario.name not in made:
+                made[scenario.name] = Prepared(scenario, Disk(work), work)
+            prepared = made[scenario.name]
+            seen = prepared.seen
             folder, place = scenario.result, prepared.place
             assert seen is not None
             prepared.restore()
@@ -129,12 +131,15 @@ def storm(seed: int, wanted: int) -> tuple[dict[str, Counter[str]], list[str]]:
                         f"{scenario.name}: {result}: {name}, byte {at} of {around!r} is "
                         f"{chr(digit)}: {details.strip()[-600:]}"
                     )
+                    print(faults[-1], file=sys.stderr, flush=True)
             for said in work.glob("said-*"):
                 said.unlink()
-    return counts, faults
 
 
 if __name__ == "__main__":
-    counted, wrong = storm(int(sys.argv[1]), int(sys.argv[2]))
+    counted: dict[str, Counter[str]] = {"all": Counter()}
+    wrong: list[str] = []
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends a storm with what there is
+        storm(int(sys.argv[1]), int(sys.argv[2]), counted, wrong)
     print(json.dumps(counted, indent=1))
-    sys.exit("\n".join(wrong[:_FAULTS_SHOWN]) or 0)
+    sys.exit(len(wrong) > 0)

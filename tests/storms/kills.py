@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -204,6 +205,13 @@ class Storm:
             counts["while several wrote blocks or shards"] += seen.writers > 1
             counts["while several wrote shards"] += seen.shard_writers > 1
 
+    def done(self, place: Disk | Gcs | S3, scenario: Scenario) -> tuple[float, float]:
+        """How much of its share a place has got, and a scenario there."""
+        return (
+            self.by_place[place.name] / _SHARES[place.name],
+            self.by_name[place.name, scenario.name] / scenario.share,
+        )
+
     def check(self) -> None:
         """Raises AssertionError if too little was going on when the kills came."""
         for place, counts in self.kills.items():
@@ -213,9 +221,8 @@ class Storm:
         assert several * 2 >= kills, f"{several} of {kills} kills while several wrote shards"
 
 
-def storm(seed: int, wanted: int, places: list[str]) -> Storm:
+def rounds(made: Storm, wanted: int, places: list[str]) -> None:
     """Runs rounds of all scenarios until there were so many kills."""
-    made = Storm(seed)
     build_inherited_encoder()
     with tempfile.TemporaryDirectory() as root, all_places(Path(root, "work")) as found:
         work, temporary = Path(root, "work"), Path(root, "tmp")
@@ -223,22 +230,20 @@ def storm(seed: int, wanted: int, places: list[str]) -> Storm:
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
         for number in range(2):
             write_rows(work / f"in/{number}.parquet", made_up_rows(5 + number, 40))
-        every: list[Prepared] = []
-        for place in found:
-            for scenario in scenarios() if not places or place.name in places else ():
-                every.append(Prepared(scenario, place, work))
-                print(f"{place.name}, {scenario.name}: {every[-1].seen}", file=sys.stderr)
+        every = [
+            (place, scenario)
+            for place in found
+            for scenario in scenarios()
+            if not places or place.name in places
+        ]
+        prepared: dict[str, Prepared] = {}
         while made.by_place.total() < wanted:
-            prepared = min(
-                every,
-                key=lambda each: (
-                    made.by_place[each.place.name] / _SHARES[each.place.name],
-                    made.by_name[each.place.name, each.scenario.name] / each.scenario.share,
-                ),
-            )
-            what = f"{prepared.place.name}, {prepared.scenario.name}"
+            place, scenario = min(every, key=lambda each: made.done(*each))
+            what = f"{place.name}, {scenario.name}"
+            if what not in prepared:
+                prepared[what] = Prepared(scenario, place, work)
             try:
-                made.round(prepared)
+                made.round(prepared[what])
                 # Beam leaves empty folders.
                 left = [str(path) for path in temporary.rglob("*") if path.is_file()]
                 assert not left, f"left in TMPDIR: {left}"
@@ -248,16 +253,16 @@ def storm(seed: int, wanted: int, places: list[str]) -> Storm:
                 made.faults.append(f"{what}: {error}; see {kept}")
                 print(made.faults[-1], file=sys.stderr, flush=True)
                 if len(made.faults) == _FAULTS_SHOWN:
-                    break
+                    return
             print(f"{what}: {made.by_place.total()} kills", file=sys.stderr, flush=True)
             for said in work.glob("said-*"):
                 said.unlink()
-    return made
 
 
 if __name__ == "__main__":
-    began = time.monotonic()
-    done = storm(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    began, done = time.monotonic(), Storm(int(sys.argv[1]))
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends a storm with what there is
+        rounds(done, int(sys.argv[2]), sys.argv[3:])
     minutes = (time.monotonic() - began) / 60
     names = {f"{place}, {name}": count for (place, name), count in sorted(done.by_name.items())}
     print(json.dumps({"minutes": round(minutes, 1), **done.kills, "by command": names}, indent=1))
