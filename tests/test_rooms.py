@@ -33,7 +33,7 @@ MAPPED = ("pipeline", "transforms")
 # A room that imports less than the rooms below it. The loader knows the files on disk alone,
 # and the tokenizer where a text is asked for; exports know the sources too, for their columns.
 ALLOWED = {
-    "exports": {"encoders", "sources", "shards", "storage", "errors", "suggestions"},
+    "exports": {"cores", "encoders", "sources", "shards", "storage", "errors", "suggestions"},
     "loader": {"encoders", "shards", "storage", "extras", "errors", "suggestions"},
     "curation": {"shards", "storage", "extras", "errors", "suggestions"},
     "chat": {"encoders", "storage", "errors", "suggestions"},

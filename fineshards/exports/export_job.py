@@ -11,6 +11,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
@@ -18,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.exports.column_types import ColumnTypes, types_in_sources
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format import ExportSettings, Format, Target
 from fineshards.exports.format_table import format_of, settle
 from fineshards.exports.parts import Part, PartReader
-from fineshards.exports.record import Export, FileRecord, PartRecord
+from fineshards.exports.record import Export, PartRecord
 from fineshards.exports.redacted import NONE, redacted_ranges
 from fineshards.exports.source_columns import ColumnReader
 from fineshards.exports.stream import Read, Stream, splits_of
@@ -112,8 +114,7 @@ def prepare(
     settings = settle(options, manifest.settings, redacted)
     _check_places(dataset.storage, storage, options)
     kind = format_of(settings.to)
-    splits = splits_of(dataset, options.split, kind.whole_documents)
-    streams = _streams(dataset, splits, settings)
+    streams = _streams(dataset, splits_of(dataset, options.split, kind.whole_documents), settings)
     if options.split is None and any(stream.tokens for stream in streams):
         streams = [stream for stream in streams if stream.tokens]
     for stream in streams:
@@ -138,8 +139,7 @@ def prepare(
         **({"revision": kind.revision} if kind.revision > 1 else {}),
     }
     fingerprint = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-    source_storage, number = dataset.storage, manifest.generation
-    place = (source_storage, number, storage)
+    place = (dataset.storage, manifest.generation, storage)
     job = ExportJob(*place, settings, parts, columns, sources, trust_input, fingerprint)
     return job, _claim(job)
 
@@ -200,7 +200,9 @@ def _claim(job: ExportJob) -> Export | None:
             "--output, or delete the folder."
         )
     if finished is not None:
-        wrong = [file for file in finished.files if storage.size(file.name) != file.bytes]
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            whole = pool.map(lambda f: storage.matches(f.name, f.bytes, f.crc32c), finished.files)
+            wrong = [file for file, right in zip(finished.files, whole, strict=True) if not right]
         if not wrong:
             # An export that was killed just after its record leaves them behind.
             storage.delete_folder(_CHECKPOINTS)
@@ -234,8 +236,7 @@ def write_part(job: ExportJob, part: Part) -> PartRecord:
         and all(storage.matches(file.name, file.bytes, file.crc32c) for file in found.files)
     ):
         return found
-    target = Target(storage)
-    settings = job.settings
+    target, settings = Target(storage), job.settings
     reader = PartReader(job.streams[part.split], part, settings.side, settings.token_dtype)
     written = job.format.write(reader, settings, target)
     record = PartRecord(
@@ -280,15 +281,14 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
         }
     for name, content in job.format.finish_all(records, job.settings):
         target.write(name, content)
-    manifest = job.dataset.manifest
-    files: list[FileRecord] = [file for record in records for file in record.files]
+    manifest, written = job.dataset.manifest, [file for each in records for file in each.files]
     export = Export(
         job.settings.to,
         job.fingerprint,
         _options(job.settings),
         {"fingerprint": manifest.fingerprint, "generation": manifest.generation},
         splits,
-        tuple(sorted([*files, *target.files], key=lambda file: file.name)),
+        tuple(sorted([*written, *target.files], key=lambda file: file.name)),
     )
     _refuse_others(storage, export)
     export.save(storage)

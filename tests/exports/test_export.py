@@ -296,17 +296,23 @@ def test_a_killed_export_resumes_with_the_same_bytes(
     assert len(again) <= 2  # the part that the last kill interrupted
 
 
+@pytest.mark.parametrize(
+    ("to", "last"),
+    # last: killed after `export.json`.
+    [("megatron", False), ("mds", False), ("mds", True), ("litdata", True), ("hf-arrow", True)],
+)
 def test_a_file_that_was_changed_after_a_kill_is_exported_again(
-    by_document: Path, tmp_path: Path
+    by_document: Path, to: str, last: bool, tmp_path: Path
 ) -> None:
     expected, output = tmp_path / "expected", tmp_path / "killed"
-    fineshards.export(by_document, expected, "megatron", tokens_per_file=2500)
+    fineshards.export(by_document, expected, to, tokens_per_file=2500)
     names = sorted(name for name in files_in(expected) if name != "export.json")
-    arguments = ["export", by_document, "--to=megatron", "--tokens_per_file=2500", "--workers=1"]
-    kill(f"replace:{names[-1]}", *arguments, "--output", output)
-    changed = output / names[0]
-    flip_bit(changed, changed.stat().st_size // 2)
-    fineshards.export(by_document, output, "megatron", tokens_per_file=2500)
+    arguments = ["export", by_document, f"--to={to}", "--tokens_per_file=2500", "--workers=1"]
+    kill("rmdir:0" if last else f"replace:{names[-1]}", *arguments, "--output", output)
+    assert (output / "export.json").exists() == last
+    for changed in (output / name for name in names if (output / name).exists()):
+        flip_bit(changed, changed.stat().st_size // 2)
+    fineshards.export(by_document, output, to, tokens_per_file=2500)
     assert files_in(output) == files_in(expected)
 
 

@@ -13,6 +13,8 @@ from support.oracle import files_in, shards_in
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
+from fineshards.exports.export_job import prepare, write_part
+from fineshards.exports.export_options import ExportOptions
 from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
@@ -93,6 +95,12 @@ def test_text_in_a_store_survives_kills_and_is_built_again_from_there(
     assert runs > 2
     assert objects(either, "x") == expected
     assert main(["verify", output]) == 0
+    # A damaged object of a part that is not finished is replaced.
+    job, _ = prepare(dataset, f"{output}-damaged", ExportOptions(to, columns="url"))
+    (damaged,) = write_part(job, job.parts[0]).files
+    job.storage.write(damaged.name, bytes(damaged.bytes), over=job.storage.version(damaged.name))
+    assert main([*command[:-1], f"{command[-1]}-damaged"]) == 0
+    assert objects(either, "x-damaged") == expected
     again = f"{either.scheme}://data/again"
     build(again, f"{output}/data", *FLAGS)
     splits = {n: each for n, each in objects(either, "again").items() if n.startswith("t") and each}
