@@ -73,7 +73,7 @@ MOST_LINES = {
     "root": 1_493,
     "shards": 8_125,
     "sources": 4_794,
-    "storage": 3_823,
+    "storage": 3_821,
     "templates": 729,
     "transforms": 1_183,
     "verification": 1_861,

@@ -69,9 +69,8 @@ def write_shard(
 def finished_shard(name: str, checkpoints: Checkpoints) -> ShardRecord | None:
     """The record of a shard that an earlier run has finished, if it still is what that says."""
     found = checkpoints.read_shard_record(name)
-    if found is not None and all(checkpoints.storage.matches(*file) for file in found.files()):
-        return found
-    return None
+    whole = found and all(checkpoints.storage.matches(*file) for file in found.files())
+    return found if whole else None
 
 
 def _versions(name: str, storage: Storage) -> list[str | None]:
@@ -193,15 +192,14 @@ def shard_mask(table: pa.Table, tokens: int) -> tuple[bytes | None, dict[str, An
 
 
 def _check_cover(name: str, ordered: list[Piece], position: int, tokens: int) -> None:
+    problem = ""
     for piece in ordered:
         if piece.at != position:
-            raise FineshardsError(
-                f"{name}: expected a piece at token {position}, got {piece}. This is a bug in the "
-                "runner or in fineshards; please report it."
-            )
+            problem = problem or f"expected a piece at token {position}, got {piece}"
         position += piece.stop - piece.start
     if position != tokens:
+        problem = problem or f"its pieces hold {position} tokens, expected {tokens}"
+    if problem:
         raise FineshardsError(
-            f"{name}: its pieces hold {position} tokens, expected {tokens}. This is a bug in the "
-            "runner or in fineshards; please report it."
+            f"{name}: {problem}. This is a bug in the runner or in fineshards; please report it."
         )

@@ -152,11 +152,16 @@ class BlockWriter:
         if "test" in self._parts:
             test = Sums(self._parts["test"].documents, self._parts["test"].tokens)
         summary = BlockSummary(self._name.file, index, blocks, counts, test)
-        checksums = {stream: part.checksum for stream, part in self._parts.items()}
+        checksums = json.dumps(self.checksums)
         self._mark.add_key_value_metadata(
-            {SUMMARY_KEY: json.dumps(summary.to_record()), CHECKSUM_KEY: json.dumps(checksums)}
+            {SUMMARY_KEY: json.dumps(summary.to_record()), CHECKSUM_KEY: checksums}
         )
         return summary
+
+    @property
+    def checksums(self) -> dict[str, int]:
+        """The checksums of the tokens, by stream."""
+        return {stream: part.checksum for stream, part in self._parts.items()}
 
 
 def fitting(

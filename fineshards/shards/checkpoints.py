@@ -42,12 +42,13 @@ from fineshards.shards.discovered_files import DiscoveredFiles
 from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.records import JSON_ERRORS, RARE, ShardRecord, SourceFile, from_fields
 from fineshards.shards.job.settings import Settings
-from fineshards.shards.layout import Layout, SplitRule, files_of, shard_stem
+from fineshards.shards.layout import MASKS_FOLDER, SPLITS, Layout, SplitRule, shard_stem
 from fineshards.shards.token_blocks import TokenBlocks
 from fineshards.storage.base import TEMPORARY, Storage
+from fineshards.storage.local import LocalStorage
 
 FOLDER = "checkpoints"
-_SHARD_RECORD = re.compile(r"(test|train)_(\d{4,})\.json", re.ASCII)
+_NUMBERED = re.compile(r"(.*/(?:test|train)_)(\d{4,})(\.\w+)", re.ASCII)
 # Folders that have one folder per stage of a recipe.
 _BY_STAGE = ("judged", "marks", "marked", "index")
 _NO_TEST = SplitRule(None, 0)
@@ -215,28 +216,23 @@ class Checkpoints:
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard; None if the shard or its table is not complete."""
         fields = read_json(self.storage, self._shard_name(shard_name))
-        if fields is None:
-            return None
         try:
-            record = from_fields(ShardRecord, dict.fromkeys(RARE) | fields)
+            record = from_fields(ShardRecord, dict.fromkeys(RARE) | fields, name=shard_name)
         except JSON_ERRORS:
             return None
-        files = record.files()
-        return record if all(self.storage.size(name) == size for name, size, _ in files) else None
+        whole = all(self.storage.size(name) == size for name, size, _ in record.files())
+        return record if whole else None
 
-    def discard_misnamed(self, layout: Layout) -> None:
-        """Deletes shards whose names have not as many digits as those of a layout.
-
-        They were written before anyone knew how many there would be, and are made again.
-        """
-        if self.storage.composes:
+    def rename_shards(self, layout: Layout) -> None:
+        """Gives shards that were written early names with as many digits as those of a layout."""
+        if not isinstance(self.storage, LocalStorage):
             return
-        for entry in list(self.storage.entries(f"{self.folder}/shards")):
-            found = _SHARD_RECORD.search(entry.name)
-            if found is not None and len(found[2]) != layout.index_width:
-                # The record last, by which a restart finds the rest.
-                for name in (*files_of(f"{found[1]}/{found[1]}_{found[2]}.npy"), entry.name):
-                    self.storage.delete(name)
+        for folder in (*SPLITS, "metadata/documents", MASKS_FOLDER, f"{self.folder}/shards"):
+            for entry in list(self.storage.entries(folder)):
+                found = _NUMBERED.fullmatch(entry.name)
+                if found is not None and len(found[2]) != layout.index_width:
+                    name = f"{found[1]}{int(found[2]):0{layout.index_width}d}{found[3]}"
+                    self.storage.rename(entry.name, name)
 
     def _plan_name(self) -> str:
         return f"{self.folder}/plan.json"

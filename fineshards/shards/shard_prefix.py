@@ -12,32 +12,35 @@ from collections.abc import Iterable, Iterator, Sequence
 from fineshards.shards.counts import Sums
 from fineshards.shards.job.records import Block, Piece, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import Layout, Shard, ShardKey, SplitRule, shard_name, shard_stem
+from fineshards.shards.layout import Layout, Shard, ShardKey, SplitRule, shard_name
 from fineshards.shards.piece_plan import pieces_of
 
 
 class ShardPrefix:
     """Turns block summaries, in any order, into the shards that they complete.
 
-    blocks: of the whole input, in order. held: what each stream held before them.
+    blocks: of the whole input, in order. held: what each stream held before them. width: digits of
+    the names, if they are known: if there are more shards, Plan renames the first ones.
     """
 
     def __init__(
-        self, blocks: Iterable[Block], shard_tokens: int, rule: SplitRule, held: Sequence[Sums] = ()
+        self,
+        blocks: Iterable[Block],
+        shard_tokens: int,
+        rule: SplitRule,
+        held: Sequence[Sums] = (),
+        width: int | None = None,
     ) -> None:
-        expected = [*blocks]
-        self._next = deque(block.place for block in expected)
+        self._next = deque(block.place for block in blocks)
         self._arrived: dict[TokenBlock, BlockSummary] = {}
         self._shard_tokens = shard_tokens
         self._rule = rule
         self._sums = list(held or (Sums(0, 0),) * len(rule.streams))
         self._pieces: dict[ShardKey, list[Piece]] = defaultdict(list)
-        # More shards would have longer names, and how many there are shows at the end only.
-        tokens = [sums.tokens for sums in self._sums]
-        most = sum(block.bytes for block in expected)
-        self._width = self._layout(tokens).index_width
-        if self._layout([held + most for held in tokens]).index_width != self._width:
-            self._next.clear()
+        self._width = width or self._layout([sums.tokens for sums in self._sums]).index_width
+        # Tokens of each part of a block that are not in finished shards, and which are finished.
+        self._unwritten: dict[tuple[TokenBlock, str], int] = {}
+        self._finished: set[ShardKey] = set()
 
     def _layout(self, tokens: Sequence[int]) -> Layout:
         return Layout.plan(tokens, self._shard_tokens, self._rule)
@@ -61,32 +64,23 @@ class ShardPrefix:
         for number, (stream, new) in enumerate(zip(self._rule.streams, added, strict=True)):
             offset = sum(after[:number]) + before[number]
             documents = self._sums[number].documents
+            self._unwritten[place, stream] = new.tokens
             for key, piece in pieces_of(place, stream, new.tokens, layout, offset, documents):
                 self._pieces[key].append(piece)
                 if piece.at + piece.stop - piece.start < self._shard_tokens:
                     continue
-                pieces = tuple(self._pieces.pop(key))
-                if layout.index_width == self._width:
-                    yield layout.shard(key), pieces
+                shard = Shard(key, shard_name(key, self._width), self._shard_tokens)
+                yield shard, tuple(self._pieces.pop(key))
             self._sums[number] = Sums(documents + new.documents, after[number])
 
-
-def shards_of_part(
-    shard: Shard, piece: Piece, tokens: int, shard_tokens: int, rule: SplitRule
-) -> list[str]:
-    """The names of all shards that tokens of a block's part go to.
-
-    piece: of that part, in `shard`. tokens: of the whole part.
-    """
-    # Windows of a stream that is not divided by document are test at first, then train.
-    test = 0 if rule.test_shards is None else rule.test_shards
-    window = shard.key.index + (test if shard.key.split == "train" else 0)
-    first = window * shard_tokens + piece.at - piece.start
-    width = len(shard_stem(shard.name).rpartition("_")[2])
-    names = []
-    for window in range(first // shard_tokens, -(-(first + tokens) // shard_tokens)):
-        key = ShardKey("train", window - test) if window >= test else ShardKey("test", window)
-        if rule.by_document:
-            key = ShardKey(piece.stream, window)
-        names.append(shard_name(key, width))
-    return names
+    def finish(self, shard: Shard, pieces: Iterable[Piece]) -> Iterator[tuple[TokenBlock, str]]:
+        """Takes a finished shard; yields the parts of blocks of which it has the last tokens."""
+        # The last shard of a split is not full: all checkpoints are deleted soon.
+        if shard.key in self._finished or shard.tokens < self._shard_tokens:
+            return
+        self._finished.add(shard.key)
+        for piece in pieces:
+            part = piece.block, piece.stream
+            self._unwritten[part] -= piece.stop - piece.start
+            if not self._unwritten[part]:
+                yield part

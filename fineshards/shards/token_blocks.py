@@ -36,6 +36,10 @@ _WRITTEN = ".written.json"
 _DOCUMENT_BYTES = 4 << 20
 
 
+class OtherTokensError(Exception):
+    """A dropped block has other tokens when it is made again."""
+
+
 class TokenBlocks:
     """Names, readers and writers of the token blocks below a folder of checkpoints.
 
@@ -67,7 +71,8 @@ class TokenBlocks:
         """A token block to write; end the `with` body with the writer's `finish`.
 
         The document file of the last stream appears last, even if it is empty, so it means that
-        the block is finished.
+        the block is finished. Raises OtherTokensError, and nothing appears, if the block was
+        dropped and had other tokens.
         """
 
         def create_documents(stream: str) -> pq.ParquetWriter:
@@ -83,7 +88,11 @@ class TokenBlocks:
 
         with ExitStack() as files:
             mark = create_documents(self._mark_stream)
-            yield BlockWriter(open_part, mark, name, self._dtype, self._rule)
+            writer = BlockWriter(open_part, mark, name, self._dtype, self._rule)
+            yield writer
+            written = self._read_written(name)
+            if written and written["crc32c"] != writer.checksums:
+                raise OtherTokensError
 
     def read_summary(
         self, name: TokenBlock, checked: Collection[str] | None = None
@@ -92,9 +101,8 @@ class TokenBlocks:
 
         checked: the streams whose parts are looked at; all by default.
         """
-        written = self._read_written(name)
         try:
-            mark: Any = written or self._read_mark(name)
+            mark: Any = self._read_written(name) or self._read_mark(name)
             summary = BlockSummary.from_record(mark["summary"])
             checksums = dict(mark["crc32c"])
         except JSON_ERRORS:
@@ -102,46 +110,47 @@ class TokenBlocks:
         for stream, sums in zip(self._rule.streams, summary.streams(), strict=True):
             if stream not in checksums or not (checked is None or stream in checked):
                 continue
-            if written and checked is None and self.part_tokens(name, stream) is None:
-                continue
-            if not self._is_complete(name, stream, sums.tokens, checksums[stream]):
+            try:
+                whole = self._is_complete(name, stream, sums.tokens, checksums[stream])
+            except OutputError:  # unless another launch has dropped it meanwhile
+                if whole := not self.is_dropped(name, stream):
+                    raise
+            if not whole and not (checked is None and self.is_dropped(name, stream)):
                 return None
         return summary
 
     def _read_mark(self, name: TokenBlock) -> dict[str, Any] | None:
         """The summary of a finished block, and the checksums of its tokens by stream."""
         mark = self.documents_name(name, self._mark_stream)
-        if self._storage.size(mark) is None:
-            return None
         try:
-            with self._storage.open(mark) as file:
-                metadata = pq.read_metadata(file).metadata
-            summary, checksums = metadata[SUMMARY_KEY], metadata[CHECKSUM_KEY]
-            return {"summary": json.loads(summary), "crc32c": json.loads(checksums)}
+            if self._storage.size(mark) is not None:
+                with self._storage.open(mark) as file:
+                    metadata = pq.read_metadata(file).metadata
+                summary, checksums = metadata[SUMMARY_KEY], metadata[CHECKSUM_KEY]
+                return {"summary": json.loads(summary), "crc32c": json.loads(checksums)}
         except (pa.ArrowException, OSError, *JSON_ERRORS):
             return None
+        except OutputError:
+            if self._storage.size(mark) is not None:
+                raise
+        # Dropped meanwhile, if it was there.
+        return self._read_written(name)
 
     def drop_part(self, name: TokenBlock, stream: str) -> None:
-        """Deletes a block's part; what a restart needs of the block stays, in a small record.
-
-        For a part whose tokens are all in finished shards.
-        """
+        """Deletes a part whose tokens are in finished shards; a record of its block stays."""
         if self._read_written(name) is None:
-            try:
-                mark = self._read_mark(name)
-            except OutputError:
-                return  # another worker has dropped another part meanwhile, and its mark
-            if mark is None:
+            if (mark := self._read_mark(name)) is None:
                 return
             self._storage.write(self._written_name(name), json.dumps(mark).encode(), durable=False)
         # The tokens first: without them the part is known to be dropped.
         self._storage.delete(self.tokens_name(name, stream))
         self._storage.delete(self.documents_name(name, stream))
 
-    def part_tokens(self, name: TokenBlock, stream: str) -> int | None:
-        """The number of tokens of a block's part; None if they are dropped."""
-        size = self._storage.size(self.tokens_name(name, stream))
-        return None if size is None else size // self._dtype.itemsize
+    def is_dropped(self, name: TokenBlock, stream: str) -> bool:
+        """Whether a part of a block was dropped, and is not there again."""
+        # Its documents appear last, and its tokens go first: only with both it is whole.
+        files = self.documents_name(name, stream), self.tokens_name(name, stream)
+        return bool(self._read_written(name)) and None in map(self._storage.size, files)
 
     def _tokens_written(self, name: TokenBlock) -> int:
         """The number of tokens of a block whose record says that its parts are dropped."""
@@ -151,18 +160,16 @@ class TokenBlocks:
                 self._counted[name] = record["summary"]["tokens"] if record else 0
         return self._counted.get(name, 0)
 
-    def dropped_summary(self, name: TokenBlock) -> BlockSummary | None:
-        """The summary of a block of which parts were dropped; None of any other."""
-        written = self._read_written(name)
+    def _read_written(self, name: TokenBlock) -> dict[str, Any] | None:
+        """As `_read_mark`, what is left of a block of which parts were dropped."""
+        if self._storage.composes:
+            return None
+        found = read_json(self._storage, self._written_name(name))
         try:
-            return BlockSummary.from_record(written["summary"]) if written else None
+            BlockSummary.from_record(found["summary"])
+            return {"summary": found["summary"], "crc32c": dict(found["crc32c"])}
         except JSON_ERRORS:
             return None
-
-    def _read_written(self, name: TokenBlock) -> dict[str, Any] | None:
-        return (
-            None if self._storage.composes else read_json(self._storage, self._written_name(name))
-        )
 
     def _is_complete(self, name: TokenBlock, stream: str, tokens: int, checksum: int) -> bool:
         """Whether a part of a finished block is there and, on a disk, has its checksums."""

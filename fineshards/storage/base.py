@@ -107,22 +107,17 @@ class Storage(ABC):
     def entries(self, folder: str) -> Iterator[Entry]:
         """All files below a folder, at any depth, in any order; none if the folder is missing.
 
-        An empty name means the output folder itself. Files that another process deletes during
-        the listing are left out.
+        An empty name means the output folder itself. What is deleted meanwhile is left out.
         """
 
     def entries_by_beginning(self, folder: str, beginnings: Sequence[str]) -> Iterator[Entry]:
-        """As `entries`; a store lists only names with one of these beginnings, side by side.
-
-        No beginning may be that of another one. A disk lists all names.
-        """
+        """As `entries`; a store lists names with one of these beginnings alone, side by side."""
         return self.entries(folder)
 
     def others(self, folder: str) -> Iterator[tuple[str, str]]:
         """What else lies below a folder, at any depth: (name, what it is).
 
-        Folders, and on a disk named pipes, sockets, devices and links that lead nowhere. Object
-        storage has only files.
+        Folders, pipes, sockets, devices and links that lead nowhere; nothing in object storage.
         """
         yield from ()
 
@@ -130,8 +125,7 @@ class Storage(ABC):
     def names(self, prefix: str) -> Iterator[str]:
         """The names that start with a prefix, down to the next `/`; folders end with `/`.
 
-        `train` finds the folder `train/` and its siblings such as `train_old/`; `train/` finds
-        the contents of that folder.
+        `train` finds `train/` and siblings such as `train_old/`; `train/` finds what is in it.
         """
 
     @abstractmethod
@@ -139,7 +133,6 @@ class Storage(ABC):
         """Opens a seekable file for reading; raises OutputError if there is none.
 
         Never waits: whatever is not a file (a named pipe, a socket) is an OutputError too.
-
         read_ahead: the least bytes to fetch per request; large for sequential reads.
         """
 
@@ -194,8 +187,7 @@ class Storage(ABC):
     def delete_prefix(self, prefix: str, check: Callable[[], object] = always) -> int:
         """Deletes all files whose names start with a prefix; returns how many.
 
-        check: as in `delete_folder`. On a disk this does nothing: one process deletes a folder as
-        fast as many.
+        check: as in `delete_folder`. On a disk this does nothing.
         """
         return 0
 
@@ -270,7 +262,12 @@ class Storage(ABC):
 
     def read_if_there(self, name: str) -> bytes | None:
         """The content of a small file, or None if there is none."""
-        return None if self.size(name) is None else self.read(name)
+        try:
+            return None if self.size(name) is None else self.read(name)
+        except OutputError:
+            if self.size(name) is not None:
+                raise
+            return None  # deleted meanwhile
 
     def write(
         self, name: str, content: bytes, durable: bool = True, over: str | None = None

@@ -179,10 +179,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _temporary(self, name: str) -> Iterator[str]:
-        """A path to write a file at first. Makes the file's folder, and deletes what is left over.
-
-        Turns OSError into OutputError.
-        """
+        """A path to write a file at first, which is deleted; turns OSError into OutputError."""
         temporary = None
         self._refuse_linked_folder(name, "written")
         try:
@@ -215,6 +212,12 @@ class LocalStorage(Storage):
                 ) from error
             os.replace(temporary, path)
 
+    def rename(self, name: str, target: str) -> None:
+        """Gives a file another name, over what has it; a missing file is not an error."""
+        with suppress(FileNotFoundError):
+            os.replace(self.path(name), self.path(target))
+            _sync_folder(os.path.dirname(self.path(target)))
+
     def _check_same(self, name: str, temporary: str) -> None:
         """Raises OutputError unless another attempt has written the same file by now."""
         try:
@@ -230,9 +233,7 @@ class LocalStorage(Storage):
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage. A link is deleted, and never what it leads to.
 
-        A file that another process puts there after the check is deleted too: a disk cannot delete
-        one version only, and one that is renamed away to be looked at would be missing meanwhile,
-        and lost where this process is killed.
+        What another process puts there after the check is deleted too: a disk has no versions.
         """
         check()
         self._refuse_linked_folder(name, "deleted")

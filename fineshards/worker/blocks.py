@@ -12,14 +12,13 @@ from fineshards.errors import InputError, OutputError
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
 from fineshards.shards.damaged_stretch import Damage
-from fineshards.shards.job.records import BadRow, Block, Piece, SourceFile, TokenBlock
+from fineshards.shards.job.records import BadRow, Block, SourceFile, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import Shard
 from fineshards.shards.masks import count_learned
-from fineshards.shards.shard_prefix import shards_of_part
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally, has_block, write_block
+from fineshards.shards.token_blocks import OtherTokensError
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 from fineshards.worker.work import Work
@@ -67,43 +66,14 @@ def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
     if worker.judging is not None:
         rows = worker.judging.last_stage(rows, file, block)
     tally = Tally() if worker.work.settings.statistics else None
-    made, blocks = _encode_rows(rows, file, block, worker, tally), worker.work.checkpoints.blocks
-    # What is left of a dropped block has the checksums that its tokens had.
-    if blocks.dropped_summary(block.place) and blocks.read_summary(block.place) is None:
-        for stream in worker.work.settings.split.streams:
-            blocks.drop_part(block.place, stream)
+    try:
+        return _encode_rows(rows, file, block, worker, tally)
+    except OtherTokensError as error:
         raise InputError(
             f"{file.path}, block {block.index + 1} of {block.blocks}: gives other tokens than when "
             "the block was finished, and a shard that was made of it is damaged. Put the old file "
             "back and run again, or start over with --overwrite."
-        )
-    return made
-
-
-def drop_written(shard: Shard, pieces: Iterable[Piece], work: Work) -> None:
-    """Deletes those parts of token blocks of which all tokens are in finished shards.
-
-    shard: is finished. pieces: of it.
-    """
-    checkpoints, settings = work.checkpoints, work.settings
-    if shard.tokens < settings.shard_tokens:
-        return  # the last of its split: all checkpoints are deleted soon
-    for piece in pieces:
-        tokens = checkpoints.blocks.part_tokens(piece.block, piece.stream)
-        if tokens is None:
-            continue
-        names = shards_of_part(shard, piece, tokens, settings.shard_tokens, settings.split)
-        # Two workers that finish neighbours at once both see both records, or one of them does.
-        if all(map(checkpoints.read_shard_record, names)):
-            checkpoints.blocks.drop_part(piece.block, piece.stream)
-
-
-def is_dropped(place: TokenBlock, stream: str, work: Work) -> bool:
-    """Whether a part of a block was deleted because its tokens were in finished shards."""
-    checkpoints = work.checkpoints
-    if place.folder != "blocks" or checkpoints.blocks.dropped_summary(place) is None:
-        return False
-    return checkpoints.blocks.part_tokens(place, stream) is None
+        ) from error
 
 
 def make_again(place: TokenBlock, worker: Worker) -> None:

@@ -18,14 +18,15 @@ import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
-from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.records import Block, SourceFile, TokenBlock
+from fineshards.shards.layout import Layout
 from fineshards.shards.shard_prefix import ShardPrefix
 from fineshards.worker.tasks import (
     Done,
@@ -49,6 +50,14 @@ _current: Pool | None = None
 def current_pool() -> Pool | None:
     """The pool of this process; None where each step does its tasks itself."""
     return _current
+
+
+def settle_names(layout: Layout, work: Work) -> None:
+    """Stores a layout, then renames shards that were written before it was known."""
+    work.checkpoints.write_layout(layout)  # first: a later run goes on with renaming
+    if _current is not None:
+        _current.settle_names(layout)
+    work.checkpoints.rename_shards(layout)
 
 
 @dataclass(slots=True)
@@ -87,6 +96,8 @@ class Pool:
         self._blocks: dict[SourceFile, list[Block]] = {}
         # The shards that finished blocks complete; None where all blocks come first.
         self._prefix: ShardPrefix | None = None
+        # Parts of blocks whose tokens are in finished shards, for the next process to delete.
+        self._written: list[tuple[TokenBlock, str]] = []
         self._closing = False
         # A byte wakes the dispatcher, because it waits for connections only.
         self._wake_up, self._waker = _CONTEXT.Pipe(duplex=False)
@@ -146,6 +157,18 @@ class Pool:
             self.submit(task)
         return map(self.result, tasks)
 
+    def settle_names(self, layout: Layout) -> None:
+        """Waits for shards with other names than in a layout; then results have the new ones."""
+        with self._changed:
+            known = [task for task in self._results if task.name == write_shard.__name__]
+            named = {task: layout.shard(task.arguments[0].key) for task in known}
+            early = [task for task in known if task.arguments[0] != named[task]]
+            self._changed.wait_for(lambda: self._failure or all(map(self._results.get, early)))
+            for task in early:
+                if done := self._results.pop(task):
+                    renamed = replace(done[0], name=named[task].name), done[1]
+                    self._results[write_shard(named[task], task.arguments[1])] = renamed
+
     def _end_processes(self) -> None:
         for each in self._processes:
             # What a worker has not finished, a later run does again.
@@ -195,7 +218,8 @@ class Pool:
                 if each.task is None and self._waiting:
                     each.task = self._waiting.popleft()
                     with suppress(OSError):  # it has died, which `_receive` finds out
-                        each.connection.send(each.task)
+                        each.connection.send((each.task, self._written))
+                    self._written = []
 
     def _receive(self, process: _Process) -> bool:
         """Takes a result of a process; returns False if the process has ended."""
@@ -230,6 +254,8 @@ class Pool:
                     # Before what waits, while its tokens are still in memory.
                     self._results[early := write_shard(shard, pieces)] = None
                     self._waiting.appendleft(early)
+            elif task.name == write_shard.__name__ and self._prefix and self._work.drops_blocks:
+                self._written += self._prefix.finish(*task.arguments)
             self._results[task] = result
             self._changed.notify_all()
 
@@ -273,12 +299,14 @@ def _serve(connection: Connection, inherited: list[Connection], work: Work, laun
     worker = Worker(work)
     while True:
         try:
-            task: Task = connection.recv()
+            task, written = connection.recv()
         except (EOFError, OSError):
             return  # the launching process has ended
         began = time.monotonic()
         result: Done | BaseException
         try:
+            for part in written:
+                work.checkpoints.blocks.drop_part(*part)
             result = task.run(worker), time.monotonic() - began
         except FineshardsError as error:
             result = error

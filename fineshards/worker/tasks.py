@@ -222,7 +222,7 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
             for place, stream in {(piece.block, piece.stream) for piece in pieces}:
                 if work.shared:
                     blocks.finished_part(place, stream, work)
-                elif blocks.is_dropped(place, stream, work):
+                elif work.checkpoints.blocks.is_dropped(place, stream):
                     blocks.make_again(place, worker)
             record = assembly.write_shard(
                 shard, pieces, work.checkpoints, worker.paths, work.assembly, work.earlier
@@ -232,8 +232,6 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
             record = assembly.finished_shard(shard.name, work.checkpoints)
             if record is None:
                 raise
-    if work.drops_blocks:
-        blocks.drop_written(shard, pieces, work)
     return record
 
 

@@ -74,7 +74,11 @@ class Work:
         settings = self.settings
         if self.checkpoints.storage.composes or settings.shuffle is not None:
             return None
-        return ShardPrefix(blocks, settings.shard_tokens, settings.split, self.earlier.sums)
+        planned, held = self.checkpoints.read_layout(), self.earlier.sums
+        if planned is not None:  # a run that was killed may have renamed some
+            self.checkpoints.rename_shards(planned)
+        width = planned.index_width if planned else None
+        return ShardPrefix(blocks, settings.shard_tokens, settings.split, held, width)
 
     @property
     def drops_blocks(self) -> bool:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from support.crash_driver import shorten_names
 from support.damage import flip_bit
+from support.fresh_interpreter import run_program
 from support.growing import append, build, content_of, made_up_rows, write_rows
-from support.kills import crashes_of
+from support.kills import crashes_of, kill
 from support.process_tree import wait_until
 from support.watched_encoder import watched_encode
 
@@ -24,6 +26,7 @@ from fineshards.errors import OutputError
 from fineshards.pipeline.launch import prepare as launch_of
 from fineshards.shards import layout
 from fineshards.storage.base import Storage
+from fineshards.storage.local import LocalStorage
 from fineshards.transforms import commit
 from fineshards.worker.pool import Pool
 from fineshards.worker.tasks import (
@@ -71,12 +74,23 @@ def prepare(folder: Path, kind: str) -> tuple[list[str], int]:
     return ["append", "OUT", "--input", str(files[1]), "--workers=2"], 0
 
 
+def shorten(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Gives shards five digits where a split has more than `most`, here and in `crash_driver`."""
+    monkeypatch.setenv("SHORT_NAMES", str(most))
+    monkeypatch.setattr(layout.Layout, "index_width", layout.Layout.index_width)
+    shorten_names(most)
+
+
 @pytest.mark.kills
-@pytest.mark.parametrize("kind", ["test_fraction", "test_shards", "append", "recipe"])
+@pytest.mark.parametrize(
+    "kind", ["test_fraction", "test_shards", "append", "recipe", "more_shards_than_digits"]
+)
 @pytest.mark.parametrize("part", range(2))
 def test_a_command_killed_with_its_workers_before_any_file_operation(
-    tmp_path: Path, kind: str, part: int
+    tmp_path: Path, kind: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if kind == "more_shards_than_digits":
+        shorten(monkeypatch, 4)
     command, documents = prepare(tmp_path, kind)
     crashes = crashes_of(tmp_path, command, part, 6, workers=True)
     assert any(".written.json" in name for crash in crashes for name in crash["finished"])
@@ -85,9 +99,11 @@ def test_a_command_killed_with_its_workers_before_any_file_operation(
         assert crash["status"] == 0, crash
         assert content_of(folder) == content_of(tmp_path / "after"), crash
         assert crash["seen"]["problems"] == [], crash
-        if kind != "append":  # whose last shards grow
+        if kind == "more_shards_than_digits":
+            assert all(len(path.stem) == len("test_00000") for path in folder.glob("test/*"))
+        elif kind != "append":  # whose last shards grow
             assert crash["rewritten"] == crash["changed"] == [], crash
-        if kind in ("test_fraction", "test_shards"):
+        if kind not in ("append", "recipe"):
             finished = crash["documents_finished"]
             assert crash["documents_encoded"] == documents - finished, crash
         assert not (folder / "checkpoints").exists(), crash
@@ -97,22 +113,19 @@ def refuse(*_: object) -> None:
     raise OutputError("stopped")
 
 
-def stop(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+def stop(folder: Path, kind: str) -> tuple[Path, list[str]]:
     """A build that has dropped token blocks, but has no manifest; and how to go on with it."""
     command, _ = prepare(folder, kind)
     output = folder / "stopped"
     command = [argument.replace("OUT", str(output)) for argument in command]
-
-    with monkeypatch.context() as changed:
-        changed.setattr(commit, "_refuse_late_shards", refuse)
-        assert main(command) == 1
+    kill("replace:manifest.json", *command, workers=True)
     return output, command
 
 
 @pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+def stopped(tmp_path: Path) -> tuple[Path, list[str]]:
     """Three of its four blocks are dropped."""
-    folder, command = stop(tmp_path, "test_fraction", monkeypatch)
+    folder, command = stop(tmp_path, "test_fraction")
     assert len(dropped(folder)) == 3
     return folder, command
 
@@ -172,16 +185,80 @@ def test_shares_go_on_with_dropped_blocks(
     assert content_of(folder) == content_of(folder.parent / "after")
 
 
-def test_shards_whose_names_have_too_few_digits_are_made_again(
-    stopped: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("begun", [4, 5])
+def test_shards_that_turn_out_to_be_too_many_for_their_names_are_renamed(
+    stopped: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch, begun: int
 ) -> None:
     """As if there were more than ten thousand by now, which no one could know."""
     folder, command = stopped
-    monkeypatch.setattr(layout, "MIN_INDEX_WIDTH", 5)
-    assert main(command) == 0
+    shorten(monkeypatch, 0)
+    (plan,) = folder.glob("checkpoints/*/plan.json")
+    if begun == 4:  # killed before it was known
+        plan.unlink()
+    inodes = {path.stat().st_ino for path in folder.glob("t*/*.npy")}
+    kill("replace:manifest.json", *command, workers=True)
+    assert encoded_by(command, monkeypatch) == 0
     expected = content_of(folder.parent / "after")
     longer = {name.replace("_0", "_00"): content for name, content in expected.items()}
     assert content_of(folder) == longer
+    assert {path.stat().st_ino for path in folder.glob("t*/*.npy")} == inodes
+
+
+SLOW = """
+import os, sys, time
+from fineshards.cli.cli import main
+from fineshards.worker import own_process
+
+def slow(operation):
+    def later(*arguments, **more):
+        if "/blocks/" in str(arguments[-1]) and str(arguments[-1]).endswith(sys.argv[1]):
+            time.sleep(0.3)
+        return operation(*arguments, **more)
+    return later
+
+os.replace, os.unlink = slow(os.replace), slow(os.unlink)
+own_process.claim()
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("slow", [".tokens", ".test.parquet", ".train.parquet"])
+def test_neighbours_of_a_block_that_is_made_again_wait_for_all_of_it(
+    stopped: tuple[Path, list[str]], slow: str
+) -> None:
+    """Whatever takes long: the renames that make it appear, or its deletion."""
+    folder, command = stopped
+    for number, shard in enumerate(folder.glob("t*/*.npy")):
+        flip_bit(shard, 130) if number % 3 else shard.unlink()
+    done = run_program(SLOW, slow, *command)
+    assert done.returncode == 0, done.stderr
+    assert content_of(folder) == content_of(folder.parent / "after")
+
+
+def test_a_shard_reads_as_much_as_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of its block are finished."""
+    rows = [{"text": "alpha beta", "id": str(n), "url": None, "group": 1} for n in range(200)]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    config = BuildConfig(input=source, output=tmp_path / "out", shard_tokens=10, test_shards=0)
+    launch = launch_of(config)
+    worker = Worker(Work.of(launch.checkpoints, launch.job, config))
+    ((file, (block,)),) = discover_files(*launch.job.files).run(worker)
+    prefix = worker.work.shard_prefix([block])
+    assert prefix is not None
+    opened: list[str] = []
+    read = LocalStorage.open
+    monkeypatch.setattr(
+        LocalStorage, "open", lambda *given: opened.append(given[1]) or read(*given)
+    )
+    counts = []
+    for shard in prefix.add(finish_block(file, block).run(worker)[0]):
+        opened.clear()
+        write_shard(*shard).run(worker)
+        counts.append(len(opened))
+    assert len(counts) > 30
+    assert {*counts[1:]} == {counts[1]}, "the first one reads the job, too"
 
 
 def test_a_dropped_block_whose_record_is_damaged_is_made_again(
@@ -196,7 +273,7 @@ def test_a_dropped_block_whose_record_is_damaged_is_made_again(
 def test_a_dropped_block_of_a_touched_input_needs_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, command = stop(tmp_path, "jsonl", monkeypatch)
+    folder, command = stop(tmp_path, "jsonl")
     assert len(dropped(folder)) == 1
     source = tmp_path / "in/0.jsonl"
     content = source.read_bytes()
@@ -212,7 +289,7 @@ def test_a_changed_source_is_noticed_when_a_dropped_block_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Even if it has the time that it had."""
-    folder, command = stop(tmp_path, "jsonl", monkeypatch)
+    folder, command = stop(tmp_path, "jsonl")
     source = tmp_path / "in/0.jsonl"
     content, state = source.read_bytes(), source.stat()
     source.write_bytes(content.replace(b"beta", b"gamm", 1))

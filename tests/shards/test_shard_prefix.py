@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job.records import Block, Piece
+from fineshards.shards.job.records import Block, Piece, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, report_file
 from fineshards.shards.layout import Layout, Shard, ShardKey, SplitRule
 from fineshards.shards.piece_plan import plan_pieces, plan_stream
-from fineshards.shards.shard_prefix import ShardPrefix, shards_of_part
+from fineshards.shards.shard_prefix import ShardPrefix
 
 sums = st.one_of(
     st.just(Sums(0, 0)),
@@ -41,8 +41,8 @@ def inputs(draw: st.DrawFn) -> tuple[list[BlockSummary], SplitRule, int, list[Su
     return summaries, rule, draw(st.integers(1, 50)), held
 
 
-def block_of(summary: BlockSummary, text_bytes: int = 0) -> Block:
-    return Block(summary.file, summary.index, summary.blocks, 0, 0, 0, text_bytes)
+def block_of(summary: BlockSummary) -> Block:
+    return Block(summary.file, summary.index, summary.blocks, 0, 0, 0, 0)
 
 
 def planned(
@@ -86,39 +86,32 @@ def test_what_is_complete_is_what_the_plan_says(
         assert found == complete, "at once, and neither more nor less"
 
 
-@given(inputs())
-def test_the_shards_of_a_part_are_those_that_have_its_pieces(
-    given: tuple[list[BlockSummary], SplitRule, int, list[Sums]],
+@given(inputs(), st.randoms(use_true_random=False))
+def test_a_part_is_written_with_the_last_shard_that_has_its_tokens(
+    given: tuple[list[BlockSummary], SplitRule, int, list[Sums]], draw: random.Random
 ) -> None:
-    layout, pieces_of = planned(*given)
-    summaries, rule, shard_tokens, _ = given
-    tokens = {
-        (each.file, each.index, stream): part.tokens
-        for each in summaries
-        for stream, part in zip(rule.streams, each.streams(), strict=True)
-    }
-    names = defaultdict(set)
+    summaries, rule, shard_tokens, held = given
+    prefix = ShardPrefix(map(block_of, summaries), shard_tokens, rule, held)
+    shards = [shard for summary in summaries for shard in prefix.add(summary)]
+    _, pieces_of = planned(*given)
+    left: dict[tuple[TokenBlock, str], set[ShardKey]] = defaultdict(set)
     for key, pieces in pieces_of.items():
         for piece in pieces:
-            names[piece.block, piece.stream].add(layout.shard_name(key))
-    for key, pieces in pieces_of.items():
-        for piece in pieces:
-            part = tokens[piece.block.file, piece.block.index, piece.stream]
-            found = shards_of_part(layout.shard(key), piece, part, shard_tokens, rule)
-            assert set(found) == names[piece.block, piece.stream]
+            left[piece.block, piece.stream].add(key)
+    for shard, pieces in draw.sample(shards, len(shards)):
+        for of_part in left.values():
+            of_part.discard(shard.key)
+        written = [part for part, of_part in left.items() if not of_part]
+        assert sorted(prefix.finish(shard, pieces)) == sorted(written)
+        assert [*prefix.finish(shard, pieces)] == [], "a second time"
+        for part in written:
+            del left[part]
 
 
-def test_nothing_is_early_where_names_may_get_more_digits() -> None:
+def test_names_have_as_many_digits_as_are_known() -> None:
     rule = SplitRule(None, 0)
-    summary = BlockSummary(0, 0, 1, Counts(rows=1, documents=1, tokens=30))
-    for text_bytes, shards in ((99_999, 3), (100_001, 0)):
-        prefix = ShardPrefix([block_of(summary, text_bytes)], 10, rule)
-        assert len(prefix.add(summary)) == shards
-
-
-def test_nothing_is_early_beyond_the_digits_of_names() -> None:
-    rule = SplitRule(None, 0)
-    summary = BlockSummary(0, 0, 1, Counts(rows=1, documents=1, tokens=9))
-    held = [Sums(1, 9_998)]
-    found = ShardPrefix([block_of(summary)], 1, rule, held).add(summary)
-    assert found == [], "its names would have five digits"
+    summary = BlockSummary(0, 0, 1, Counts(rows=1, documents=1, tokens=3))
+    for width, names in ((None, ["9998", "9999", "10000"]), (5, ["09998", "09999", "10000"])):
+        prefix = ShardPrefix([block_of(summary)], 1, rule, [Sums(1, 9_998)], width)
+        found = [shard.name for shard, _ in prefix.add(summary)]
+        assert found == [f"train/train_{number}.npy" for number in names]

@@ -29,6 +29,7 @@ from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.layout import Layout
 from fineshards.storage.open import open_storage
 from fineshards.verification.verify import verify
 from fineshards.worker import own_process
@@ -127,7 +128,8 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         ]
         documents = sum(summary.counts.documents for summary in found if summary)
         marks = [Path(entry.name).stem for entry in storage.entries(f"{checkpoints.folder}/shards")]
-        records = map(checkpoints.read_shard_record, marks)
+        shards = [f"{mark.partition('_')[0]}/{mark}.npy" for mark in marks]
+        records = map(checkpoints.read_shard_record, shards)
         names = [record.name for record in records if record is not None]
     for pattern in ("blocks/*.written.json", "merged/*.json", "buckets/*-00000.train.parquet"):
         names += [str(path.relative_to(output)) for path in output.glob(f"checkpoints/*/{pattern}")]
@@ -216,8 +218,19 @@ def sweep(
         number += step
 
 
+def shorten_names(most: int) -> None:
+    """As if names had four digits up to `most` shards of a split, and five beyond."""
+
+    def width(layout: Layout) -> int:
+        return 4 if max(layout.test_windows, layout.train_windows) <= most else 5
+
+    Layout.index_width = property(width)  # type: ignore[assignment, method-assign]
+
+
 if __name__ == "__main__":
     remember_specs()
+    if "SHORT_NAMES" in os.environ:
+        shorten_names(int(os.environ["SHORT_NAMES"]))
     arguments = json.loads(sys.argv[1])
     if "stop" in arguments:
         die_at(arguments["stop"])
