@@ -15,6 +15,7 @@ import tempfile
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer
-from fineshards.errors import FineshardsError, InputError
+from fineshards.errors import FineshardsError, InputError, OutputError
 from fineshards.extras import naming_the_extra
 from fineshards.maintenance.damaged_files import (
     find_damaged,
@@ -69,8 +70,7 @@ class Repaired:
     """What a repair has done.
 
     checked: files that were read. repaired: names of those that were made again. sources: source
-    files that were tokenized for it. left: what is still wrong and cannot be made again, a sentence
-    each: files that do not belong to the dataset, and what is published.
+    files that were tokenized for it. left: what is still wrong, a sentence each.
     """
 
     folder: str
@@ -113,6 +113,7 @@ def repair(
     # In the dataset, whose disk has room for it, and with which it goes.
     place = storage.scratch_folder()
     remove_abandoned(place)
+    _clear_unfinished(storage, manifest)
     damaged = find_damaged(storage, manifest)
     with_sources(manifest, sources)  # refuses what names none
     taken: list[str] = []
@@ -122,6 +123,7 @@ def repair(
                 _make_again, storage.root, damaged, tokenizer, sources, scratch
             )
             _put_in_place(storage, manifest, damaged, open_storage(scratch), taken)
+        _clear_unfinished(storage, manifest)
     checked = sum(1 for _ in expected_files(manifest))
     return Repaired(storage.root, checked, damaged, taken, left_wrong(storage, manifest))
 
@@ -229,10 +231,7 @@ def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redacti
 
 
 def _remake(dataset: Dataset, stretch: Damage, own: Storage, records: Storage) -> None:
-    """Makes the shards of a stretch again, with their tables and lists of rejected rows.
-
-    records: has the job records that were made again.
-    """
+    """Makes the shards of a stretch again, with their tables and lists of rejected rows."""
     manifest, settings = dataset.manifest, dataset.manifest.settings
     job = Job(settings, manifest.files, manifest.origin)
     job.save(own)
@@ -273,10 +272,7 @@ def _remake(dataset: Dataset, stretch: Damage, own: Storage, records: Storage) -
 
 
 def _redactions(dataset: Dataset, records: Storage) -> Iterator[tuple[int, Redaction]]:
-    """What each generation redacted, from their job records.
-
-    records: has those that were damaged, made again.
-    """
+    """What each generation redacted. records: has damaged job records, made again."""
     for number, generation in enumerate(dataset.manifest.generations, 1):
         if generation.redacted:
             made = records.size(job_name(number)) is not None
@@ -287,10 +283,7 @@ def _redactions(dataset: Dataset, records: Storage) -> Iterator[tuple[int, Redac
 def _encode(
     pool: Pool, manifest: Manifest, stretch: Damage, redacted: Mapping[int, list[int]]
 ) -> list[tuple[TokenBlock, BlockSummary]]:
-    """The token blocks of a stretch's documents; raises InputError if a source has changed.
-
-    redacted: rows by file, whose tokens become EOT.
-    """
+    """The token blocks of a stretch's documents; raises InputError if a source has changed."""
     files = [manifest.files[index] for index in stretch.files]
     apart = any(imports_libraries(file.path) for file in files)
     files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
@@ -407,13 +400,18 @@ def _put_in_place(
     for name, size, checksum in expected_files(manifest):
         if name in damaged and not is_whole(scratch, name, size, checksum):
             raise _other(name, sources)
-    kept = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
     for name in damaged:
         # On gs:// no object is overwritten.
         storage.delete(name)
         _copy(scratch, name, storage)
-    # Where unfinished files were; an append may have begun meanwhile.
-    Checkpoints.of(storage, manifest.job).clear(kept)
+
+
+def _clear_unfinished(storage: Storage, manifest: Manifest) -> None:
+    """Deletes unfinished files left behind, unless another repair or an append is at work."""
+    kept = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
+    if not any(storage.names(f"{TEMPORARY}/.fineshards-")):
+        with suppress(OutputError):  # a damaged job record is repaired first
+            Checkpoints.of(storage, manifest.job).clear(kept)
 
 
 def describe_repaired(done: Repaired) -> list[str]:

@@ -17,6 +17,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from support.build_here import build_here
 from support.faulty_proxy import Proxy
+from support.kills import kill
 from support.oracle import files_in
 from support.process_tree import start, wait_until
 from support.tokenizer_files import train
@@ -247,6 +248,18 @@ def test_a_repair_that_is_killed_is_done_by_the_same_command(
     assert job.returncode == 0
     found = files_in(dataset)
     assert {name: found[name] for name in whole} == whole
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("file", ["train/train_0001.npy", "metadata/documents/train_0001.parquet"])
+def test_what_a_killed_repair_has_left_goes_if_nothing_else_is_to_be_done(
+    dataset: Path, whole: dict[str, bytes], file: str
+) -> None:
+    (dataset / file).unlink()
+    kill(f"replace:out/{file}", "repair", dataset)
+    (dataset / file).write_bytes(whole[file])
+    assert main(["repair", str(dataset)]) == 0
+    assert files_in(dataset) == whole
 
 
 @pytest.mark.cloud
