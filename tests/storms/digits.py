@@ -34,7 +34,9 @@ def digits_of(name: str, content: bytes) -> list[int]:
     if name.endswith(".json"):
         return [found.start() for found in re.finditer(rb"\d", content)]
     places: list[int] = []
-    for key, value in (pq.read_metadata(pa.BufferReader(content)).metadata or {}).items():
+    # A seal may follow the Parquet file.
+    table = pa.BufferReader(content[: content.rindex(b"PAR1") + 4])
+    for key, value in (pq.read_metadata(table).metadata or {}).items():
         start = content.rfind(value)
         if key != b"ARROW:schema" and start >= 0 and value[:1] in b"{[":
             places += [start + found.start() for found in re.finditer(rb"\d", value)]
