@@ -38,7 +38,7 @@ Run = Callable[..., CompletedProcess[str]]
 SHARD = 300
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def one_stream(folder: Path) -> Path:
     """Documents that straddle the border of the splits."""
     source = write_rows(folder / "rows.parquet", made_up_rows(1, 120))
@@ -46,7 +46,7 @@ def one_stream(folder: Path) -> Path:
     return folder / "one"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def narrow(folder: Path) -> Path:
     """Tokens of uint16."""
     source = write_rows(folder / "rows.parquet", made_up_rows(1, 120))
