@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fineshards.chat.chat_template import BESIDE, find_chat_template
-from fineshards.chat.conversation_encoder import ConversationEncoder
-from fineshards.chat.golden_conversations import golden_sha256
 from fineshards.config import BuildConfig
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, UsageError, quoted
@@ -242,6 +240,9 @@ def _chat(
     """The record of the chat template, and the content of its file; None, and none, for texts."""
     if config.chat_template is None:
         return None, ()
+    from fineshards.chat.conversation_encoder import ConversationEncoder  # imports jinja2
+    from fineshards.chat.golden_conversations import golden_results
+
     found = find_chat_template(config.chat_template, place)
     known = recorded_vocabulary(tokenizer, vocabulary)
     special = dict(known.special_tokens)
@@ -251,11 +252,10 @@ def _chat(
             "tokens each: choose a tokenizer that has them as special tokens",
             ", ".join(ordinary),
         )
-    golden, lasts = golden_sha256(ConversationEncoder(found, known, config.roles))
-    if lasts and lasts.isdisjoint(special.values()):
+    golden, last_tokens = golden_results(ConversationEncoder(found, known, config.roles))
+    if last_tokens and last_tokens.isdisjoint(special.values()):
         _log.warning(
             "no answer that is learned ends in a special token, so a model does not learn to stop: "
             "let the chat template write one there, inside {% generation %} if it has that"
         )
-    chat = Chat(found.sha256, config.roles, found.special_strings, golden)
-    return chat, (found.text.encode(),)
+    return Chat(found.sha256, config.roles, found.special_strings, golden), (found.text.encode(),)

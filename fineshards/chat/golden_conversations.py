@@ -37,12 +37,12 @@ _GOLDEN: tuple[dict[str, object], ...] = (
 )
 
 
-def golden_sha256(encoder: ConversationEncoder) -> tuple[str, set[int]]:
+def golden_results(encoder: ConversationEncoder) -> tuple[str, set[int]]:
     """SHA-256, as hex, of the golden conversations' tokens and learned ranges; their last tokens.
 
     A template may refuse some, and then every worker must.
     """
-    digest, lasts = hashlib.sha256(), set[int]()
+    digest, last_tokens = hashlib.sha256(), set[int]()
     for each in encoder.encode_all([*map(canonical, _GOLDEN)]):
         if isinstance(each, BadConversation):
             digest.update(b"refused")
@@ -50,5 +50,5 @@ def golden_sha256(encoder: ConversationEncoder) -> tuple[str, set[int]]:
         tokens, learned = each
         digest.update(len(tokens).to_bytes(8, "little") + tokens.astype("<u4").tobytes())
         digest.update(learned.astype("<i4").tobytes())
-        lasts.update(tokens[learned[:, 1] - 1].tolist())
-    return digest.hexdigest(), lasts
+        last_tokens.update(tokens[learned[:, 1] - 1].tolist())
+    return digest.hexdigest(), last_tokens

@@ -112,9 +112,10 @@ class TokenBlocks:
                 continue
             try:
                 whole = self._is_complete(name, stream, sums.tokens, checksums[stream])
-            except OutputError:  # unless another launch has dropped it meanwhile
-                if whole := not self.is_dropped(name, stream):
+            except OutputError:
+                if not self.is_dropped(name, stream):
                     raise
+                whole = False  # another launch has dropped it meanwhile
             if not whole and not (checked is None and self.is_dropped(name, stream)):
                 return None
         return summary
@@ -133,8 +134,7 @@ class TokenBlocks:
         except OutputError:
             if self._storage.size(mark) is not None:
                 raise
-        # Dropped meanwhile, if it was there.
-        return self._read_written(name)
+        return self._read_written(name)  # dropped meanwhile, if it was there
 
     def drop_part(self, name: TokenBlock, stream: str) -> None:
         """Deletes a part whose tokens are in finished shards; a record of its block stays."""

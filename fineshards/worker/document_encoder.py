@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation import BadConversation
-from fineshards.chat.golden_conversations import golden_sha256
+from fineshards.chat.golden_conversations import golden_results
 from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.encoders.fill_in_middle import MiddleEncoder
 from fineshards.encoders.loading import load_encoder, load_reference, load_vocabulary
@@ -46,7 +46,7 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
 
     def encoder_with(fast: bool, reference: Encoder | None = None) -> ConversationDocuments:
         conversations = _conversations(template, vocabulary, chat.learn, fast)
-        golden, _ = golden_sha256(conversations)
+        golden, _ = golden_results(conversations)
         if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
             raise FineshardsError(
                 f"{CHAT_TEMPLATE_NAME} gives other tokens for golden conversations (sha256 "

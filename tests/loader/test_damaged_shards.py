@@ -266,7 +266,7 @@ def opened(**more): return TokenDataset(sys.argv[1], sequence_length=100, **more
 dataset = opened()
 assert next(BatchLoader(WholeDocuments(dataset), 2, fields=["loss_mask", "document_ids"]))
 calls = [
-    lambda: opened(check="open"), lambda: opened(cache_folder="/tmp/unused"),
+    lambda: opened(check="open"), lambda: opened(cache_folder="unused"),
     lambda: opened(skip=[0]).loss_mask([0]), lambda: dataset.decode(dataset[0]),
     lambda: dataset.document(0), lambda: next(dataset.all_documents()),
     lambda: BatchLoader(dataset, 2).explain(0), lambda: WholeDocuments(dataset).documents(0),

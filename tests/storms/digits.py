@@ -9,7 +9,6 @@ digits as JSON, by kind of record; ends with 1 if there was anything else.
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import sys
@@ -20,9 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from storms.kills import Prepared, scenarios
+from storms.kills import Prepared, lay_out, scenarios
 from support.encoding import build_inherited_encoder
-from support.growing import made_up_rows, write_rows
 from support.places import Disk
 from support.watched_command import Kill
 
@@ -88,11 +86,7 @@ def storm(seed: int, wanted: int, counts: dict[str, Counter[str]], faults: list[
     draw = random.Random(seed)
     build_inherited_encoder()
     with tempfile.TemporaryDirectory() as root:
-        work, temporary = Path(root, "work"), Path(root, "tmp")
-        temporary.mkdir()
-        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-        for number in range(2):
-            write_rows(work / f"in/{number}.parquet", made_up_rows(5 + number, 40))
+        work, _ = lay_out(Path(root))
         # A redaction and a repair have no records of their own.
         every = [
             scenario

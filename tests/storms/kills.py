@@ -221,15 +221,21 @@ class Storm:
         assert several * 2 >= kills, f"{several} of {kills} kills while several wrote shards"
 
 
+def lay_out(root: Path) -> tuple[Path, Path]:
+    """Makes a folder for commands, with input, and one that is TMPDIR from now on."""
+    work, temporary = root / "work", root / "tmp"
+    temporary.mkdir()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+    for number in range(2):
+        write_rows(work / f"in/{number}.parquet", made_up_rows(5 + number, 40))
+    return work, temporary
+
+
 def rounds(made: Storm, wanted: int, places: list[str]) -> None:
     """Runs rounds of all scenarios until there were so many kills."""
     build_inherited_encoder()
     with tempfile.TemporaryDirectory() as root, all_places(Path(root, "work")) as found:
-        work, temporary = Path(root, "work"), Path(root, "tmp")
-        temporary.mkdir()
-        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-        for number in range(2):
-            write_rows(work / f"in/{number}.parquet", made_up_rows(5 + number, 40))
+        work, temporary = lay_out(Path(root))
         every = [
             (place, scenario)
             for place in found
