@@ -240,9 +240,11 @@ class Pool:
     def _take(self, task: Task, result: Done) -> None:
         with self._changed:
             if task.name == discover_files.__name__:
+                known = len(self._blocks)
                 self._blocks |= result[0]
-                # All footers first: a wrong flag then leaves no block behind.
-                if self._failure is None and len(self._blocks) == len(self._files):
+                # All footers first: a wrong flag then leaves no block behind. Once: a runner that
+                # repeats what it did asks for the same footers again.
+                if self._failure is None and known < len(self._blocks) == len(self._files):
                     self._add(
                         first_task(f, b, self._work) for f in self._files for b in self._blocks[f]
                     )

@@ -26,6 +26,7 @@ from fineshards.job_status.stages import describe_pace
 from fineshards.job_status.status import status
 from fineshards.pipeline.launch import prepare
 from fineshards.worker.pool import Pool
+from fineshards.worker.tasks import discover_files, finish_block
 from fineshards.worker.work import Work
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -65,6 +66,24 @@ def test_workers_begin_before_anyone_asks_for_their_results(sample: Path, tmp_pa
     work = Work.of(launch.checkpoints, launch.job, config)
     with Pool(work, 1, launch.job.files):
         wait_until(lambda: len(launch.checkpoints.blocks.finished_blocks()) == 5)
+
+
+def test_footers_that_are_asked_for_again_begin_no_second_list_of_shards(
+    sample: Path, tmp_path: Path
+) -> None:
+    """A runner may repeat what it has done: `--direct_runner_bundle_repeat` and retries do."""
+    config = BuildConfig(input=sample, output=tmp_path, shard_tokens=50_000, block_bytes=1)
+    launch = prepare(config)
+    work = Work.of(launch.checkpoints, launch.job, config)
+    files = launch.job.files
+    with Pool(work, 1, files) as pool:
+        for _ in range(2):
+            (discovered,) = pool.results([discover_files(*files)])
+            blocks = dict(discovered[0])[files[0]]
+        done = list(pool.results([finish_block(files[0], block) for block in blocks]))
+    resumed = [resumes for (_, resumes), _ in done]
+    assert resumed == [False] * 5
+    assert len(list(tmp_path.glob("train/*.npy"))) > 0  # while nobody asked for a shard
 
 
 @pytest.mark.long
