@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Callable
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,7 @@ from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables.documents import source_schema
-from fineshards.storage.checksums import write_with_checksum
-
-SUMMARY_KEY = b"fineshards.summary"
-CHECKSUM_KEY = b"fineshards.crc32c"
+from fineshards.storage.checksums import crc32c, write_with_checksum
 
 # Documents per row group, which are kept in memory until it is written: some megabytes.
 _ROW_GROUP_DOCUMENTS = 1 << 16
@@ -44,11 +41,31 @@ class Documents(NamedTuple):
     sources: pa.RecordBatch
 
 
+class CheckedFile(io.RawIOBase):
+    """A file that is being written, with the size and the checksum of its content so far."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target = target
+        self.size = self.checksum = 0
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Appends bytes."""
+        self.checksum = crc32c(bytes(data), self.checksum)
+        self.size += len(data)
+        return self._target.write(data)
+
+
 class StreamPart:
     """One stream's part of a token block that is being written."""
 
-    def __init__(self, tokens: BinaryIO, documents: pq.ParquetWriter) -> None:
+    def __init__(self, tokens: BinaryIO, table: CheckedFile, documents: pq.ParquetWriter) -> None:
+        """documents: writes to `table`, the file of the documents."""
         self._tokens_file = tokens
+        self.table = table
         self._documents_file = documents
         self._pending: list[pa.Table] = []
         self._pending_documents = 0
@@ -88,24 +105,23 @@ class StreamPart:
 class BlockWriter:
     """Appends documents to a token block that is being written.
 
-    open_part: opens the part of a stream. mark: the document file whose metadata is the summary.
+    open_part: opens the part of a stream.
     """
 
     def __init__(
         self,
         open_part: Callable[[str], StreamPart],
-        mark: pq.ParquetWriter,
         name: TokenBlock,
         dtype: np.dtype[np.unsignedinteger],
         rule: SplitRule,
     ) -> None:
         self._name = name
         self._open_part = open_part
-        self._mark = mark
         self._dtype = dtype
         self._rule = rule
         # A stream without documents in this block has no part.
         self._parts: dict[str, StreamPart] = {}
+        self._summary: BlockSummary | None = None
 
     @property
     def tokens(self) -> int:
@@ -141,7 +157,7 @@ class BlockWriter:
         return self._parts[stream]
 
     def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
-        """Stores the summary of block `index` of `blocks`, and the checksum of its tokens.
+        """Writes what is left; returns the summary of block `index` of `blocks`.
 
         Raises FineshardsError if `counts` differs from the documents and tokens appended.
         """
@@ -151,12 +167,24 @@ class BlockWriter:
         test = Sums(0, 0) if self._rule.by_document else None
         if "test" in self._parts:
             test = Sums(self._parts["test"].documents, self._parts["test"].tokens)
-        summary = BlockSummary(self._name.file, index, blocks, counts, test)
-        checksums = json.dumps(self.checksums)
-        self._mark.add_key_value_metadata(
-            {SUMMARY_KEY: json.dumps(summary.to_record()), CHECKSUM_KEY: checksums}
-        )
-        return summary
+        self._summary = BlockSummary(self._name.file, index, blocks, counts, test)
+        return self._summary
+
+    def mark(self) -> dict[str, Any]:
+        """What marks the block as finished, once its files are closed.
+
+        Its summary, by stream the checksum of its tokens, and by stream the size and the checksum
+        of the file of its documents.
+        """
+        assert self._summary is not None, "finish comes first"
+        return {
+            "summary": self._summary.to_record(),
+            "crc32c": self.checksums,
+            "documents": {
+                stream: [part.table.size, part.table.checksum]
+                for stream, part in self._parts.items()
+            },
+        }
 
     @property
     def checksums(self) -> dict[str, int]:
@@ -197,7 +225,7 @@ def check_counts(block: TokenBlock, counts: Counts, documents: int, tokens: int)
         )
 
 
-def documents_writer(opened: BinaryIO, rule: SplitRule, chat: bool) -> pq.ParquetWriter:
+def documents_writer(opened: CheckedFile, rule: SplitRule, chat: bool) -> pq.ParquetWriter:
     """A document file to write. chat: whether the documents are conversations."""
     # The file is written once and soon read once or twice, so speed matters more than size.
     # TokenBlocks.read_documents skips row groups by these statistics.

@@ -1,36 +1,97 @@
-"""A file of checkpoints: what its name says, and its content if it is whole."""
+"""A file of checkpoints: what its name says, and its content if it is whole.
+
+A record ends with a line feed and its CRC-32C in eight hexadecimal digits: its seal. A damaged one
+is no record: it is named in the log, and its work is done again.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+from functools import cache
 from typing import Any
 
+from fineshards.errors import OutputError
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import file_checksum
+from fineshards.storage.checksums import crc32c, file_checksum
+
+_log = logging.getLogger("fineshards")
 
 # Source files, or shards, whose checkpoints are deleted together at the end of a large job.
 NUMBERS_IN_A_PART = 100
+_SEAL_BYTES = 9
 _BLOCK_NAME = re.compile(r"(\d{5,})-(\d{5,})\..+", re.ASCII)
 
 
-def read_json(storage: Storage, name: str) -> Any:
-    """The content of a file; None if it is missing, or damaged by a power cut."""
-    content = storage.read_if_there(name)
-    try:
-        return None if content is None else json.loads(content)
-    except (RecursionError, ValueError):
+def write_record(
+    storage: Storage, name: str, content: bytes, durable: bool = False, over: str | None = None
+) -> None:
+    """Writes a record. durable: whether a power cut must leave it. over: as in Storage.create."""
+    storage.write(name, content + _seal(content), durable, over)
+
+
+def read_record(storage: Storage, name: str) -> bytes | None:
+    """The content of a record; None if it is missing or damaged."""
+    stored = storage.read_if_there(name)
+    if stored is None:
         return None
+    content, seal = stored[:-_SEAL_BYTES], stored[-_SEAL_BYTES:]
+    return content if _seal(content) == seal else _damaged(storage.path(name))
+
+
+def whole_record(storage: Storage, name: str) -> bytes:
+    """As `read_record`; raises OutputError if it is missing or damaged."""
+    content = read_record(storage, name)
+    if content is None:
+        raise OutputError(
+            f"{storage.path(name)} is missing or damaged: someone changed the folder while the job "
+            "ran. Run the same command again to resume."
+        )
+    return content
+
+
+def write_json(
+    storage: Storage, name: str, content: Any, durable: bool = False, over: str | None = None
+) -> None:
+    """Writes a record of plain values: see `write_record`."""
+    write_record(storage, name, json.dumps(content).encode(), durable, over)
+
+
+def read_json(storage: Storage, name: str) -> Any:
+    """The content of such a record; None if it is missing or damaged."""
+    content = read_record(storage, name)
+    return None if content is None else json.loads(content)
 
 
 def is_whole(storage: Storage, name: str, size: int, checksum: int) -> bool:
     """Whether a file has its size and, on a disk, its checksum."""
-    if storage.size(name) != size:
+    stored = storage.size(name)
+    if stored is None:
         return False
-    if storage.verifies_content:
-        return True
-    with storage.open(name) as file:
-        return file_checksum(file) == checksum
+    if stored == size:
+        if storage.verifies_content:
+            return True
+        try:
+            with storage.open(name) as file:
+                if file_checksum(file) == checksum:
+                    return True
+        except OutputError:
+            if storage.size(name) is None:
+                return False  # another launch has deleted it meanwhile
+            raise
+    _damaged(storage.path(name))
+    return False
+
+
+def _seal(content: bytes) -> bytes:
+    return b"\n%08x" % crc32c(content)
+
+
+@cache
+def _damaged(path: str) -> None:
+    """Says once that a file is damaged."""
+    _log.warning("%s is damaged; its work is done again", path)
 
 
 def block_of(name: str) -> tuple[int, int] | None:

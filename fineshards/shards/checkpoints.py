@@ -4,27 +4,27 @@
     files/00003.json               the blocks of a source file (step Discover)
     files/00000-00999.json         those of many, on object storage, for `status`
     blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
-    blocks/00003-00012.parquet     the block's documents and summary; written after the tokens
-    blocks/00003-00012.written.json  of a block whose tokens are in shards: what is left of it
-    blocks/00003-00012.json        instead of it, if documents are shuffled: see sorted_runs.py
+    blocks/00003-00012.parquet     the block's documents
+    blocks/00003-00012.json        its summary, and the checksums of both; written last, and
+                                   left where tokens are deleted that are in finished shards
+    blocks/00003-00012.documents   its documents, if they are shuffled: see sorted_runs.py
     merged/00003-00000.json        sorted blocks made of several, where one is too small
     buckets/00003-00000.parquet    a token block of all documents with the same leading bits
     plan.json                      the layout of the shards (step Plan)
     shards/train_0017.json         the record of a finished shard; written after the shard
 
 Where the split is by document, a token block has two parts, `00003-00012.test.tokens` and
-`00003-00012.train.tokens`, each with its documents. A part without documents has no files, except
-that the train documents are always written: they hold the summary, and are written last.
+`00003-00012.train.tokens`, each with its documents. A part without documents has no files.
 
 The later file of a pair marks the work as finished; without it the work is done again. Token blocks
 have no header, so a shard is one header followed by whole or cut token blocks. Checkpoints are
 short-lived and therefore not durable: a power cut may damage them. A restart checks them before it
-uses them, and repeats the work behind a damaged one.
+uses them, and repeats the work behind a damaged one. Records, which are all but tokens, documents,
+keys and marks, are sealed: see checkpoint_file.py.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict
 
@@ -37,13 +37,14 @@ from fineshards.shards.checkpoint_file import (
     block_of,
     leading_digits,
     read_json,
+    write_json,
 )
 from fineshards.shards.discovered_files import DiscoveredFiles
 from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.records import JSON_ERRORS, RARE, ShardRecord, SourceFile, from_fields
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS, Layout, SplitRule, shard_stem
-from fineshards.shards.token_blocks import TokenBlocks
+from fineshards.shards.token_blocks import MARK, TokenBlocks
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.local import LocalStorage
 
@@ -187,14 +188,11 @@ class Checkpoints:
         if any(True for _ in self.storage.entries(f"{self.folder}/judged")):
             return True
         entries = self.storage.entries(f"{self.folder}/blocks")
-        return any(
-            block_of(each.name) and each.name.endswith(self.blocks.marks) for each in entries
-        )
+        return any(block_of(each.name) and each.name.endswith(MARK) for each in entries)
 
     def write_layout(self, layout: Layout) -> None:
         """Stores the layout, which `status` reads."""
-        content = json.dumps(asdict(layout)).encode()
-        self.storage.write(self._plan_name(), content, durable=False)
+        write_json(self.storage, self._plan_name(), asdict(layout))
 
     def read_layout(self) -> Layout | None:
         """The layout, or None if it is not planned yet, or damaged."""
@@ -210,8 +208,7 @@ class Checkpoints:
 
     def write_shard_record(self, record: ShardRecord, durable: bool = False) -> None:
         """Marks a shard as finished. durable: whether a power cut must leave it."""
-        content = json.dumps(asdict(record)).encode()
-        self.storage.write(self._shard_name(record.name), content, durable)
+        write_json(self.storage, self._shard_name(record.name), asdict(record), durable)
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard; None if the shard or its table is not complete."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple
 
-from fineshards.shards.checkpoint_file import read_json
+from fineshards.shards.checkpoint_file import read_json, write_json
 from fineshards.shards.job.records import JSON_ERRORS, Block, from_fields
 from fineshards.storage.base import Storage
 
@@ -28,8 +27,8 @@ class DiscoveredFiles:
 
     def write_blocks(self, file: int, blocks: list[Block]) -> None:
         """Stores the blocks of a file."""
-        content = json.dumps([asdict(block) for block in blocks]).encode()
-        self._storage.write(self.blocks_name(file), content, durable=False)
+        content = [asdict(block) for block in blocks]
+        write_json(self._storage, self.blocks_name(file), content)
 
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if they are not stored yet, or damaged."""
@@ -55,7 +54,7 @@ class DiscoveredFiles:
         if blocks and self._storage.size(name) is None:
             check(min(blocks))
             content = {file: [astuple(block) for block in blocks[file]] for file in sorted(blocks)}
-            self._storage.write(name, json.dumps(content).encode(), durable=False)
+            write_json(self._storage, name, content)
 
     def read_new_blocks(self, known: Collection[int]) -> dict[int, list[Block]]:
         """The blocks of all files whose blocks are stored, but of those that are known."""

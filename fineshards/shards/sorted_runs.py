@@ -134,7 +134,7 @@ class RunWriter:
         assert self._summary is not None, "finish comes first"
         sizes = {"tokens": self._token_end * self._dtype.itemsize, "documents": self._document_end}
         checksums = {"tokens": self._checksum, "documents": self._documents_checksum}
-        return self._summary.to_record() | {"bytes": sizes, "crc32c": checksums}
+        return {"summary": self._summary.to_record(), "bytes": sizes, "crc32c": checksums}
 
     def _write_run(self) -> None:
         gathered, self._gathered = self._gathered, Gathered(self._dtype)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support.crash_driver import shorten_names
+from support.crash_driver import dropped, shorten_names
 from support.damage import flip_bit
 from support.fresh_interpreter import run_program
 from support.growing import append, build, content_of, made_up_rows, write_rows
@@ -93,7 +93,7 @@ def test_a_command_killed_with_its_workers_before_any_file_operation(
         shorten(monkeypatch, 4)
     command, documents = prepare(tmp_path, kind)
     crashes = crashes_of(tmp_path, command, part, 6, workers=True)
-    assert any(".written.json" in name for crash in crashes for name in crash["finished"])
+    assert any("/blocks/" in name for crash in crashes for name in crash["finished"])
     for crash in crashes:
         folder = Path(crash["folder"])
         assert crash["status"] == 0, crash
@@ -128,10 +128,6 @@ def stopped(tmp_path: Path) -> tuple[Path, list[str]]:
     folder, command = stop(tmp_path, "test_fraction")
     assert len(dropped(folder)) == 3
     return folder, command
-
-
-def dropped(folder: Path) -> list[Path]:
-    return sorted(folder.glob("checkpoints/*/blocks/*.written.json"))
 
 
 def encoded_by(command: list[str], monkeypatch: pytest.MonkeyPatch) -> int:

@@ -23,7 +23,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.job.records import Block, ShardRecord, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import Layout, SplitRule, table_name
+from fineshards.shards.layout import ONE_STREAM, Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.base import Entry
@@ -98,7 +98,7 @@ def test_a_finished_block_is_found_with_its_summary(
 
 
 @pytest.mark.parametrize("name_of", ["documents_name", "tokens_name"])
-def test_a_block_whose_file_is_gone_or_was_cut_short_is_not_finished(
+def test_a_block_whose_file_was_cut_short_is_not_finished_and_without_it_is_dropped(
     checkpoints: Checkpoints, name_of: str
 ) -> None:
     """A power cut leaves files that were not flushed shorter, or filled with other bytes."""
@@ -112,7 +112,8 @@ def test_a_block_whose_file_is_gone_or_was_cut_short_is_not_finished(
     checkpoints.storage.write(name, content)
     assert checkpoints.blocks.read_summary(PLACE) == summary
     checkpoints.storage.delete(name)
-    assert checkpoints.blocks.read_summary(PLACE) is None
+    assert checkpoints.blocks.read_summary(PLACE) == summary
+    assert checkpoints.blocks.is_dropped(PLACE, ONE_STREAM)
 
 
 @pytest.mark.parametrize("place", range(0, 44, 5))
@@ -220,21 +221,21 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
     assert list(checkpoints.storage.entries("")) == []
 
 
-def test_finished_blocks_are_those_with_both_files(checkpoints: Checkpoints) -> None:
+def test_finished_blocks_are_those_with_a_mark(checkpoints: Checkpoints) -> None:
     write_block(checkpoints, [[5, 6]])
     write_block(checkpoints, [[2]], replace(PLACE, index=13))
     write_block(checkpoints, [[]], replace(PLACE, file=100_000, index=123_456))
     write_block(checkpoints, [[9]], replace(PLACE, index=14))
-    checkpoints.storage.delete(checkpoints.blocks.documents_name(replace(PLACE, index=14)))
+    checkpoints.storage.delete(f"{checkpoints.folder}/blocks/00003-00014.json")
     finished = checkpoints.blocks.finished_blocks()
     tokens = {key: tokens for key, (tokens, _) in finished.items()}
     assert tokens == {(3, 12): 11, (3, 13): 2, (100_000, 123_456): 0}
-    documents = os.stat(checkpoints.storage.path(checkpoints.blocks.documents_name(PLACE)))
-    assert finished[3, 12][1] == documents.st_mtime
+    mark = os.stat(checkpoints.storage.path(f"{checkpoints.folder}/blocks/00003-00012.json"))
+    assert finished[3, 12][1] == mark.st_mtime
 
 
 @given(
-    batches=st.lists(st.lists(st.integers(1, 6), max_size=4), max_size=5),
+    batches=st.lists(st.lists(st.integers(1, 6), max_size=4), max_size=5).filter(any),
     start=st.integers(0, 40),
     length=st.integers(1, 40),
 )

@@ -131,9 +131,23 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         shards = [f"{mark.partition('_')[0]}/{mark}.npy" for mark in marks]
         records = map(checkpoints.read_shard_record, shards)
         names = [record.name for record in records if record is not None]
-    for pattern in ("blocks/*.written.json", "merged/*.json", "buckets/*-00000.train.parquet"):
-        names += [str(path.relative_to(output)) for path in output.glob(f"checkpoints/*/{pattern}")]
+    found_marks = dropped(output)
+    for folder in ("merged", "buckets"):
+        found_marks += output.glob(f"checkpoints/*/{folder}/*.json")
+    names += [str(path.relative_to(output)) for path in found_marks]
     return documents, {name: os.stat(output / name).st_ino for name in names}
+
+
+def dropped(output: Path) -> list[Path]:
+    """The marks of blocks of which tokens are deleted, because shards have them."""
+    return [
+        mark
+        for mark in sorted(output.glob("checkpoints/*/blocks/*.json"))
+        if not all(
+            mark.with_name(f"{mark.stem}{'' if stream == 'all' else '.' + stream}.tokens").exists()
+            for stream in json.loads(mark.read_bytes().partition(b"\n")[0]).get("documents", ())
+        )
+    ]
 
 
 def split_folders(output: Path) -> dict[str, str]:

@@ -23,7 +23,6 @@ from support.oracle import files_in
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError
-from fineshards.shards.block_writer import SUMMARY_KEY
 from fineshards.shards.job import seal
 
 pytestmark = pytest.mark.growing
@@ -216,8 +215,8 @@ def test_no_text_of_a_record_leads_out(
     ("state", "pattern", "key", "at"),
     [
         ("redact", MANIFEST, None, ("files", 1, "path")),
-        ("build", "checkpoints/*/blocks/*.train.parquet", SUMMARY_KEY, ("tokens",)),
-        ("curated", "checkpoints/*/blocks/*.json", None, ("tokens",)),
+        ("build", "checkpoints/*/blocks/*.json", None, ("summary", "tokens")),
+        ("curated", "checkpoints/*/blocks/*.json", None, ("summary", "tokens")),
     ],
 )
 def test_a_text_that_is_no_name_ends_in_a_sentence_too(

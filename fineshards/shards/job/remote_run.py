@@ -5,11 +5,11 @@ It identifies nothing, so it is in no record of the dataset, and is deleted with
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from fineshards.errors import OutputError
+from fineshards.shards.checkpoint_file import read_json, write_json
 from fineshards.shards.job.records import JSON_ERRORS, from_fields
 from fineshards.storage.base import Storage
 
@@ -37,9 +37,8 @@ class RemoteRun:
     def save(self, storage: Storage, folder: str) -> None:
         """Notes the run, in place of an earlier one. folder: of the job's checkpoints."""
         name = f"{folder}/{_NAME}"
-        content = json.dumps(asdict(self)).encode()
         with suppress(OutputError):  # another launch was faster, and names a run of this job too
-            storage.write(name, content, durable=False, over=storage.version(name))
+            write_json(storage, name, asdict(self), over=storage.version(name))
 
     @staticmethod
     def forget(storage: Storage, folder: str) -> None:
@@ -49,8 +48,7 @@ class RemoteRun:
     @classmethod
     def load(cls, storage: Storage, folder: str) -> RemoteRun | None:
         """The last run; None if none is noted."""
-        content = storage.read_if_there(f"{folder}/{_NAME}")
         try:
-            return None if content is None else from_fields(cls, json.loads(content))
+            return from_fields(cls, read_json(storage, f"{folder}/{_NAME}"))
         except JSON_ERRORS:
             return None

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.errors import OutputError
+from fineshards.shards.checkpoint_file import read_record, whole_record, write_record
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import MANY_VALUES, MAX_VALUES, Counts
 from fineshards.shards.job.curated_files import statistics_name
@@ -205,34 +206,27 @@ def _block_name(checkpoints: Checkpoints, block: Block) -> str:
 def write_block(checkpoints: Checkpoints, block: Block, table: pa.Table) -> None:
     """Stores what was counted of a block's documents in the dataset."""
     name = _block_name(checkpoints, block)
-    checkpoints.storage.write(name, parquet_bytes(table), durable=False)
+    write_record(checkpoints.storage, name, parquet_bytes(table))
 
 
 def has_block(checkpoints: Checkpoints, block: Block) -> bool:
     """Whether the statistics of a block are stored, undamaged."""
-    name = _block_name(checkpoints, block)
-    try:
-        from_bytes(checkpoints.storage.read_if_there(name) or b"", name)
-    except OutputError:
-        return False
-    return True
+    return read_record(checkpoints.storage, _block_name(checkpoints, block)) is not None
 
 
 def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) -> MetadataFile:
     """Writes the statistics of a source file. judged: what the stages of a recipe counted of it."""
     storage, name = checkpoints.storage, statistics_name(file)
     blocks = checkpoints.discovered.read_blocks(file) or []
-    tables = [_read(storage, _block_name(checkpoints, block)) for block in blocks]
+    names = [_block_name(checkpoints, block) for block in blocks]
+    tables = [from_bytes(whole_record(storage, name), storage.path(name)) for name in names]
     content = parquet_bytes(merged([*tables, *judged]))
     return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
 
 
 def read_file(storage: Storage, file: int) -> pa.Table:
     """The statistics of a source file; raises OutputError if they are missing or damaged."""
-    return _read(storage, statistics_name(file))
-
-
-def _read(storage: Storage, name: str) -> pa.Table:
+    name = statistics_name(file)
     return from_bytes(storage.read(name), storage.path(name))
 
 

@@ -7,9 +7,7 @@
     judged/0/00003-00012.scores            what scorers gave documents; earlier than the decisions
     marks/0/00005-of-00016.marks           which documents have a key of an earlier one, by range
                                            of keys, sorted by position
-    marks/0/00005-of-00016.json            marks them as finished
-    marks/0/00005-of-00016-firsts.marks    the first of each key that a block has very often, and
-                                           with .json the mark of its completion
+    marks/0/00005-of-00016-firsts.marks    the first of each key that a block has very often
     marks/0/00005-of-00016-wanted.marks    if texts are compared: the candidates per file
     marks/0/00003-of-00000-sets.marks      the contents of candidates of source file 3, part 0
     marks/0/00003-of-00000-parts.marks     the parts that each file wants
@@ -19,9 +17,8 @@
                                            the mark of its completion
 
 The last stage, which ends with Tokenize, has no keys. Its decisions are written before its token
-block. As other checkpoints, these may be damaged by a power cut: a restart checks them. Decisions
-and scores are Parquet files, each with its CRC-32C in four bytes, because the footer of Parquet has
-no checksum.
+block. As other checkpoints, these may be damaged by a power cut: a restart checks them. Decisions,
+scores and marks are records; the first two are Parquet files.
 """
 
 from __future__ import annotations
@@ -35,22 +32,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.errors import OutputError
-from fineshards.shards.checkpoint_file import beginnings, block_of, is_whole
+from fineshards.shards.checkpoint_file import (
+    beginnings,
+    block_of,
+    is_whole,
+    read_json,
+    read_record,
+    whole_record,
+    write_json,
+    write_record,
+)
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import JSON_ERRORS, Block, SourceFile
 from fineshards.shards.tables import scores as score_tables
 from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.tables.marks import Records
 from fineshards.shards.tables.statistics import SCHEMA
-from fineshards.storage.checksums import crc32c
 
 # Bytes of a file, of keys or of marks: the file's name, start and stop; or the bytes themselves,
 # with their kind as the name. What crosses a shuffle is plain: Beam knows how to code tuples.
 Range = tuple[str, int, int, bytes | None]
 # How the name of a file ends that has other marks than which documents have a key of earlier ones.
 FIRSTS, WANTED, SETS, PARTS, COMPARED = "-firsts", "-wanted", "-sets", "-parts", "-compared"
-_CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +115,23 @@ class StageFiles:
             checksum = self._storage.write(self.keys_file(block), content, durable=False)
             metadata = {"keys": str(len(keys)), "crc32c": str(checksum)}
         if scores is not None:
-            self._write_checked(self._block_name(block, "scores"), score_tables.to_bytes(scores))
+            content = score_tables.to_bytes(scores)
+            write_record(self._storage, self._block_name(block, "scores"), content)
             metadata["scores"] = "1"
         metadata["stop_row"] = str(stop_row)
         if statistics is not None:
             metadata["statistics"] = json.dumps(statistics.to_pydict())
-        self._write_checked(self._block_name(block), to_bytes(merged(tables), metadata))
+        write_record(self._storage, self._block_name(block), to_bytes(merged(tables), metadata))
 
     def read_block(self, block: Block, key_type: np.dtype[np.void] | None) -> int | None:
         """The number of keys of a judged block; None if it is missing, incomplete or damaged."""
         name = self._block_name(block)
-        content = self._read_checked(name)
+        content = read_record(self._storage, name)
         if content is None:
             return None
         metadata = from_bytes(content, name).schema.metadata
-        if b"scores" in metadata and not self._read_checked(self._block_name(block, "scores")):
+        scores = self._block_name(block, "scores")
+        if b"scores" in metadata and read_record(self._storage, scores) is None:
             return None
         count = int(metadata[b"keys"])
         if key_type is None:
@@ -141,7 +146,7 @@ class StageFiles:
     def scores(self, block: Block) -> pa.Table:
         """What the stage's scorers gave the documents of a block; raises as `decisions` does."""
         name = self._block_name(block, "scores")
-        return score_tables.from_bytes(self._whole(name), self._storage.path(name))
+        return score_tables.from_bytes(whole_record(self._storage, name), self._storage.path(name))
 
     def statistics(self, block: Block) -> pa.Table:
         """What was counted with the decisions about a block."""
@@ -170,15 +175,14 @@ class StageFiles:
         """Stores the keys of an index, sorted."""
         name = self._name("index", f"{number:05d}")
         checksum = self._storage.write(f"{name}.keys", keys.tobytes(), durable=False)
-        record = {"count": len(keys), "crc32c": checksum}
-        self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
+        write_json(self._storage, f"{name}.json", {"count": len(keys), "crc32c": checksum})
         return KeyFile(f"{name}.keys", len(keys))
 
     def read_index(self, number: int, key_type: np.dtype[np.void]) -> KeyFile | None:
         """The stored keys of an index; None if they are missing or damaged."""
         name = self._name("index", f"{number:05d}")
         try:
-            record = json.loads(self._storage.read_if_there(f"{name}.json") or b"{}")
+            record = read_json(self._storage, f"{name}.json")
             count, checksum = record["count"], record["crc32c"]
             whole = is_whole(self._storage, f"{name}.keys", count * key_type.itemsize, checksum)
         except JSON_ERRORS:
@@ -191,68 +195,35 @@ class StageFiles:
         self, partition: int, partitions: int, marks: npt.NDArray[Any], kind: str = ""
     ) -> None:
         """Stores the marks of a range of keys, or the links; or others, of a kind."""
-        name = self._marks_name(partition, partitions, kind)
-        checksum = self._storage.write(f"{name}.marks", marks.tobytes(), durable=False)
-        record = {"bytes": marks.nbytes, "crc32c": checksum}
-        self._storage.write(f"{name}.json", json.dumps(record).encode(), durable=False)
+        write_record(self._storage, self.marks_file(partition, partitions, kind), marks.tobytes())
 
     def read_marks(
         self, partition: int, partitions: int, dtype: npt.DTypeLike, kind: str = ""
     ) -> Records | None:
         """Stored marks; None if they are missing or damaged."""
-        name = self._marks_name(partition, partitions, kind)
-        try:
-            record = json.loads(self._storage.read_if_there(f"{name}.json") or b"{}")
-            expected = record["bytes"], record["crc32c"]
-        except JSON_ERRORS:
-            return None
-        content = self._storage.read_if_there(f"{name}.marks")
-        if content is None or (len(content), crc32c(content)) != expected:
-            return None
-        return np.frombuffer(content, dtype)
+        content = read_record(self._storage, self.marks_file(partition, partitions, kind))
+        return None if content is None else np.frombuffer(content, dtype)
 
     def marks_file(self, partition: int, partitions: int, kind: str = "") -> str:
         """The file of the marks of a range of keys, or of others."""
-        return f"{self._marks_name(partition, partitions, kind)}.marks"
+        return self._name("marks", f"{partition:05d}-of-{partitions:05d}{kind}.marks")
 
     # -- marks by file
 
     def write_marked(self, file: int, table: pa.Table) -> None:
         """Stores the marks of a source file as decisions."""
-        self._write_checked(self._marked_name(file), to_bytes(table))
+        write_record(self._storage, self._marked_name(file), to_bytes(table))
 
     def has_marked(self, file: int) -> bool:
         """Whether the marks of a source file are stored, undamaged."""
-        return self._read_checked(self._marked_name(file)) is not None
+        return read_record(self._storage, self._marked_name(file)) is not None
 
     def marked(self, file: int) -> pa.Table:
         """The marks of a source file as decisions; raises OutputError if they are not there."""
         return self._decisions(self._marked_name(file))
 
-    # -- files of decisions and scores
-
-    def _write_checked(self, name: str, content: bytes) -> None:
-        checksum = crc32c(content).to_bytes(_CHECKSUM_BYTES, "little")
-        self._storage.write(name, content + checksum, durable=False)
-
-    def _read_checked(self, name: str) -> bytes | None:
-        """The content of such a file; None if it is missing or damaged."""
-        stored = self._storage.read_if_there(name) or b""
-        content, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
-        whole = content and crc32c(content) == int.from_bytes(checksum, "little")
-        return content if whole else None
-
     def _decisions(self, name: str) -> pa.Table:
-        return from_bytes(self._whole(name), self._storage.path(name))
-
-    def _whole(self, name: str) -> bytes:
-        content = self._read_checked(name)
-        if content is None:
-            raise OutputError(
-                f"{self._storage.path(name)} is missing or damaged: someone changed the folder "
-                "while the job ran. Run the same command again to resume."
-            )
-        return content
+        return from_bytes(whole_record(self._storage, name), self._storage.path(name))
 
     # -- names
 
@@ -265,9 +236,6 @@ class StageFiles:
     def keys_file(self, block: Block) -> str:
         """The file of the keys of a block."""
         return self._block_name(block, "keys")
-
-    def _marks_name(self, partition: int, partitions: int, kind: str) -> str:
-        return self._name("marks", f"{partition:05d}-of-{partitions:05d}{kind}")
 
     def _marked_name(self, file: int) -> str:
         return self._name("marked", f"{file:05d}.decisions")

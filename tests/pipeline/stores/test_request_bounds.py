@@ -14,8 +14,8 @@ from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
 
-# In Tokenize: is it finished, is the job still there, its tokens, its documents.
-OF_A_BLOCK = 4
+# In Tokenize: is it finished, is the job still there, its tokens, its documents, its mark.
+OF_A_BLOCK = 5
 # In Write, where a block goes into a shard: its tokens are found and, unless the store joins them,
 # read; its documents are found, then footer and rows are read.
 OF_A_PIECE = 5
