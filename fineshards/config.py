@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -217,14 +218,16 @@ class BuildConfig:
     beam_args: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if sys.flags.optimize > 1:
+            why = "Apache Beam needs docstrings, which python -OO and PYTHONOPTIMIZE=2 leave out."
+            raise UsageError(f"{why} Run it with python -O or PYTHONOPTIMIZE=1.")
         for name in PATTERNS:
             given = getattr(self, name) or ()
             if isinstance(given, str) or not isinstance(given, Iterable):
                 given = (given,)
             self._settle(name, tuple(local_path(place_of(name, pattern)) for pattern in given))
         self._settle("output", place_of("output", self.output or ""))
-        self._settle("tokenizer", place_of("tokenizer", self.tokenizer))
-        for name in ("dataset", "recipe"):
+        for name in ("tokenizer", "dataset", "recipe"):
             if getattr(self, name) is not None:
                 self._settle(name, place_of(name, getattr(self, name)))
         if isinstance(self.beam_args, str):
@@ -254,9 +257,8 @@ class BuildConfig:
         self._check_fim()
         if self.append:
             # Nothing is said that the dataset has decided.
-            refuse_decided(
-                each.name for each in flags() if getattr(self, each.name) != each.default
-            )
+            given = (each.name for each in flags() if getattr(self, each.name) != each.default)
+            refuse_decided(given)
         elif self.fail_on_repeats:
             raise UsageError(
                 "--fail_on_repeats goes with an append: it compares new documents with those of "
@@ -409,10 +411,8 @@ class BuildConfig:
         self._settle(flag.name, value)
         if value >= _LIMIT:
             raise UsageError(f"--{flag.name} must be less than 2^63, got {value}.")
-        if value < flag.metadata["least"]:
-            raise UsageError(
-                f"--{flag.name} must be at least {flag.metadata['least']}, got {value}."
-            )
+        if value < (least := flag.metadata["least"]):
+            raise UsageError(f"--{flag.name} must be at least {least}, got {value}.")
 
 
 _TYPES = get_type_hints(BuildConfig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
@@ -20,9 +21,7 @@ def launches_template(config: BuildConfig) -> bool:
 
 
 def runner_name(beam_args: Sequence[str]) -> str:
-    """The runner that is asked for, in any of the ways that Beam takes: in lower case, without
-    `runner`; empty if there is none. Quick, without Beam.
-    """
+    """The runner that is asked for, in lower case and without `runner`; empty if there is none."""
     words = [word for arg in beam_args for word in arg.split("=", 1)]
     runner = dict(pairwise(words)).get("--runner", "")
     return runner.rpartition(".")[2].lower().removesuffix("runner")
@@ -58,7 +57,8 @@ def refuse_unknown(
 
 def is_beams(flag: str) -> bool:
     """Whether Beam itself, not a job service, has a flag."""
-    return find_spec("apache_beam") is not None and flag in _parser("")._option_string_actions
+    can_be_imported = find_spec("apache_beam") is not None and sys.flags.optimize < 2
+    return can_be_imported and flag in _parser("")._option_string_actions
 
 
 def _parser(command: str) -> Parser:

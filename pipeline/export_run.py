@@ -143,12 +143,12 @@ def new_pipeline_for(
     folder: str, output: str, beam_args: Sequence[str], s3_endpoint: str | None = None
 ) -> Pipeline:
     """An empty pipeline on the runner that Beam's arguments name; raises UsageError for others."""
+    # Where a job runs is chosen in the same way as for a build.
+    config = BuildConfig(input=folder, output=output, beam_args=beam_args, s3_endpoint=s3_endpoint)
     from fineshards.pipeline.beam_flags import check_beam_args
     from fineshards.pipeline.runners import dataflow, portable
     from fineshards.pipeline.runners.choice import local_args, new_pipeline, runs_here
 
-    # Where a job runs is chosen in the same way as for a build.
-    config = BuildConfig(input=folder, output=output, beam_args=beam_args, s3_endpoint=s3_endpoint)
     check_beam_args(config, "fineshards export")
     if dataflow.runs_on_dataflow(config):
         dataflow.refuse_impossible(config)

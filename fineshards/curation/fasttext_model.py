@@ -25,6 +25,7 @@ import struct
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from fineshards.curation.reference_files import Pinned, local_copy, pinned
 from fineshards.errors import InputError, UsageError
@@ -54,11 +55,9 @@ def fasttext_version() -> str:
 class Model:
     """A model, safe for threads. labels: all that it can give, with their prefix."""
 
-    def __init__(self, path: str) -> None:
-        from fasttext.FastText import _FastText
-
+    def __init__(self, path: str, compiled: Any) -> None:
         self.labels = read_labels(path)
-        self._compiled = _FastText(path).f
+        self._compiled = compiled(path).f
 
     def scores(self, line: str) -> dict[str, float]:
         """The scores of a text without newlines, by label; labels with tiny ones are left out."""
@@ -70,13 +69,14 @@ class Model:
 @naming_the_extra()
 def load_model(file: Pinned) -> Model:
     """Loads a model; raises InputError if the file is not one."""
+    from fasttext.FastText import _FastText
+
     with local_copy(file) as path:
         try:
-            return Model(path)
+            return Model(path, _FastText)
         except (ValueError, MemoryError, RuntimeError) as error:
-            raise InputError(
-                f"{file.path} is not a model of fastText that can be used: {error}."
-            ) from error
+            why = f"{file.path} is not a model of fastText that can be used: {error}."
+            raise InputError(why) from error
 
 
 def refuse_unknown(step: str, path: str, labels: Iterable[str]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import tokenizers
 
 from fineshards.encoders.encoder import Encoder, TokenBatch, reference_batch
 from fineshards.encoders.tokenizer_json import TokenizerJson
@@ -24,7 +24,7 @@ class HuggingFaceEncoder(Encoder):
     def __init__(self, tokenizer: TokenizerJson) -> None:
         self._library = tokenizer.library
         self._eot = np.array([tokenizer.eot], dtype=np.uint32)
-        self.name = f"tokenizers {version('tokenizers')}"
+        self.name = f"tokenizers {tokenizers.__version__}"
 
     def encode(self, texts: pa.Array) -> TokenBatch:
         """See `Encoder.encode`. Raises FineshardsError for a text that cannot be encoded.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 from fineshards.encoders.differences import Scheme, load_table
 from fineshards.encoders.encoder import Encoder
@@ -65,9 +66,11 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
     vocabulary file is not the recorded one, or if the golden texts have other tokens here.
     """
     vocabulary = load_vocabulary(tokenizer, storage)
+    _reference_of(vocabulary.kind)  # what its import raises is not about the vocabulary
     with _described(tokenizer):
-        encoder = _encoder(vocabulary, engine)
-        golden = golden_sha256(encoder)
+        encoder_of_vocabulary(vocabulary)
+    encoder = _encoder(vocabulary, engine)
+    golden = golden_sha256(encoder)
     if golden != tokenizer.golden_sha256:
         raise FineshardsError(
             f"{encoder.name} gives different tokens for the golden texts (sha256 {golden}) than "
@@ -144,7 +147,7 @@ def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
             f"{library} library defines. Use {library} or auto."
         )
     if engine == library:
-        return _reference(vocabulary)
+        return _reference_of(vocabulary.kind)(vocabulary)
     reference = _build(vocabulary, library)
     table = load_table()
     scheme = table.scheme(library, vocabulary.pattern)
@@ -165,15 +168,15 @@ def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
     return reference
 
 
-def _reference(vocabulary: Vocabulary | TokenizerJson) -> Encoder:
+def _reference_of(kind: str) -> Callable[[Any], Encoder]:
     # Each library is imported only where it is needed.
-    if isinstance(vocabulary, TokenizerJson):
+    if kind == HUGGINGFACE:
         from fineshards.encoders.huggingface_encoder import HuggingFaceEncoder
 
-        return HuggingFaceEncoder(vocabulary)
+        return HuggingFaceEncoder
     from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 
-    return TiktokenEncoder(vocabulary)
+    return TiktokenEncoder
 
 
 def _fast(
@@ -188,26 +191,19 @@ def _fast(
         from_ranks,
         without_holes,
     )
-
-    if isinstance(vocabulary, Vocabulary):
-        ranks, name = without_holes(vocabulary.ranks), scheme.fast
-        try:
-            fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
-        except RuntimeError as error:
-            reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")
-            return None
-        return ExactEncoder(fast, reference, scheme)
-
     from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
 
-    reasons += obstacles(vocabulary)
-    if reasons:
-        return None
-    data = gigatoken_json(vocabulary)
     try:
-        encoder = ExactEncoder(
-            GigatokenTokenizer(lambda: from_json(data), vocabulary.eot), reference, scheme
-        )
+        if isinstance(vocabulary, Vocabulary):
+            ranks, name = without_holes(vocabulary.ranks), scheme.fast
+            fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
+            return ExactEncoder(fast, reference, scheme)
+        reasons += obstacles(vocabulary)
+        if reasons:
+            return None
+        data = gigatoken_json(vocabulary)
+        fast = GigatokenTokenizer(lambda: from_json(data), vocabulary.eot)
+        encoder = ExactEncoder(fast, reference, scheme)
         different = trial(vocabulary, encoder, reference)
     except RuntimeError as error:
         reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")

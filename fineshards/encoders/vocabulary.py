@@ -156,6 +156,8 @@ def _parts_of(name: str) -> dict[str, Any]:
             f"({', '.join(known)}), or give a tokenizer.json, a folder that holds one, or "
             "OWNER/NAME on the Hugging Face hub."
         )
+    import requests  # noqa: F401  else tiktoken imports it below
+
     try:
         encoding = get_encoding(name)
     except (OSError, ValueError) as error:

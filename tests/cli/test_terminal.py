@@ -213,6 +213,18 @@ sys.modules |= dict.fromkeys(sys.argv[1].split(","))
 from fineshards.cli.cli import main
 sys.exit(main(sys.argv[2:]))
 """
+# A library whose import raises what libraries of other versions raise.
+FAILING = """
+import sys
+class Failing:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            raise ValueError("binary incompatibility")
+sys.meta_path.insert(0, Failing())
+from fineshards.cli.cli import main
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:]))
+"""
 NOT_INSTALLED = (
     "fineshards: {} is not installed. Install it with: pip install 'fineshards[build]'\n"
 )
@@ -245,6 +257,84 @@ def test_commands_on_a_dataset_need_no_beam(build: Any, sample: Path, tmp_path: 
     for command in ("verify", "status", "inspect"):
         done = run_without("apache_beam", command, tmp_path)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "command"),
+    [
+        (["-OO", "-m", "fineshards"], "0", "build --input {} --output out"),
+        (["-m", "fineshards.cli.build_command"], "2", "--input {} --output out"),
+        (["-m", "fineshards"], "2", "build --input {} --output out --direct_test_wait_until=1"),
+        (["-m", "fineshards"], "2", "estimate --input {}"),
+        (["-OO", "-m", "fineshards"], "0", "export made --to olmo --output out --runner Flink"),
+        (
+            ["-c", "import fineshards, sys; fineshards.build(input=sys.argv[1], output='out')"],
+            "2",
+            "{}",
+        ),
+    ],
+)
+def test_python_without_docstrings_is_refused_where_beam_begins(
+    build: Any, small: Path, tmp_path: Path, flags: list[str], level: str, command: str
+) -> None:
+    if "made" in command:
+        assert build(small, tmp_path / "made") == 0
+    said = subprocess.run(
+        [sys.executable, *flags, *command.format(small).split()],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONOPTIMIZE": level},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    needs = "Apache Beam needs docstrings, which python -OO and PYTHONOPTIMIZE=2 leave out."
+    assert f"{needs} Run it " in said.stderr.splitlines()[-1]
+    assert said.returncode == (1 if "-c" in flags else 2)
+    assert not (tmp_path / "out/metadata").exists()
+
+
+@pytest.mark.parametrize(
+    ("library", "command"),
+    [
+        ("regex", "inspect {tmp}/made --shard train/0 --document 0"),
+        ("tokenizers", "inspect {tmp}/json --shard train/0 --document 0"),
+        ("awkward", "build --input {small} --output {tmp}/out"),
+        ("requests", "build --input {small} --output {tmp}/out --tokenizer gpt2"),
+        ("fasttext.FastText", "build --input {small} --output {tmp}/out --recipe {tmp}/r.toml"),
+        ("adlfs", "build --input az://data/a.csv --output {tmp}/out"),
+        ("trafilatura", "build --input {tmp}/a.warc --output {tmp}/out --extract trafilatura"),
+    ],
+)
+def test_a_library_that_fails_in_its_import_is_not_blamed_on_a_file(
+    build: Any, small: Path, tmp_path: Path, library: str, command: str
+) -> None:
+    if "made" in command:
+        assert build(small, tmp_path / "made", "--test_fraction=0") == 0
+    if "json" in command:
+        tokenizer = ROOT / "tests/fixtures/tokenizer.json"
+        assert build(small, tmp_path / "json", "--test_fraction=0", f"--tokenizer={tokenizer}") == 0
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>A page of some words.</p>"
+    record = b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.test/\r\n"
+    record += b"Content-Type: application/http; msgtype=response\r\nContent-Length: %d\r\n\r\n%s"
+    (tmp_path / "a.warc").write_bytes(record % (len(page), page) + b"\r\n\r\n")
+    (tmp_path / "r.toml").write_text("[[steps]]\nuse = 'language'\nlanguages = ['en']\n")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            FAILING,
+            library,
+            *command.format(tmp=tmp_path, small=small).split(),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"ValueError.*binary incompatibility.*This is a bug in", done.stderr), (
+        done.stderr
+    )
 
 
 def _raise(error: Exception) -> None:

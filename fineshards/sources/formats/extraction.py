@@ -8,7 +8,7 @@ depends on the page alone, not on the machine, nor on the pages before it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -102,6 +102,7 @@ def extract(html: bytes, extractor: str, charset: str | None = None) -> str | No
     """
     from resiliparse.parse.html import HTMLTree
 
+    found = _trafilatura() if extractor == TRAFILATURA else _resiliparse()
     try:
         page = decoded(html, charset)
         tree = HTMLTree.parse(page)
@@ -109,7 +110,7 @@ def extract(html: bytes, extractor: str, charset: str | None = None) -> str | No
             raise ExtractionError(
                 "too_deep", f"its HTML is nested deeper than {DEPTH_LIMIT} elements"
             )
-        text = _by_trafilatura(page) if extractor == TRAFILATURA else _by_resiliparse(tree)
+        text = found(page, tree)
         (text or "").encode()
     except (ExtractionError, MemoryError):
         raise
@@ -119,10 +120,10 @@ def extract(html: bytes, extractor: str, charset: str | None = None) -> str | No
     return text if text and text.strip() else None
 
 
-def _by_resiliparse(tree: Any) -> str | None:
+def _resiliparse() -> Callable[[str, Any], str | None]:
     from resiliparse.extract.html2text import extract_plain_text
 
-    text: str = extract_plain_text(
+    return lambda page, tree: extract_plain_text(
         tree,
         preserve_formatting=True,
         main_content=True,
@@ -133,15 +134,13 @@ def _by_resiliparse(tree: Any) -> str | None:
         noscript=False,
         comments=False,
     )
-    return text
 
 
-def _by_trafilatura(page: str) -> str | None:
+def _trafilatura() -> Callable[[str, Any], str | None]:
     """As FineWeb, but without deduplication, whose memory of earlier pages is the process's own."""
     import trafilatura
 
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
-    text: str | None = trafilatura.extract(
+    return lambda page, tree: trafilatura.extract(
         page, favor_precision=True, include_comments=False, deduplicate=False
     )
-    return text

@@ -106,6 +106,12 @@ def _store(url: str) -> Any:
             f"--input {url}: {protocol}:// cannot be read. Give {_SUPPORTED}, or a protocol of "
             "fsspec, such as az:// or sftp://. For a dataset by its name use --dataset."
         )
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        cause = error.__cause__ or error
+        named = missing_extra(cause) if isinstance(cause, ModuleNotFoundError) else None
+        raise named or MissingLibraryError(f"{url} cannot be read: {error}.") from error
     with _explained("read", url):
         return fsspec.core.url_to_fs(url)[0]
 
@@ -182,18 +188,11 @@ def _attempted(what: str, url: str, action: Callable[[], _Result]) -> _Result:
 
 @contextmanager
 def _explained(what: str, url: str) -> Iterator[None]:
-    """Raises InputError where a store fails, and MissingLibraryError where its package is missing.
-
-    Each package of fsspec has errors of its own.
-    """
+    """Raises InputError where a store fails: each package of fsspec has errors of its own."""
     try:
         yield
-    except FineshardsError:
+    except (FineshardsError, ImportError):
         raise
-    except ImportError as error:
-        cause = error.__cause__ or error
-        named = missing_extra(cause) if isinstance(cause, ModuleNotFoundError) else None
-        raise named or MissingLibraryError(f"{url} cannot be {what}: {error}.") from error
     except Exception as error:
         reason = " ".join(str(error).split()).rstrip(".") or "no reason given"
         raise InputError(
