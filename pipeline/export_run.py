@@ -15,6 +15,12 @@ from fineshards.exports.export_options import ExportOptions, Side
 from fineshards.exports.format_table import format_of
 from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
+from fineshards.pipeline.runners.choice import (
+    local_args,
+    new_pipeline,
+    runs_here,
+    temporary_files_of_beam,
+)
 from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.wording import counted
 
@@ -139,6 +145,7 @@ def run_here(
     return finish(job, records)
 
 
+@temporary_files_of_beam(here=False)
 def new_pipeline_for(
     folder: str, output: str, beam_args: Sequence[str], s3_endpoint: str | None = None
 ) -> Pipeline:
@@ -147,7 +154,6 @@ def new_pipeline_for(
     config = BuildConfig(input=folder, output=output, beam_args=beam_args, s3_endpoint=s3_endpoint)
     from fineshards.pipeline.beam_flags import check_beam_args
     from fineshards.pipeline.runners import dataflow, portable
-    from fineshards.pipeline.runners.choice import local_args, new_pipeline, runs_here
 
     check_beam_args(config, "fineshards export")
     if dataflow.runs_on_dataflow(config):
@@ -157,6 +163,7 @@ def new_pipeline_for(
     return new_pipeline(portable.DescribedOptions(args))
 
 
+@temporary_files_of_beam(here=False)
 def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Export | str:
     """Does an export as a pipeline.
 
@@ -165,9 +172,7 @@ def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Expo
     from fineshards.pipeline.beam_flags import runner_name
     from fineshards.pipeline.runners import dataflow, portable
     from fineshards.transforms.export import WriteExport
-    from fineshards.worker import own_process
 
-    own_process.raise_instead()
     _ = pipeline | "Export" >> WriteExport(job)
     if runner_name(beam_args) == "dataflow":
         outcome = dataflow.submit(pipeline, job.storage.root)

@@ -20,6 +20,7 @@ from fineshards.pipeline.runners.choice import (
     new_pipeline,
     refuse_other_workers,
     runs_here,
+    temporary_files_of_beam,
 )
 from fineshards.pipeline.share import Share, describe_left, part_of, share_of
 from fineshards.shards.job.local_run import forget, held_lock
@@ -144,9 +145,7 @@ def execute(
         return None
     forget(storage, launch.checkpoints.folder)
     _warn_of_memory(launch, config)
-    # What Beam starts here for another runner, such as a job server, is ended by an exception only.
-    own_process.raise_instead()
-    with working(storage):
+    with working(storage), temporary_files_of_beam(here):
         if dataflow.runs_on_dataflow(config):
             pipeline = dataflow.new_pipeline(config)
         else:
@@ -258,7 +257,8 @@ def _run_here(launch: Launch, config: BuildConfig, add: Callable[[Pipeline], Non
 
     from fineshards.pipeline.runners.cached_options import CachedOptions
 
-    pipeline = beam.Pipeline(options=CachedOptions(local_args(config)))
+    with temporary_files_of_beam(here=True):
+        pipeline = beam.Pipeline(options=CachedOptions(local_args(config)))
     add(pipeline)
     own_process.collect_garbage_again()
     try:

@@ -95,11 +95,14 @@ def _add_export_flags(parser: Parser) -> None:
 def _export(args: Namespace) -> Answer:
     from fineshards.exports.export_job import prepare
     from fineshards.exports.export_options import ExportOptions
+    from fineshards.cli.terminal import error_console, set_up_logging
     from fineshards.pipeline.export_run import describe_export, new_pipeline_for, run_here, run_on
 
     options = ExportOptions(**{name: getattr(args, name) for name in ExportOptions.__slots__})
     place, beam_args = (args.folder, args.output), args.beam_args
     # Before the folder is claimed, so that a misspelt flag claims nothing.
+    if beam_args:
+        set_up_logging(error_console(), local=False)
     pipeline = new_pipeline_for(*place, beam_args, args.s3_endpoint) if beam_args else None
     job, finished = prepare(
         *place, options, args.generation, args.s3_endpoint, args.sources, args.trust_input

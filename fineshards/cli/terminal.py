@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from fineshards.storage.base import Storage
 
 INTERRUPTED = 130
+# How records of Beam begin that say nothing to a person.
+_LONG = ("sdk_pipeline_options", "Create job", "   WARNING: Apache Beam", "Error bring", "Really ")
 
 
 def report_errors(action: Callable[[], int | None]) -> int:
     """Runs a command and returns its exit code; every expected error is one sentence on stderr."""
     if sys.stderr is None:  # closed by the caller; print would write to stdout instead
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    # Beam warns of what it lacks while it is imported, under no name.
+    logging.basicConfig(handlers=[early := logging.StreamHandler()], format="%(message)s")
+    early.addFilter(_is_not_of_beam)
     try:
         return action() or 0
     except KeyboardInterrupt:
@@ -93,8 +98,7 @@ def set_up_logging(console: Console, local: bool) -> None:
         handler = logging.StreamHandler(console.file)
         handler.setFormatter(_LogLine("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     handler.addFilter(_is_not_explained)
-    if local:
-        handler.addFilter(_is_not_of_beam)
+    handler.addFilter(_is_not_of_beam)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("fineshards").setLevel(logging.INFO)
     # The steps log for remote workers; on this machine `watch` reports the same.
@@ -105,7 +109,8 @@ def set_up_logging(console: Console, local: bool) -> None:
     # A worker in this process (--environment_type=LOOPBACK) logs each connection, and its end as an
     # error. The runner reports what fails in it.
     logging.getLogger("apache_beam.runners.worker").setLevel(logging.CRITICAL)
-    logging.getLogger("apache_beam.runners.dataflow.internal.apiclient").addFilter(_is_short)
+    for name in ("runners.dataflow.internal.apiclient", "utils.subprocess_server"):
+        logging.getLogger(f"apache_beam.{name}").addFilter(_is_short)
 
 
 class _LogLine(logging.Formatter):
@@ -123,8 +128,8 @@ class _LogLine(logging.Formatter):
 
 
 def _is_short(record: logging.LogRecord) -> bool:
-    """Whether a record is not one of the longest: all options, the job as Dataflow has it."""
-    return not str(record.msg).startswith(("sdk_pipeline_options", "Create job"))
+    """Whether a record is not one of the longest: all options, the job as Dataflow has it, advice."""
+    return not str(record.msg).startswith(_LONG)
 
 
 def _is_not_of_beam(record: logging.LogRecord) -> bool:

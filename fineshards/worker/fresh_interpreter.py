@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
+from fineshards.storage.temporary import remove_abandoned
 from fineshards.worker import own_process
 
 _Arguments = ParamSpec("_Arguments")
@@ -101,6 +102,7 @@ def call_and_hear(
         finally:
             process.kill()
             process.wait()
+            remove_abandoned()
     if error is not None:
         raise error
     returned: _Result = result

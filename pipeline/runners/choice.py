@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.pipeline.beam_flags import runner_name
+from fineshards.storage.temporary import scratch_folder
+from fineshards.worker import own_process
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
@@ -49,6 +55,27 @@ def local_args(config: BuildConfig) -> list[str]:
     done by the pool (fineshards/worker/pool.py).
     """
     return [*config.beam_args, "--runner=FnApiRunner", "--direct_num_workers=1"]
+
+
+@contextmanager
+def temporary_files_of_beam(here: bool) -> Iterator[None]:
+    """Has Beam make its temporary files in a scratch folder.
+
+    here: remove it after the body. Else that is when this process ends, because Beam then stops
+    what it has started for another runner, and raises if a folder of that is gone; so signals raise
+    from now on.
+    """
+    if not here:
+        own_process.raise_instead()
+    with ExitStack() as stack:
+        folder, before = stack.enter_context(scratch_folder()), tempfile.tempdir
+        if not here:  # before Beam registers, so it is called after that
+            atexit.register(stack.pop_all().close)
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
 def new_pipeline(options: PipelineOptions) -> Pipeline:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
-from apache_beam.runners.runner import PipelineResult
+from requests import RequestException
 
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.pipeline.beam_flags import refuse_unknown
+from fineshards.pipeline.beam_errors import explain
+from fineshards.pipeline.beam_flags import refuse_unknown, runner_name
 
-# How Beam's messages begin if there is no job service; the exception types vary.
-_NO_SERVICE = (
-    "Unable to fetch remote prism binary",
-    "Unable to parse jar URL",
-    "You must specify a --job_endpoint",
-)
+# Modules of Beam that start a service or talk to one.
+_SERVICES = re.compile(r"/runners/portability/\w+\.py$|/utils/subprocess_server\.py$")
+# Where the advice of Beam's messages begins, which is for its own developers.
+_ADVICE = re.compile(r"\.? (Also failed|If (no|using)|The Prism Binary|Alternatively,|Please )")
+# What gives a runner its service, in place of an address.
+_PROGRAMS = {
+    "flink": "--flink_job_server_jar=JAR and --flink_master=HOST:PORT, or ",
+    "spark": "--spark_job_server_jar=JAR and --spark_master_url=spark://HOST:PORT, or ",
+    "prism": "--prism_location=PROGRAM, or ",
+}
 
 
 class DescribedOptions(PipelineOptions):
@@ -48,7 +55,12 @@ def submit(pipeline: beam.Pipeline, root: str) -> None:
     Raises UsageError if no job service takes it, FineshardsError if the user stops waiting, and
     what Beam raises if the job fails.
     """
-    running = _run(pipeline)
+    try:
+        running = pipeline.run()
+    except Exception as error:
+        if explain(error) is None and (reason := _of_service(error, pipeline)):
+            raise UsageError(reason) from error
+        raise
     try:
         running.wait_until_finish()
     except KeyboardInterrupt:
@@ -59,16 +71,21 @@ def submit(pipeline: beam.Pipeline, root: str) -> None:
         ) from None
 
 
-def _run(pipeline: beam.Pipeline) -> PipelineResult:
-    try:
-        return pipeline.run()
-    except grpc.FutureTimeoutError:
-        portable = pipeline.options.view_as(PortableOptions)
-        raise UsageError(
-            f"no job service answered at {portable.job_endpoint} within "
-            f"{portable.job_server_timeout} s. Start one, or give another --job_endpoint."
-        ) from None
-    except Exception as error:
-        if str(error).startswith(_NO_SERVICE):
-            raise UsageError(f"{str(error).rstrip('.')}. See docs/cloud.md.") from error
-        raise
+def _of_service(error: Exception, pipeline: beam.Pipeline) -> str | None:
+    """What to say if no service takes a job; None if the error is of something else."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if not _SERVICES.search(next((name for name in files[::-1] if "/apache_beam/" in name), "")):
+        return None
+    runner, options = type(pipeline.runner).__name__, pipeline.options.view_as(PortableOptions)
+    reason = _ADVICE.split(" ".join(str(error).split()))[0].rstrip(".")
+    if isinstance(error, grpc.FutureTimeoutError):
+        reason = f"{options.job_endpoint} does not answer within {options.job_server_timeout} s"
+    elif isinstance(error, grpc.RpcError):
+        reason = f"{options.job_endpoint} answers: {error.details()}"
+    elif isinstance(error, RequestException) and error.request and error.response is None:
+        reason = str(error.request.url) + " does not answer"
+    return (
+        f"{runner} has no job service: {reason}. Give "
+        f"{_PROGRAMS.get(runner_name([f'--runner={runner}']), '')}the address of one that runs, as "
+        "--job_endpoint=HOST:PORT. See docs/cloud.md."
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,8 +12,11 @@ from pathlib import Path
 
 import pytest
 from support.checkout import ROOT
+from support.growing import made_up_rows, write_rows
+from support.kills import kill
 from support.process_tree import start, wait_until
 
+import fineshards
 from fineshards.errors import OutputError
 from fineshards.storage.temporary import remove_abandoned, scratch_folder, temporary_room
 
@@ -108,6 +113,43 @@ def test_an_estimate_that_is_killed_leaves_nothing_after_the_next_command(tmp_pa
     assert [*place.iterdir()]
     next_one = start("status", tmp_path / "nothing", env=environment)
     next_one.communicate()
+    assert not [*place.iterdir()]
+
+
+@pytest.mark.kills
+def test_what_beam_makes_is_gone_after_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill, after Ctrl-C, and after success at once, on this machine and on a service."""
+    place, embedded = tmp_path / "temporary", ("--runner=PortableRunner", "--job_endpoint=embed")
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "tokenizers"))
+    source = write_rows(tmp_path / "a.jsonl", made_up_rows(1, 40))
+    command = ("build", f"--input={source}", f"--output={tmp_path}/out", "--block_bytes=500")
+    for beam_args, workers in (((), True), ((*embedded, "--environment_type=LOOPBACK"), False)):
+        kill("replace:9", *command, *beam_args, workers=workers)
+        start("status", tmp_path / "out").communicate()
+        assert not [*place.iterdir()]
+        job = start(*command, *beam_args)
+        job.communicate()
+        assert (job.returncode, [*place.iterdir()]) == (0, [])
+        export = ("export", tmp_path / "out", "--to=megatron", "--output", tmp_path / "e")
+        for flags in (
+            ["--runner=direct"],
+            beam_args,
+            [*embedded[:1], "--job_endpoint=localhost:1"],
+        ):
+            start(*export, *flags).communicate()
+            assert not [*place.iterdir()]
+        shutil.rmtree(tmp_path / "out")
+    # A program's build is in an interpreter that is killed once it has answered.
+    fineshards.build(input=source, output=tmp_path / "out", beam_args=beam_args)
+    assert not [*place.iterdir()]
+    waits = start(*command, "--overwrite", *embedded, "--environment_type=EXTERNAL")
+    wait_until(lambda: [*place.glob(".fineshards-*/beam*")], waits)
+    waits.send_signal(signal.SIGINT)
+    waits.communicate()
     assert not [*place.iterdir()]
 
 

@@ -88,15 +88,29 @@ def test_an_error_of_a_worker_in_this_process_ends_with_its_sentence(
     [
         (
             ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--job_server_timeout=1"],
-            "no job service answered at localhost:1 within 1 s. Start one, or ",
+            "PortableRunner has no job service: localhost:1 does not answer within 1 s. Give the ",
         ),
-        (["--runner=PortableRunner"], "You must specify a --job_endpoint"),
+        (["--runner=PortableRunner"], "PortableRunner has no job service: You must specify a --jo"),
         (
             ["--runner=FlinkRunner", "--flink_job_server_jar=/missing.jar"],
-            'Unable to parse jar URL "/missing.jar"',
+            'FlinkRunner has no job service: Unable to parse jar URL "/missing.jar". Give --flink_',
+        ),
+        (
+            ["--runner=spark", "--spark_job_server_jar=http://localhost:1/x.jar"],
+            "SparkRunner has no job service: Unable to fetch remote job server jar at http://local",
+        ),
+        (
+            ["--runner=prism", "--prism_location=/missing"],
+            'PrismRunner has no job service: Unable to parse binary URL "/missing". Give --prism_l',
+        ),
+        (
+            [
+                *("--runner=flink", "--flink_master=localhost:1", "--flink_submit_uber_jar"),
+                f"--flink_job_server_jar={__file__}",
+            ],
+            "FlinkRunner has no job service: http://localhost:1/v1/jars/upload does not answer. ",
         ),
     ],
-    ids=["no answer", "no address", "no jar"],
 )
 def test_a_missing_job_service_is_one_sentence(
     build: Build,
@@ -107,4 +121,7 @@ def test_a_missing_job_service_is_one_sentence(
     expected: str,
 ) -> None:
     assert build(sample, tmp_path, *flags) == 2
-    assert last_line(capsys).startswith(f"fineshards: {expected}")
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith(f"fineshards: {expected}")
+    assert said.endswith(" --job_endpoint=HOST:PORT. See docs/cloud.md.\n")
+    assert len(said.splitlines()) < 8
