@@ -45,8 +45,8 @@ def explain(error: BaseException) -> FineshardsError | None:
     if ended and _TRACEBACK not in ended[2]:
         reason = "" if ended[2] == "None" else f": {' '.join(ended[2].split()).rstrip('.')}"
         return FineshardsError(
-            f"the {'Dataflow ' * (ended.re is _DATAFLOW_ENDED)}job ended as {ended[1]}{reason}. Finished work is safe; run the same "
-            "command again to resume."
+            f"the {'Dataflow ' * (ended.re is _DATAFLOW_ENDED)}job ended as {ended[1]}{reason}. "
+            "Finished work is safe; run the same command again to resume."
         )
     if active := _DATAFLOW_ACTIVE.match(str(error)):
         return FineshardsError(

@@ -15,12 +15,7 @@ from fineshards.exports.export_options import ExportOptions, Side
 from fineshards.exports.format_table import format_of
 from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
-from fineshards.pipeline.runners.choice import (
-    local_args,
-    new_pipeline,
-    runs_here,
-    temporary_files_of_beam,
-)
+from fineshards.pipeline.runners import choice
 from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.wording import counted
 
@@ -145,7 +140,7 @@ def run_here(
     return finish(job, records)
 
 
-@temporary_files_of_beam(here=False)
+@choice.temporary_files_of_beam(here=False)
 def new_pipeline_for(
     folder: str, output: str, beam_args: Sequence[str], s3_endpoint: str | None = None
 ) -> Pipeline:
@@ -159,11 +154,11 @@ def new_pipeline_for(
     if dataflow.runs_on_dataflow(config):
         dataflow.refuse_impossible(config)
         return dataflow.new_pipeline(config)
-    args = local_args(config) if runs_here(config) else list(beam_args)
-    return new_pipeline(portable.DescribedOptions(args))
+    args = choice.local_args(config) if choice.runs_here(config) else list(beam_args)
+    return choice.new_pipeline(portable.DescribedOptions(args))
 
 
-@temporary_files_of_beam(here=False)
+@choice.temporary_files_of_beam(here=False)
 def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Export | str:
     """Does an export as a pipeline.
 

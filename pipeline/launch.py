@@ -53,6 +53,7 @@ class Launch:
 
     replaces: how a job that had finished nothing, and whose place this one takes, differed; empty
     if there was none. earlier: what the dataset holds already, if this job is to make it grow.
+    resumes: whether the same command goes on where it ends.
     """
 
     job: Job
@@ -60,6 +61,7 @@ class Launch:
     manifest: Manifest | None
     replaces: str = ""
     earlier: EarlierGeneration = NO_EARLIER
+    resumes: bool = True
 
 
 def prepare(config: BuildConfig) -> Launch:

@@ -132,7 +132,7 @@ def execute(
         try:
             with (
                 held_lock(storage, work.checkpoints.folder),
-                _pool(work, config, work.checkpoints.files_to_read())
+                _pool(launch, work, config, work.checkpoints.files_to_read())
                 if own_process.is_alone()
                 else nullcontext(),
                 working(storage),
@@ -198,7 +198,7 @@ def _run_share(
         work = Work.of(launch.checkpoints, job, config)
         with (
             held_lock(storage, launch.checkpoints.folder),
-            _pool(work, config, ()) if own_process.is_alone() else nullcontext(),
+            _pool(launch, work, config, ()) if own_process.is_alone() else nullcontext(),
             working(storage),
         ):
 
@@ -243,12 +243,12 @@ def committed(launch: Launch) -> Manifest | None:
 
 
 def _pool(
-    work: Work, config: BuildConfig, files: Sequence[SourceFile]
+    launch: Launch, work: Work, config: BuildConfig, files: Sequence[SourceFile]
 ) -> AbstractContextManager[object]:
     """The workers of a job; files: whose blocks they begin with, before the graph is there."""
     from fineshards.worker.pool import Pool
 
-    return Pool(work, config.workers or usable_cores(), files, resumes=True)
+    return Pool(work, config.workers or usable_cores(), files, launch.resumes)
 
 
 def _run_here(launch: Launch, config: BuildConfig, add: Callable[[Pipeline], None]) -> None:

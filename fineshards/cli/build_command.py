@@ -11,6 +11,7 @@ from fineshards.cli.answer import Answer, note, show
 from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig
+from fineshards.job_status.status import StatusReader
 from fineshards.parser import Parser
 from fineshards.pipeline.beam_flags import launches_template
 from fineshards.pipeline.run import execute, finished, prepare
@@ -120,16 +121,20 @@ def left_by_an_earlier_run(launch: Launch) -> str:
     checkpoints = launch.checkpoints
     if not checkpoints.has_finished_blocks():
         return ""
-    layout = checkpoints.read_layout()
-    if layout is not None:
-        shards = len(checkpoints.finished_shards())
-        return f"all blocks and {shards:,} of {layout.windows:,} shards are finished"
-    if checkpoints.storage.composes:
+    if checkpoints.storage.composes and checkpoints.read_layout() is None:
         return "some blocks are finished"  # a million of them take long to list
-    blocks = len(checkpoints.blocks.finished_blocks())
-    known = [checkpoints.discovered.read_blocks(file.index) for file in launch.job.files]
-    total = "" if None in known else f" of {sum(len(found or ()) for found in known):,}"
-    return f"{blocks:,}{total} blocks are finished"
+    status = StatusReader(checkpoints.storage).read()
+    total = "" if status.blocks_total is None else f" of {status.blocks_total:,}"
+    done = [f"step {step} is done" for step in status.compared]
+    if status.step is not None:
+        done.append(f"{status.judged:,}{total} blocks are judged (step {status.step})")
+    if status.blocks or not done:
+        done.append(f"{status.blocks:,}{total} blocks are finished")
+    if status.shuffled:
+        done.append(f"{status.shuffled:,} of {status.tokens:,} tokens are shuffled")
+    if status.shards and not status.shards_estimated:
+        done.append(f"{status.shards:,} of {status.shards_total:,} shards are finished")
+    return ", ".join(done)
 
 
 def _finished(

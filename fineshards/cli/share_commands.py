@@ -93,9 +93,9 @@ def _add_export_flags(parser: Parser) -> None:
 
 
 def _export(args: Namespace) -> Answer:
+    from fineshards.cli.terminal import error_console, set_up_logging
     from fineshards.exports.export_job import prepare
     from fineshards.exports.export_options import ExportOptions
-    from fineshards.cli.terminal import error_console, set_up_logging
     from fineshards.pipeline.export_run import describe_export, new_pipeline_for, run_here, run_on
 
     options = ExportOptions(**{name: getattr(args, name) for name in ExportOptions.__slots__})

@@ -128,7 +128,7 @@ class _LogLine(logging.Formatter):
 
 
 def _is_short(record: logging.LogRecord) -> bool:
-    """Whether a record is not one of the longest: all options, the job as Dataflow has it, advice."""
+    """Whether a record is not one of the longest: all options, or the job as Dataflow has it."""
     return not str(record.msg).startswith(_LONG)
 
 

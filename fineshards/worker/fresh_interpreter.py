@@ -140,7 +140,7 @@ def _end_of(code: int) -> str:
         why = "; most likely the machine ran out of memory: use fewer workers"
     return (
         f"the process that did the work {how_it_ended(code)}{why}. Finished work is safe; do the "
-        "same again to resume."
+        "same again, which resumes a build."
     )
 
 

@@ -61,9 +61,8 @@ def local_args(config: BuildConfig) -> list[str]:
 def temporary_files_of_beam(here: bool) -> Iterator[None]:
     """Has Beam make its temporary files in a scratch folder.
 
-    here: remove it after the body. Else that is when this process ends, because Beam then stops
-    what it has started for another runner, and raises if a folder of that is gone; so signals raise
-    from now on.
+    here: remove it after the body; else when this process ends, after Beam has stopped what it
+    started for another runner. So signals raise from now on.
     """
     if not here:
         own_process.raise_instead()

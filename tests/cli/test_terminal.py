@@ -23,7 +23,11 @@ import pytest
 from rich.console import Console
 from support.checkout import ROOT
 from support.fresh_interpreter import run_program
+from support.growing import made_up_rows, write_rows
+from support.kills import kill
 
+from fineshards import status
+from fineshards.cli.cli import main
 from fineshards.cli.terminal import error_console, report_errors
 from fineshards.config import BuildConfig
 from fineshards.job_status.progress import watch
@@ -168,6 +172,21 @@ def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: P
     again = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     assert again.stderr == b""
     assert again.stdout.startswith(b"already finished, nothing to do: ")
+
+
+@pytest.mark.kills
+def test_judged_blocks_count_where_a_build_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(12):
+        write_rows(tmp_path / f"in/{number:02}.jsonl", made_up_rows(number, 20))
+    command = ["build", f"--input={tmp_path}/in/*", f"--output={tmp_path}/out", "--dedup=exact"]
+    kill("replace:24", *command, workers=True)
+    found = status(tmp_path / "out")
+    assert 0 < found.judged < 12
+    assert main(command) == 0
+    words = f"resuming: {found.judged} of 12 blocks are judged (step 1 exact)\n"
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.long

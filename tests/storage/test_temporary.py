@@ -14,7 +14,7 @@ import pytest
 from support.checkout import ROOT
 from support.growing import made_up_rows, write_rows
 from support.kills import kill
-from support.process_tree import start, wait_until
+from support.process_tree import children, start, wait_until
 
 import fineshards
 from fineshards.errors import OutputError
@@ -116,6 +116,21 @@ def test_an_estimate_that_is_killed_leaves_nothing_after_the_next_command(tmp_pa
     assert not [*place.iterdir()]
 
 
+def test_an_estimate_whose_worker_dies_does_not_speak_of_resuming(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "some words"}\n' * 400_000)
+    job = start("estimate", f"--input={source}", "--workers=1")
+    found: list[int] = []
+    wait_until(
+        lambda: found.extend(w for c in children(job.pid) for w in children(c)) or found, job
+    )
+    os.kill(found[0], signal.SIGKILL)
+    said = job.communicate()[1]
+    assert job.returncode == 1
+    assert "a worker process was killed by SIGKILL" in said
+    assert "resume" not in said
+
+
 @pytest.mark.kills
 def test_what_beam_makes_is_gone_after_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +139,7 @@ def test_what_beam_makes_is_gone_after_the_next_command(
     place, embedded = tmp_path / "temporary", ("--runner=PortableRunner", "--job_endpoint=embed")
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "tokenizers"))
     source = write_rows(tmp_path / "a.jsonl", made_up_rows(1, 40))
     command = ("build", f"--input={source}", f"--output={tmp_path}/out", "--block_bytes=500")
