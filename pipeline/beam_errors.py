@@ -23,11 +23,9 @@ _SEE_MORE = f"{SHOW_TRACEBACK}=1 in the environment shows the traceback."
 _STEP_LABEL = re.compile(r" \[while running '[^']*'\]")
 # Runners with separate workers raise a RuntimeError whose text is the worker's traceback.
 _IN_TRACEBACK = re.compile(r"^fineshards\.errors\.(\w+): (.+)$", re.MULTILINE)
-# What Beam's Dataflow runner raises when a job has not ended in DONE: the state, and the error
-# message of the job that Beam considers best, or None.
-_DATAFLOW_ENDED = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.+)", re.DOTALL)
-# The same of other services.
-_ENDED = re.compile(r"Pipeline \S+ failed in state (\w+): (.+)", re.DOTALL)
+# What Beam raises when a job has not ended in DONE: the state, and the error message of the job
+# that Beam considers best, or None.
+_ENDED = re.compile(r"(Dataflow )?[Pp]ipeline .*?failed.*?tate:? (\w+)(?:, Error)?:\s((?s:.+))")
 _DATAFLOW_ACTIVE = re.compile(r"There is already active job named (\S+) with id: ([^\s.]+)")
 
 
@@ -41,12 +39,12 @@ def explain(error: BaseException) -> FineshardsError | None:
         kind = getattr(errors, name, FineshardsError)
         explained: FineshardsError = kind(_STEP_LABEL.sub("", message))
         return explained
-    ended = _DATAFLOW_ENDED.match(str(error)) or _ENDED.match(str(error))
-    if ended and _TRACEBACK not in ended[2]:
-        reason = "" if ended[2] == "None" else f": {' '.join(ended[2].split()).rstrip('.')}"
+    ended = _ENDED.match(str(error))
+    if ended and _TRACEBACK not in ended[3]:
+        reason = "" if ended[3] == "None" else f": {' '.join(ended[3].split()).rstrip('.')}"
         return FineshardsError(
-            f"the {'Dataflow ' * (ended.re is _DATAFLOW_ENDED)}job ended as {ended[1]}{reason}. "
-            "Finished work is safe; run the same command again to resume."
+            f"the {ended[1] or ''}job ended as {ended[2]}{reason}. Finished work is safe; run the "
+            "same command again to resume."
         )
     if active := _DATAFLOW_ACTIVE.match(str(error)):
         return FineshardsError(

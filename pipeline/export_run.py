@@ -102,19 +102,8 @@ def export(
     if columns is not None and not isinstance(columns, str):
         columns = ",".join(columns)
     options = ExportOptions(
-        to,
-        split,
-        eot,
-        tokens_per_file,
-        sequence_length,
-        dtype,
-        link,
-        skip,
-        columns,
-        copies,
-        token_column,
-        compression,
-        no_masks,
+        *(to, split, eot, tokens_per_file, sequence_length, dtype, link, skip),
+        *(columns, copies, token_column, compression, no_masks),
     )
     job, finished = prepare(folder, output, options, generation, s3_endpoint, sources, trust_input)
     return finished or run_here(job, workers)

@@ -32,11 +32,8 @@ class Check:
     def __str__(self) -> str:
         from fineshards.inspection.dropped import describe_dropped
 
-        examples = [
-            str(self.stats),
-            *("\n".join(describe_dropped(d)) for d in self.dropped if d.shown),
-        ]
-        return "\n\n".join(examples)
+        examples = ["\n".join(describe_dropped(each)) for each in self.dropped if each.shown]
+        return "\n\n".join([str(self.stats), *examples])
 
 
 def check(config: BuildConfig, examples: int) -> Check:

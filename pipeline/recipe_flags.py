@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fineshards.config import flags, refuse_decided
 from fineshards.errors import UsageError
 from fineshards.suggestions import did_you_mean
-
-if TYPE_CHECKING:
-    from fineshards.curation.recipe import Recipe
 
 # Recipes in the package.
 _SHIPPED = files("fineshards.curation").joinpath("recipes")
@@ -76,13 +73,6 @@ def recipe_shown(place: str, everything: bool) -> str:
     if job.settings.recipe is None:
         raise UsageError(f"{storage.root} was built without steps: there is no recipe to show.")
     return recipe_text(job.settings.recipe, f"the steps of {storage.root}", everything)
-
-
-def load_recipe(place: str) -> Recipe:
-    """A recipe by path or name; raises UsageError for anything that it may not hold."""
-    from fineshards.curation.recipe import parse_recipe
-
-    return parse_recipe(read_recipe(place), shown_place(place))
 
 
 def shown_place(place: str) -> str:

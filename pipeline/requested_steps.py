@@ -10,12 +10,12 @@ from dataclasses import replace
 from fineshards.config import BuildConfig
 from fineshards.curation.curator import describe, rewrites
 from fineshards.curation.per_language import PerLanguage
-from fineshards.curation.recipe import NamedStep, make_step
+from fineshards.curation.recipe import NamedStep, make_step, parse_recipe
 from fineshards.curation.step import Scorer
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
 from fineshards.flag_values import local_path
-from fineshards.pipeline.recipe_flags import load_recipe
+from fineshards.pipeline.recipe_flags import read_recipe, shown_place
 from fineshards.shards.job.curated_files import keys_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
@@ -38,7 +38,8 @@ def steps_of(config: BuildConfig) -> list[NamedStep]:
     if config.where is not None:
         steps.append(make_step("where", {"sql": config.where}, "--where"))
     if config.recipe is not None:
-        steps += load_recipe(os.fspath(config.recipe)).steps
+        place = os.fspath(config.recipe)
+        steps += parse_recipe(read_recipe(place), shown_place(place)).steps
     if config.dedup is not None:
         steps.append(make_step(config.dedup, {}, "--dedup"))
     if config.decontaminate is not None:

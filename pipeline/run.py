@@ -14,14 +14,7 @@ from fineshards.errors import FineshardsError, InputError
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.beam_flags import check_beam_args, launches_template
-from fineshards.pipeline.runners import dataflow
-from fineshards.pipeline.runners.choice import (
-    local_args,
-    new_pipeline,
-    refuse_other_workers,
-    runs_here,
-    temporary_files_of_beam,
-)
+from fineshards.pipeline.runners import choice, dataflow
 from fineshards.pipeline.share import Share, describe_left, part_of, share_of
 from fineshards.shards.job.local_run import forget, held_lock
 from fineshards.shards.job.manifest import Manifest
@@ -90,9 +83,9 @@ def _telling(
 @naming_the_extra()
 def prepare(config: BuildConfig) -> Launch:
     """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
-    refuse_other_workers(config)
+    choice.refuse_other_workers(config)
     share_of(config)
-    if config.beam_args and own_process.is_alone() and runs_here(config):
+    if config.beam_args and own_process.is_alone() and choice.runs_here(config):
         # Checking needs Beam, and workers are forked from a process without it.
         call_in_fresh_interpreter(check_beam_args, config)
     else:
@@ -120,7 +113,7 @@ def execute(
     from fineshards.worker.work import Work
 
     storage = launch.checkpoints.storage
-    here, share = runs_here(config), share_of(config)
+    here, share = choice.runs_here(config), share_of(config)
     # Workers that are forked later share it, and a warning that it is slow is given once.
     document_encoder(launch.job.settings, storage, config.tokenizer_engine)
     if not dataflow.runs_on_dataflow(config):
@@ -139,19 +132,22 @@ def execute(
             ):
                 _run_here(launch, config, lambda root: _build_graph(root, launch, work, config))
         except Exception as error:
-            if isinstance(explain(error), InputError):
-                _withdraw(launch)
+            if launch.earlier and isinstance(explain(error), InputError):
+                from fineshards.pipeline.append import withdraw
+
+                with suppress(FineshardsError):  # the input is what the user should hear of
+                    withdraw(launch)
             raise
         return None
     forget(storage, launch.checkpoints.folder)
     _warn_of_memory(launch, config)
-    with working(storage), temporary_files_of_beam(here):
+    with working(storage), choice.temporary_files_of_beam(here):
         if dataflow.runs_on_dataflow(config):
             pipeline = dataflow.new_pipeline(config)
         else:
             from fineshards.pipeline.runners import portable
 
-            pipeline = new_pipeline(portable.DescribedOptions(list(config.beam_args)))
+            pipeline = choice.new_pipeline(portable.DescribedOptions(list(config.beam_args)))
         _build_graph(pipeline, launch, work, config)
         if dataflow.runs_on_dataflow(config):
             return dataflow.submit(pipeline, storage.root, partial(_note_run, launch, config))
@@ -201,27 +197,15 @@ def _run_share(
             _pool(launch, work, config, ()) if own_process.is_alone() else nullcontext(),
             working(storage),
         ):
+            from fineshards.pipeline.graph import build_share
 
-            def add(pipeline: Pipeline) -> None:
-                from fineshards.pipeline.graph import build_share
-
-                build_share(pipeline, work, share, part, len(status.compared))
-
-            _run_here(launch, config, add)
+            stage = len(status.compared)
+            _run_here(launch, config, lambda root: build_share(root, work, share, part, stage))
         if committed(launch) is not None and not config.keep_checkpoints:
             # The dataset was finished meanwhile, and nothing else deletes what came after.
             launch.checkpoints.clear()
         status = StatusReader(storage).read()
     return describe_left(share, status, job)
-
-
-def _withdraw(launch: Launch) -> None:
-    """Takes back an append whose files cannot be read, if nothing of it is finished."""
-    if launch.earlier:
-        from fineshards.pipeline.append import withdraw
-
-        with suppress(FineshardsError):  # the input is what the user should hear of
-            withdraw(launch)
 
 
 def finished(launch: Launch) -> Manifest:
@@ -257,8 +241,8 @@ def _run_here(launch: Launch, config: BuildConfig, add: Callable[[Pipeline], Non
 
     from fineshards.pipeline.runners.cached_options import CachedOptions
 
-    with temporary_files_of_beam(here=True):
-        pipeline = beam.Pipeline(options=CachedOptions(local_args(config)))
+    with choice.temporary_files_of_beam(here=True):
+        pipeline = beam.Pipeline(options=CachedOptions(choice.local_args(config)))
     add(pipeline)
     own_process.collect_garbage_again()
     try:

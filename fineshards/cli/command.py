@@ -93,15 +93,19 @@ def add_flag(group: _ActionsContainer, spelled: str, about: str, **options: Any)
     group.add_argument(name, help=about, **options)
 
 
-def add_folder(parser: Parser) -> None:
-    """Adds the argument FOLDER."""
-    _folder_group(parser)
+def add_folder(parser: Parser) -> _ArgumentGroup:
+    """Adds the argument FOLDER; returns its group."""
+    group = parser.add_argument_group("dataset")
+    group.add_argument(
+        "folder", metavar="FOLDER", help="The dataset's folder, local, or a URL of gs:// or s3://."
+    )
+    return group
 
 
 def add_folder_and_generation(parser: Parser) -> None:
     """Adds the argument FOLDER, and the flag that names a generation of it."""
     about = "Generation N, from 1, of a dataset that has grown. Default: the latest."
-    add_flag(_folder_group(parser), "--generation N", about)
+    add_flag(add_folder(parser), "--generation N", about)
 
 
 def add_sources(parser: Parser, trusts: bool = False) -> None:
@@ -116,14 +120,6 @@ def add_sources(parser: Parser, trusts: bool = False) -> None:
         add_flag(
             group, "--trust_input", "Read files of the same size, but another time or version."
         )
-
-
-def _folder_group(parser: Parser) -> _ArgumentGroup:
-    group = parser.add_argument_group("dataset")
-    group.add_argument(
-        "folder", metavar="FOLDER", help="The dataset's folder, local, or a URL of gs:// or s3://."
-    )
-    return group
 
 
 def opened(folder: str, generation: int | None = None, sources: Sequence[str] = ()) -> Dataset:

@@ -14,12 +14,15 @@ from fineshards.cli.options import (
     config_of,
     sample_config,
 )
-from fineshards.config import BuildConfig
 from fineshards.parser import Parser
 
 
 def _build(args: Namespace) -> Answer:
-    return _built(config_of(args))
+    config = config_of(args)
+    # Imported after the flags are parsed, so that --help and mistakes need no numpy.
+    from fineshards.cli.build_command import build
+
+    return build(config)
 
 
 def _add_append_flags(parser: Parser) -> None:
@@ -29,14 +32,7 @@ def _add_append_flags(parser: Parser) -> None:
 
 def _append(args: Namespace) -> Answer:
     args.output, args.append = args.folder, True
-    return _built(config_of(args))
-
-
-def _built(config: BuildConfig) -> Answer:
-    # Imported after the flags are parsed, so that --help and mistakes need no numpy.
-    from fineshards.cli.build_command import build
-
-    return build(config)
+    return _build(args)
 
 
 def _estimate(args: Namespace) -> Answer:

@@ -161,20 +161,15 @@ def _add_explain_flags(parser: Parser) -> None:
 
 
 def _explain(args: Namespace) -> Answer:
-    from fineshards.inspection.explain import (
-        ExplainedStep,
-        describe_documents,
-        describe_step,
-        explain,
-    )
+    from fineshards.inspection import explain
 
     given = {name: value for name, value in vars(args).items() if name not in ("folder", "json")}
-    found = explain(args.folder, **given)
-    if isinstance(found, ExplainedStep):
-        return Answer(asdict(found), describe_step(found))
+    found = explain.explain(args.folder, **given)
+    if isinstance(found, explain.ExplainedStep):
+        return Answer(asdict(found), explain.describe_step(found))
     with_steps = args.state is not None or args.batch_size is not None
     documents = {"documents": [asdict(each) for each in found]}
-    return Answer(documents, describe_documents(found, with_steps))
+    return Answer(documents, explain.describe_documents(found, with_steps))
 
 
 EXPLAIN = Command(

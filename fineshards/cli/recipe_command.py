@@ -68,18 +68,13 @@ def _show(args: argparse.Namespace) -> Answer:
 
 
 def _steps(args: argparse.Namespace) -> Answer:
-    from fineshards.curation.step_docs import (
-        describe_parameters,
-        describe_step,
-        describe_steps,
-        step_names,
-    )
+    from fineshards.curation import step_docs
 
     if args.name is not None:
-        step = describe_step(args.name)
-        return Answer(asdict(step), describe_parameters(step))
-    steps = [describe_step(name) for name in step_names()]
-    return Answer({"steps": [asdict(step) for step in steps]}, describe_steps(steps))
+        step = step_docs.describe_step(args.name)
+        return Answer(asdict(step), step_docs.describe_parameters(step))
+    steps = [step_docs.describe_step(name) for name in step_docs.step_names()]
+    return Answer({"steps": [asdict(step) for step in steps]}, step_docs.describe_steps(steps))
 
 
 def _check(args: argparse.Namespace) -> Answer:

@@ -130,18 +130,13 @@ def _naming_the_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError):
-        process.wait()
-        raise FineshardsError(_end_of(process.returncode)) from None
-
-
-def _end_of(code: int) -> str:
-    why = ""
-    if code == -signal.SIGKILL:
-        why = "; most likely the machine ran out of memory: use fewer workers"
-    return (
-        f"the process that did the work {how_it_ended(code)}{why}. Finished work is safe; do the "
-        "same again, which resumes a build."
-    )
+        code, why = process.wait(), ""
+        if code == -signal.SIGKILL:
+            why = "; most likely the machine ran out of memory: use fewer workers"
+        raise FineshardsError(
+            f"the process that did the work {how_it_ended(code)}{why}. Finished work is safe; do "
+            "the same again, which resumes a build."
+        ) from None
 
 
 def answer(launcher: Connection, process: int) -> None:

@@ -14,18 +14,12 @@ from requests import RequestException
 
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.pipeline.beam_errors import explain
-from fineshards.pipeline.beam_flags import refuse_unknown, runner_name
+from fineshards.pipeline.beam_flags import refuse_unknown
 
 # Modules of Beam that start a service or talk to one.
 _SERVICES = re.compile(r"/runners/portability/\w+\.py$|/utils/subprocess_server\.py$")
 # Where the advice of Beam's messages begins, which is for its own developers.
 _ADVICE = re.compile(r"\.? (Also failed|If (no|using)|The Prism Binary|Alternatively,|Please )")
-# What gives a runner its service, in place of an address.
-_PROGRAMS = {
-    "flink": "--flink_job_server_jar=JAR and --flink_master=HOST:PORT, or ",
-    "spark": "--spark_job_server_jar=JAR and --spark_master_url=spark://HOST:PORT, or ",
-    "prism": "--prism_location=PROGRAM, or ",
-}
 
 
 class DescribedOptions(PipelineOptions):
@@ -85,7 +79,6 @@ def _of_service(error: Exception, pipeline: beam.Pipeline) -> str | None:
     elif isinstance(error, RequestException) and error.request and error.response is None:
         reason = str(error.request.url) + " does not answer"
     return (
-        f"{runner} has no job service: {reason}. Give "
-        f"{_PROGRAMS.get(runner_name([f'--runner={runner}']), '')}the address of one that runs, as "
+        f"{runner} has no job service: {reason}. Give the address of one that runs, as "
         "--job_endpoint=HOST:PORT. See docs/cloud.md."
     )

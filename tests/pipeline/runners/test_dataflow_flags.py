@@ -21,15 +21,22 @@ METADATA = json.loads((ROOT / "templates/metadata.json").read_text())
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        ("State: CANCELLED, Error:\nNone", "the Dataflow job ended as CANCELLED. Finished work"),
         (
-            "State: FAILED, Error:\nWorkflow failed. Causes: no quota\nfor N2_CPUS.",
-            "the Dataflow job ended as FAILED: Workflow failed. Causes: no quota for N2_CPUS. Fin",
+            "Dataflow pipeline failed. State: CANCELLED, Error:\nNone",
+            "the Dataflow job ended as CANCELLED. Finished work",
+        ),
+        (
+            "Dataflow pipeline failed. State: FAILED, Error:\nWorkflow failed. Causes: no\nquota.",
+            "the Dataflow job ended as FAILED: Workflow failed. Causes: no quota. Finished work",
+        ),
+        (
+            "Pipeline out-1_2a failed in state FAILED: java.net.Exception: State: gone\n  Refused.",
+            "the job ended as FAILED: java.net.Exception: State: gone Refused. Finished work is",
         ),
     ],
 )
 def test_a_job_that_did_not_end_well_is_one_sentence(error: str, sentence: str) -> None:
-    explained = explain(RuntimeError(f"Dataflow pipeline failed. {error}"))
+    explained = explain(RuntimeError(error))
     assert str(explained).startswith(sentence)
 
 
