@@ -93,7 +93,7 @@ def test_an_error_of_a_worker_in_this_process_ends_with_its_sentence(
         (["--runner=PortableRunner"], "PortableRunner has no job service: You must specify a --jo"),
         (
             ["--runner=FlinkRunner", "--flink_job_server_jar=/missing.jar"],
-            'FlinkRunner has no job service: Unable to parse jar URL "/missing.jar". Give --flink_',
+            'FlinkRunner has no job service: Unable to parse jar URL "/missing.jar". Give the add',
         ),
         (
             ["--runner=spark", "--spark_job_server_jar=http://localhost:1/x.jar"],
@@ -101,7 +101,7 @@ def test_an_error_of_a_worker_in_this_process_ends_with_its_sentence(
         ),
         (
             ["--runner=prism", "--prism_location=/missing"],
-            'PrismRunner has no job service: Unable to parse binary URL "/missing". Give --prism_l',
+            'PrismRunner has no job service: Unable to parse binary URL "/missing". Give the addr',
         ),
         (
             [
