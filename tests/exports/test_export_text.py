@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -41,6 +42,13 @@ def read(folder: Path, split: str) -> list[Row]:
 
 def row_of(row: int, file: str = "rows.parquet", rows: list[Row] = ROWS) -> Row:
     return {"id": rows[row]["id"], "text": rows[row]["text"], "file": file, "row": row}
+
+
+def test_python_without_asserts_finds_no_damage(tmp_path: Path) -> None:
+    build(tmp_path / "out", write_rows(tmp_path / "rows.parquet", ROWS))
+    command = [sys.executable, "-O", "-m", "fineshards", "export", "--to=text", tmp_path / "out"]
+    done = subprocess.run([*command, f"--output={tmp_path}/text"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @TO
