@@ -126,7 +126,10 @@ def our_ways() -> dict[str, Callable[[Sequence[str]], None]]:
 
         return run
 
-    return {"fineshards": of(MinHash()), "fineshards, spaCy's words": of(MinHash(words="spacy"))}
+    return {
+        "fineshards": of(MinHash(numbers="alike")),
+        "fineshards, spaCy's words": of(MinHash(words="spacy", numbers="alike")),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

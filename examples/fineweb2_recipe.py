@@ -48,7 +48,8 @@ print('description = "FineWeb-2, for', ", ".join(rules) + '"')
 for config in configs.values():
     config["sql"] = f"language_score >= {config['language_score']}"
 step("where", {"sql": "false"}, {"sql": "sql"}, words=False)
-table("\n[[steps]]", {"use": "minhash", "verify": "none", "within": "column:language"})
+minhash = {"use": "minhash", "verify": "none", "numbers": "alike", "within": "column:language"}
+table("\n[[steps]]", minhash)
 step(
     "gopher_repetition",
     {"dup_para_frac": False, "dup_para_char_frac": False, "dup_line_char_frac": False},

@@ -60,7 +60,7 @@ MOST_FILES = 25
 MOST_LINES = {
     "chat": 1_018,
     "cli": 1_659,
-    "curation": 8_133,
+    "curation": 8_124,
     "encoders": 1_720,
     "exports": 3_052,
     "inspection": 1_789,

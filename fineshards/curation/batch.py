@@ -65,12 +65,7 @@ class Batch:
         return len(self.rows)
 
     def place(self, row: int) -> str:
-        """Names a row in a message.
-
-        Example:
-            >>> Batch.of_texts(["one"]).place(0)
-            'file 0 of the input, row 0'
-        """
+        """Names a row in a message."""
         return f"{self.path or f'file {self.file} of the input'}, row {row}"
 
     @cached_property

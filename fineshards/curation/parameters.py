@@ -18,15 +18,7 @@ Rule = Callable[[Any], Any]
 
 
 def check(step: str, name: str, value: object, holds: bool, expected: str) -> None:
-    """Raises UsageError unless `holds`.
-
-    Example:
-        >>> check("sample", "rate", 0.5, True, "a number from 0 to 1")
-        >>> check("sample", "rate", 2, False, "a number from 0 to 1")
-        Traceback (most recent call last):
-        ...
-        fineshards.errors.UsageError: sample: rate is 2, expected a number from 0 to 1.
-    """
+    """Raises UsageError unless `holds`."""
     if not holds:
         raise UsageError(f"{step}: {name} is {value!r}, expected {expected}.")
 

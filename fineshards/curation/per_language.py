@@ -25,14 +25,6 @@ class PerLanguage(Judge, name="per_language"):
         language_column: The column of the input, or the score, that has each document's language.
         language_model: Instead of a column, what finds the best language of the text: "ft176", or
             the path of a model as of the step `language`.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from fineshards.curation.steps import Length
-        >>> step = PerLanguage({"zh": Length(min_chars=2)}, Length(min_chars=5), "language")
-        >>> texts, languages = pa.array(["你好", "hi"]), pa.array(["zh", None])
-        >>> step.apply(Batch(0, np.arange(2), texts, {"language": languages})).reasons
-        [None, 'min_chars']
     """
 
     steps: Mapping[str, Judge]

@@ -27,13 +27,6 @@ def recipe_text(recipe: RecipeRecord, comment: str = "", everything: bool = Fals
     """A recipe as TOML. Parsed again, it has the same steps with the same parameters.
 
     comment: a line above it. everything: also the parameters that have their default.
-
-    Example:
-        >>> step = StepRecord.of("length", {"min_chars": 5, "max_chars": None}, 1, {}, False)
-        >>> print(recipe_text(RecipeRecord((step,), "")), end="")
-        [[steps]]  # version 1
-        use = "length"
-        min_chars = 5
     """
     lines = [f"# {_one_line(comment)}", ""] if comment else []
     for number, step in enumerate(recipe.steps):

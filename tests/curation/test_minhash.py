@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import pairwise
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -51,20 +52,34 @@ def expected_keys(words: list[str], step: MinHash) -> list[int]:
     return [xxh3_64_intdigest(each, seed) for seed, each in enumerate(data)]
 
 
+def kept_words(text: str) -> list[str]:
+    words = normalize("NFD", text).split()
+    return [word if word == "pH" else word.lower() for word in words]
+
+
 STEPS = st.builds(
     MinHash,
     n_grams=st.integers(1, 7),
     buckets=st.integers(1, 4),
     hashes_per_bucket=st.integers(1, 4),
     seed=st.sampled_from([0, 1, 2**64 - 1]),
+    numbers=st.sampled_from(["keep", "alike"]),
 )
-TEXTS = st.lists(st.sampled_from(["a", "b", "c", "É", "…", "x-y", "12"]), max_size=12).map(" ".join)
+TEXTS = st.lists(
+    st.sampled_from(["a", "B", "c", "É", "E\u0301", "…", "pH", "PH", "x-y", "12"]), max_size=12
+).map(" ".join)
 
 
 @given(STEPS, st.lists(TEXTS, max_size=8))
 def test_keys_are_as_defined(step: MinHash, texts: list[str]) -> None:
     keys = step.keys(Batch.of_texts(texts))
-    expected = [expected_keys(simplified_words(text), step) for text in texts]
+    expected = [
+        expected_keys(
+            simplified_words(text) if step.numbers == "alike" else kept_words(text),
+            step,
+        )
+        for text in texts
+    ]
     assert keys.keys.dtype == np.uint64
     assert keys.keys.tolist() == [key for document in expected for key in document]
     owners = [owner for owner, document in enumerate(expected) for _ in document]
@@ -86,9 +101,9 @@ def test_the_keys_of_a_long_document_are_as_defined() -> None:
 
 def test_golden_keys() -> None:
     """When this fails, MinHash.VERSION must change."""
-    assert MinHash.VERSION == 1
+    assert MinHash.VERSION == 2
     text = "The quick brown fox jumps over the lazy dog, twice: 3.14 times, in fact."
-    keys = MinHash(buckets=2).keys(Batch.of_texts([text])).keys
+    keys = MinHash(buckets=2, numbers="alike").keys(Batch.of_texts([text])).keys
     assert [hex(key) for key in keys.tolist()] == ["0x3bbfd815ee08b4c8", "0x91b6141f82ba6196"]
 
 
@@ -105,7 +120,7 @@ def test_the_other_documents_of_a_batch_do_not_matter(
 
 def test_a_document_without_words_has_no_keys_and_a_short_one_has_those_of_its_words() -> None:
     texts = ["", "…!?", "Hello, world", "hello world!", "world hello", "hello"]
-    keys = MinHash().keys(Batch.of_texts(texts))
+    keys = MinHash(numbers="alike").keys(Batch.of_texts(texts))
     assert keys.owners.tolist() == [2] * 14 + [3] * 14 + [4] * 14 + [5] * 14
     documents = keys.keys.reshape(4, 14)
     assert (documents[0] == documents[1]).all()
@@ -121,12 +136,15 @@ def test_a_short_document_never_has_the_shingle_of_a_longer_one() -> None:
 
 
 def test_characters_are_words_where_there_are_no_spaces() -> None:
-    step = MinHash(words="characters")
+    step = MinHash(words="characters", numbers="alike")
     keys = step.keys(Batch.of_texts(["吾輩は猫である。", "吾輩 は 猫 である"]))
     assert (keys.keys[:14] == keys.keys[14:]).all()
     assert keys.keys[:14].tolist() == expected_keys(
         list("吾輩は猫て\u3099ある".replace("\u3099", "")), step
     )
+    step = MinHash(words="characters")
+    keys = step.keys(Batch.of_texts(["猫 である。"])).keys
+    assert keys.tolist() == expected_keys(list("猫て\u3099ある。"), step)
 
 
 def test_multipliers_are_odd_and_differ_by_seed() -> None:

@@ -105,7 +105,7 @@ def test_a_block_of_datatrove_parses_to_the_same_step() -> None:
 def test_a_step_with_its_defaults_has_one_line() -> None:
     record = RecipeRecord((record_of(make_step("minhash", {}, "it")),), "")
     lines = recipe_text(record).splitlines()
-    assert lines == ["[[steps]]  # version 1", "# a model: sha256 of it", 'use = "minhash"']
+    assert lines == ["[[steps]]  # version 2", "# a model: sha256 of it", 'use = "minhash"']
 
 
 @pytest.mark.parametrize("name", step_names())

@@ -69,6 +69,7 @@ def without_marks(text: str) -> str:
 @given(st.text(st.one_of(st.sampled_from(MARKS), st.characters(exclude_categories=["Cs"]))))
 def test_marks_are_removed_as_from_the_decomposed_text(text: str) -> None:
     assert normal_form._without_marks(text) == without_marks(text)
+    assert normal_form._decomposed(text) == unicodedata.normalize("NFD", text)
 
 
 def test_every_character_among_marks_loses_its_marks() -> None:
@@ -85,6 +86,7 @@ def test_a_long_run_of_marks_is_simplified(marks: str) -> None:
     spacing = [c for c in marks if unicodedata.category(c) != "Mn"]
     expected = "".join(sorted(spacing * 1_000_000, key=unicodedata.combining))
     assert simplify("a" + marks * 1_000_000) == "a" + expected
+    assert len(normal_form._kept("a" + marks * 1_000_000)) >= 1_000_001
 
 
 def test_every_character_is_simplified_alike_in_a_chunk_and_in_a_text() -> None:

@@ -23,7 +23,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import make_step
 from fineshards.curation.recipe_text import to_toml
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Scorer
-from fineshards.curation.words.normal_form import simplified_words
+from fineshards.curation.words.normal_form import _kept, simplified_words
 from support.oracle import cut, oracle_by_text, oracle_shuffled, tokens_of
 
 # A row of a source: None if it cannot be read.
@@ -362,7 +362,8 @@ def _drop_alike(stream: _Stream, number: int, step: Any, joins: bool) -> None:
 
 
 def _shingles(text: str, step: Any) -> set[tuple[str, ...]]:
-    words = simplified_words(text)
+    kept = step.numbers == "keep"
+    words = list(map(_kept, text.split())) if kept else simplified_words(text)
     if step.words == "characters":
         words = list("".join(words))
     size = min(step.n_grams, len(words))

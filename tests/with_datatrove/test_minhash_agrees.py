@@ -61,7 +61,11 @@ def chance_of(similarity: float) -> float:
 
 
 def our_bands(texts: list[str]) -> np.ndarray:
-    return MinHash(words="spacy").keys(Batch.of_texts(texts)).keys.reshape(len(texts), 14)
+    return (
+        MinHash(words="spacy", numbers="alike")
+        .keys(Batch.of_texts(texts))
+        .keys.reshape(len(texts), 14)
+    )
 
 
 @lru_cache(maxsize=1)
@@ -116,7 +120,7 @@ def clusters(links: list[tuple[int, int]], count: int) -> int:
 def test_components_drop_as_many_documents_as_datatrove_within_the_bound() -> None:
     originals, copies = documents()
     texts = [*originals, *copies]
-    keys = MinHash(words="spacy", rule="components").keys(Batch.of_texts(texts))
+    keys = MinHash(words="spacy", numbers="alike", rule="components").keys(Batch.of_texts(texts))
     records = key_records(keys.keys, positions(0, keys.owners))
     dropped = components(edges(records))
     earlier = mark(records)

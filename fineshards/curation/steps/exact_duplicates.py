@@ -79,7 +79,7 @@ class Exact(Keyed, name="exact"):
         if self.by == "text":
             return keys_of(text.encode() for text in batch.strings)
         if self.by == "normalized":
-            words = batch.derived("word hashes: space", word_hashes)
+            words = batch.derived("word hashes: space alike", word_hashes)
             return keys_of(document or None for document in words)
         values = values_to_compare(batch, *self._compared_column)
         if self.by == "url":

@@ -4,7 +4,9 @@ Two documents may be near duplicates if they share a band key. With the defaults
 that share 80 % of their 5-grams, and 5 of 100 that share half. The keys of a document, to the bit;
 all numbers are 64-bit, and arithmetic is modulo 2^64:
 
-1. Its words are those of its simplified text, hashed by XXH3-64 (see `simplified`).
+1. Its words are hashed by XXH3-64: in canonical decomposition, and in lower case unless a letter
+   after the first is upper case and another one lower case. With `numbers = "alike"` they are those
+   of its simplified text (see `simplify`).
 2. Its shingles are its runs of `n_grams` words. With fewer words, but at least one, all its words
    are its only shingle. The hash of a shingle of k words w is the finalizer of SplitMix64 of
    k*B^k + w[0]*B^(k-1) + … + w[k-1], with B = 0x9E3779B97F4A7C15.
@@ -36,7 +38,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.groups import Within, columns_of, of_group
 from fineshards.curation.parameters import Seed, Share, check, whole
 from fineshards.curation.step import Keyed, Keys
-from fineshards.curation.words.normal_form import Words, pins, word_hashes
+from fineshards.curation.words.normal_form import Numbers, Words, pins, word_hashes
 from fineshards.shards.tables.candidates import MOST_CANDIDATES
 
 U64 = npt.NDArray[np.uint64]
@@ -63,9 +65,11 @@ class MinHash(Keyed, name="minhash"):
         buckets: Bands. More find more near duplicates, and drop more documents that are not.
         hashes_per_bucket: Minima per band. More find less of both.
         seed: Chooses the multipliers.
-        words: What a word is. "space": what stands between spaces of the simplified text. "spacy":
-            spaCy's English tokens of the simplified text, as datatrove has them; slow.
-            "characters": each character of the simplified text, for languages without spaces.
+        words: What a word is. "space": what stands between spaces. "spacy": spaCy's English tokens,
+            as datatrove has them; slow. "characters": each character, for languages without spaces.
+        numbers: Which words have keys and are compared. "keep": those of the text, with numbers,
+            punctuation, diacritics, and case within a word (pH). "alike": those of the simplified
+            text, as in datatrove, where each number is 0 and none of the others counts.
         rule: "earlier": a document is dropped if an earlier one is nearly the same. "components":
             documents that are linked through others count as the same too, and the first one in
             the stream is kept.
@@ -78,11 +82,12 @@ class MinHash(Keyed, name="minhash"):
 
     Example:
         >>> batch = Batch.of_texts(["The same words!", "the same words", "…"])
-        >>> keys = MinHash(buckets=3).keys(batch)
+        >>> keys = MinHash(buckets=3, numbers="alike").keys(batch)
         >>> keys.owners.tolist(), bool((keys.keys[:3] == keys.keys[3:]).all())
         ([0, 0, 0, 1, 1, 1], True)
     """
 
+    VERSION: ClassVar[int] = 2
     KEY_BITS: ClassVar[int] = 64
 
     n_grams: _Number = 5
@@ -90,6 +95,7 @@ class MinHash(Keyed, name="minhash"):
     hashes_per_bucket: _Number = 8
     seed: Seed = 1
     words: Words = "space"
+    numbers: Numbers = "keep"
     rule: Literal["earlier", "components"] = "earlier"
     verify: Literal["jaccard", "containment", "none"] = "jaccard"
     threshold: Share = 0.8
@@ -133,17 +139,16 @@ class MinHash(Keyed, name="minhash"):
         small, large = sorted((one, other), key=len)
         places = np.minimum(np.searchsorted(large, small), len(large) - 1)
         both = np.count_nonzero(large[places] == small)
-        return both / (
-            len(small) if self.verify == "containment" else len(small) + len(large) - both
-        )
+        of = len(small) if self.verify == "containment" else len(small) + len(large) - both
+        return both / of
 
     def _shingles(self, batch: Batch) -> tuple[U64, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """As `shingle_hashes`, of the documents with words, and their numbers."""
-        derived = f"word hashes: {self.words}"
-        documents = batch.derived(derived, lambda texts: word_hashes(texts, self.words))
-        sizes = np.fromiter(
-            (len(document) // 8 for document in documents), np.int64, len(documents)
+        derived = f"word hashes: {self.words} {self.numbers}"
+        documents = batch.derived(
+            derived, lambda texts: word_hashes(texts, self.words, self.numbers)
         )
+        sizes = np.fromiter((len(each) // 8 for each in documents), np.int64, len(documents))
         owners = np.flatnonzero(sizes)
         hashes = np.frombuffer(b"".join(documents), "<u8").astype(np.uint64, copy=False)
         return *shingle_hashes(hashes, sizes[owners], self.n_grams), owners

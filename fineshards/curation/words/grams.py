@@ -208,12 +208,7 @@ def _walk(repeat: SortedNgrams, n: int, offsets: npt.NDArray[np.int64]) -> int:
 
 
 def repeated_parts(parts: Sequence[str]) -> tuple[int, int]:
-    """How many parts (lines, paragraphs) equal an earlier one, and their characters.
-
-    Example:
-        >>> repeated_parts(["one", "two", "one", "one"])
-        (2, 6)
-    """
+    """How many parts (lines, paragraphs) equal an earlier one, and their characters."""
     distinct = set(parts)
     if len(distinct) == len(parts):
         return 0, 0

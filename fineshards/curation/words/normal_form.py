@@ -31,6 +31,8 @@ from fineshards.curation.words.tokenizers import tokenizer
 # What a word is, when words are hashed: what stands between spaces of the simplified text; spaCy's
 # tokens of the simplified text, for English; or each character but spaces.
 Words = Literal["space", "spacy", "characters"]
+# Whether words are hashed as the text has them, or as the simplified text has them.
+Numbers = Literal["keep", "alike"]
 
 # datatrove's list. U+FF11, a digit among the brackets, is in the original, and has no effect: it
 # has become 0 before.
@@ -45,7 +47,9 @@ _TO_SPACES = str.maketrans(_PUNCTUATION, " " * len(_PUNCTUATION))
 _NUMBER = re.compile(r"\d+([.,،٫⎖⎗⎘]\d+)?")
 _WHITE_SPACE = re.compile(r"\s+")
 # The marks without a combining class that decompose into marks with one.
-_LIKE_MARKS = "\u0f73\u0f75\u0f81"
+_TO_MARKS = str.maketrans(
+    {"\u0f73": "\u0f71\u0f72", "\u0f75": "\u0f71\u0f74", "\u0f81": "\u0f71\u0f80"}
+)
 
 # Chunks that are remembered: about 100 MB. The longest: longer ones rarely repeat.
 _MOST_CHUNKS = 400_000
@@ -65,28 +69,23 @@ def simplify(text: str) -> str:
 
 
 def simplified_words(text: str) -> list[str]:
-    """The words of a simplified text: what stands between its spaces.
-
-    Example:
-        >>> simplified_words("Olé! It's 3.14")
-        ['ole', 'it', 's', '0']
-    """
+    """The words of a simplified text: what stands between its spaces."""
     return simplify(text).split()
 
 
-def word_hashes(texts: Sequence[str], words: Words = "space") -> list[bytes]:
-    """For each text, simplified, the XXH3-64 of each word in UTF-8, little-endian, joined.
+def word_hashes(
+    texts: Sequence[str], words: Words = "space", numbers: Numbers = "alike"
+) -> list[bytes]:
+    """For each text, the XXH3-64 of each word in UTF-8, little-endian, joined.
 
-    Example:
-        >>> word_hashes(["Olé!"])[0] == xxh3_64_digest(b"ole")[::-1]
-        True
+    numbers: "alike": the words of the simplified text. "keep": those of the text, see `_kept`.
     """
-    if words == "spacy":
-        get = _memo("spacy").__getitem__
-        found = tokenizer("en").words([simplify(text) for text in texts])
-        return [b"".join(map(get, each.strings)) for each in found]
     # `get` of a chunk that is not there makes it, see _Memo.
-    get = _memo(words).__getitem__
+    get = _memo(words, numbers).__getitem__
+    if words == "spacy":
+        forms = map(simplify, texts) if numbers == "alike" else texts
+        found = tokenizer("en").words(list(forms))
+        return [b"".join(map(get, each.strings)) for each in found]
     return [b"".join(map(get, text.split())) for text in texts]
 
 
@@ -114,13 +113,14 @@ class _Memo(dict[str, bytes]):
         return found
 
 
-@lru_cache(maxsize=3)
-def _memo(words: Words) -> _Memo:
+@lru_cache(maxsize=6)
+def _memo(words: Words, numbers: Numbers = "alike") -> _Memo:
     if words == "characters":
-        return _Memo(lambda chunk: _hashes("".join(_chunk_words(chunk))))
-    if words == "spacy":
-        return _Memo(_hash)
-    return _Memo(_chunk_hashes)
+        characters = _chunk_words if numbers == "alike" else _kept
+        return _Memo(lambda chunk: _hashes("".join(characters(chunk))))
+    if numbers == "keep":
+        return _Memo(lambda word: _hash(_kept(word)))
+    return _Memo(_hash if words == "spacy" else _chunk_hashes)
 
 
 def _chunk_hashes(chunk: str) -> bytes:
@@ -131,6 +131,19 @@ def _chunk_hashes(chunk: str) -> bytes:
     return _hashes(_chunk_words(chunk))
 
 
+def _kept(word: str) -> str:
+    """A word in canonical decomposition, in lower case unless it mixes both, as identifiers do.
+
+    Example:
+        >>> [_kept(word) for word in ("Don't", "NEWS,", "pH", "x86-64")]
+        ["don't", 'news,', 'pH', 'x86-64']
+    """
+    word = _decomposed(word)
+    letters = [c for c in word if c.isalpha()]
+    mixed = any(map(str.isupper, letters[1:])) and not word.isupper()
+    return word if mixed else word.lower()
+
+
 def _chunk_words(chunk: str) -> list[str]:
     """`simplified_words` of a text without white space."""
     return _without_marks(_NUMBER.sub("0", chunk.lower()).translate(_TO_SPACES)).split()
@@ -139,19 +152,28 @@ def _chunk_words(chunk: str) -> list[str]:
 def _without_marks(text: str) -> str:
     """The canonical decomposition of a text without its nonspacing marks.
 
-    Marks are ordered by their combining class, which takes Python a time that is quadratic in the
-    length of a run. So nonspacing marks of a class go first; others divide runs and go last.
+    Those with a combining class go first: the few others divide runs of marks, and go last.
     """
     if text.isascii():
         return text
-    text = "".join(
-        c for c in text if not ((combining(c) or c in _LIKE_MARKS) and category(c) == "Mn")
-    )
+    text = text.translate(_TO_MARKS)
+    text = "".join(c for c in text if not (combining(c) and category(c) == "Mn"))
+    return "".join(c for c in _decomposed(text) if category(c) != "Mn")
+
+
+def _decomposed(text: str) -> str:
+    """The canonical decomposition of a text.
+
+    Marks are ordered by their combining class, which takes Python a time that is quadratic in the
+    length of a run. So runs are ordered first.
+    """
+    if text.isascii():
+        return text
+    text = text.translate(_TO_MARKS)
     if any(map(combining, text)):
-        # The few marks that take space stay, in their order.
         runs = groupby(text, lambda c: combining(c) > 0)
         text = "".join("".join(sorted(run, key=combining) if marks else run) for marks, run in runs)
-    return "".join(c for c in normalize("NFD", text) if category(c) != "Mn")
+    return normalize("NFD", text)
 
 
 def _hash(word: str) -> bytes:

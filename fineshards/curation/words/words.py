@@ -53,11 +53,6 @@ def simple_words(chunk: str, special_cases: Container[str]) -> list[str] | None:
     """The words of a plain word between common punctuation; None for any other chunk.
 
     special_cases: the texts of all special cases.
-
-    Example:
-        >>> simple_words("(all),", set()), simple_words("isn't", set())
-        (['(', 'all', ')', ','], None)
-        >>> simple_words("(Mr.", {"Mr."})
     """
     if chunk.isascii() and chunk.isalpha():
         return None if chunk in special_cases else [chunk]
