@@ -59,7 +59,7 @@ MOST_FILES = 25
 # room, and another one in it goes.
 MOST_LINES = {
     "chat": 1_018,
-    "cli": 1_659,
+    "cli": 1_650,
     "curation": 8_124,
     "encoders": 1_720,
     "exports": 3_052,

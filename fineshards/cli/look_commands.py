@@ -76,12 +76,13 @@ def _add_stats_flags(parser: Parser) -> None:
     add_flag(shown, "--where SQL", "How many documents satisfy a condition on their scores.")
     add_flag(shown, "--column NAME", "Values of a column of the sources, a score, id or file.")
     add_flag(shown, "--top N", "How many values of the column. Default: 10.", default=10)
+    add_sources(parser, trusts=True)
 
 
 def _stats(args: Namespace) -> Answer:
     from fineshards.inspection.stats import describe_stats, stats
 
-    found = stats(args.folder, args.step, args.generation, args.where, args.column, args.top)
+    found = stats(**{name: value for name, value in vars(args).items() if name != "json"})
     return Answer(asdict(found), describe_stats(found))
 
 

@@ -202,18 +202,13 @@ def _add_report_flags(parser: Parser) -> None:
     add_flag(
         what, "--verify", "Verify the dataset first, and say in the report what was found and when."
     )
+    add_sources(parser, trusts=True)
 
 
 def _report(args: Namespace) -> Answer:
     from fineshards.reports.report import describe_report, report
 
-    written = report(
-        args.folder,
-        output=args.output,
-        generation=args.generation,
-        verify=args.verify,
-        title=args.title,
-    )
+    written = report(**{name: value for name, value in vars(args).items() if name != "json"})
     return Answer(asdict(written), describe_report(written), int(written.verified is False))
 
 

@@ -117,17 +117,9 @@ def show_dropped(
         names = ", ".join(recipe.step_name(number) for number in range(len(recipe.steps)))
         raise UsageError(f"--step {step}: the steps are {names}.")
     number = None if step is None else step - 1
-    counts = [
-        dropped
-        for report in dataset.manifest.reports
-        for dropped in report.counts.dropped
-        if number in (None, dropped.step)
-    ]
-    places = (
-        choose(dataset, reason, number, count)
-        if document is None
-        else [place_of(dataset, document)]
-    )
+    every = (each for report in dataset.manifest.reports for each in report.counts.dropped)
+    counts = [each for each in every if number in (None, each.step)]
+    places = [place_of(dataset, document)] if document else choose(dataset, reason, number, count)
     chosen = [
         each for file, row in places for each in about_row(dataset, file, row, reason, number)
     ]

@@ -22,6 +22,7 @@ from fineshards.shards.split_hash import host_names
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.scores import scores_there
 from fineshards.shards.tables.statistics import SUMS, merged, read_file
+from fineshards.sources.roots import opened
 from fineshards.sources.rows import LABEL_COLUMNS
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted, share
@@ -130,6 +131,8 @@ def stats(
     where: str | None = None,
     column: str | None = None,
     top: int = TOP,
+    sources: Sequence[str] = (),
+    trust_input: bool = False,
 ) -> Stats:
     """Reads the statistics of a finished dataset.
 
@@ -142,6 +145,8 @@ def stats(
         column: A column of the sources, a score, `id` or `file`, whose values are counted, and
             nothing else; of `url` the hosts. Needs no statistics, and reads the sources.
         top: How many values of the column to list.
+        sources: Where the source files are now, for `column`: each is `OLD=NEW`.
+        trust_input: Read source files of the same size, but another time or version, for `column`.
 
     Returns:
         A Stats. `counts` has one Count for each thing that was counted; `print` shows a summary.
@@ -158,7 +163,9 @@ def stats(
         >>> [count.documents for count in found.counts if count.what == "dataset"]
         [3]
     """
-    dataset = Dataset.open(open_storage(folder), generation)
+    if column is None and (sources or trust_input):
+        raise UsageError("--sources and --trust_input go with --column.")
+    dataset = opened(open_storage(folder), generation, sources)
     storage, manifest = dataset.storage, dataset.manifest
     recipe = manifest.settings.recipe
     uses = [] if recipe is None else [each.use for each in recipe.steps]
@@ -168,7 +175,8 @@ def stats(
     if where is not None:
         return Stats(storage.root, step, [], [], _satisfied(dataset, where), None)
     if column is not None:
-        return Stats(storage.root, step, [], [], None, _column_values(dataset, column, top))
+        found = _column_values(dataset, column, top, trust_input)
+        return Stats(storage.root, step, [], [], None, found)
     if not manifest.settings.statistics:
         raise OutputError(
             f"{storage.root} has no statistics: it was built without --statistics, and without "
@@ -228,9 +236,9 @@ def _satisfied(dataset: Dataset, sql: str) -> Satisfied:
     return Satisfied(sql, satisfied, documents)
 
 
-def _column_values(dataset: Dataset, column: str, top: int) -> ColumnValues:
+def _column_values(dataset: Dataset, column: str, top: int, trust_input: bool) -> ColumnValues:
     """Counts the values of a column, without redacted documents."""
-    read, sums = _reader(dataset, column), ["documents", "tokens"]
+    read, sums = _reader(dataset, column, trust_input), ["documents", "tokens"]
     kinds = [pa.string(), pa.int64(), pa.int64()]
     table = pa.schema(zip(["value", *sums], kinds, strict=True)).empty_table()
     for sources in _documents(dataset):
@@ -256,14 +264,14 @@ def _column_values(dataset: Dataset, column: str, top: int) -> ColumnValues:
     )
 
 
-def _reader(dataset: Dataset, column: str) -> Callable[[pa.Table], pa.ChunkedArray]:
+def _reader(dataset: Dataset, column: str, trust: bool) -> Callable[[pa.Table], pa.ChunkedArray]:
     """What gives the values of a column, of documents that are given by their files and rows."""
     manifest = dataset.manifest
     if column in ("file", "id"):
         return lambda sources: sources[column]
     if manifest.settings.recipe and column in manifest.settings.recipe.scores:
         return lambda sources: scores_of(dataset, sources)[column]
-    reader = ColumnReader(manifest, types_in_sources(manifest, [column]))
+    reader = ColumnReader(manifest, types_in_sources(manifest, [column], trust), trust)
     return lambda sources: reader.read(sources).as_text().table[column]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -69,6 +70,8 @@ def report(
     generation: int | None = None,
     verify: bool = False,
     title: str | None = None,
+    sources: Sequence[str] = (),
+    trust_input: bool = False,
 ) -> Report:
     """Writes a report of a finished dataset as one HTML file, which loads nothing else.
 
@@ -87,6 +90,9 @@ def report(
         verify: Whether to verify the dataset first, and to say in the report what was found and
             when.
         title: Its heading. Default: the name of the hub's dataset, or of the folder.
+        sources: Where the source files are now: each is `OLD=NEW`. Only texts of what the recipe
+            dropped are read from them.
+        trust_input: Read source files of the same size, but another time or version.
 
     Returns:
         What was written, and what `verify` found.
@@ -112,7 +118,8 @@ def report(
     try:
         latest = Dataset.open(storage)
         dataset = latest if generation is None else Dataset.open(storage, generation)
-        contents = contents_of(dataset, latest.manifest.generations)
+        generations = latest.manifest.generations
+        contents = contents_of(dataset, generations, sources, trust_input)
         if title is not None:
             contents = replace(contents, title=title)
     except OutputError as error:

@@ -7,8 +7,9 @@ dropped is shown with texts of the sources, as far as these can be read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -26,9 +27,9 @@ from fineshards.shards.dataset_files import Dataset, Document
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import load_redaction
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.tables.hash_sample import splitmix64
+from fineshards.sources.roots import with_sources
 
 MOST_SHARDS = 400
 MOST_FILES = 200
@@ -143,14 +144,23 @@ class Contents:
     redacted: bool
 
 
-def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents:
+def contents_of(
+    dataset: Dataset,
+    generations: Sequence[Generation],
+    sources: Sequence[str] = (),
+    trust_input: bool = False,
+) -> Contents:
     """What a report of a dataset says; raises OutputError if a document table is damaged.
 
-    generations: all, up to the latest, which may have redacted documents of this one.
+    generations: all, up to the latest, which may have redacted documents of this one. sources,
+    trust_input: as `report` takes them.
     """
     manifest = dataset.manifest
+    examples = partial(_examples, dataset, with_sources(manifest, sources), trust_input)
     redacted = any(generation.redacted for generation in generations)
-    found, lengths = _stats(dataset), lengths_of(dataset)
+    found, lengths = None, lengths_of(dataset)
+    if manifest.settings.statistics:
+        found = stats(dataset.storage.root, generation=manifest.generation)
     return Contents(
         manifest=manifest,
         # Where the dataset lies is not part of it.
@@ -159,7 +169,7 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
         files=_files(manifest),
         labels=_labels(manifest),
         lengths=lengths,
-        steps=_steps(dataset, found, with_examples=not redacted),
+        steps=_steps(dataset, found, None if redacted else examples),
         documents=show_documents(dataset, lengths),
         shards=_shards(manifest),
         overwritten=_overwritten(dataset, generations),
@@ -204,14 +214,6 @@ def _sum(values: Sequence[LabelCount]) -> LabelCount:
     return LabelCount("all others", documents, sum(each.tokens for each in values))
 
 
-def _stats(dataset: Dataset) -> Stats | None:
-    """The statistics of a dataset, if it has some."""
-    manifest = dataset.manifest
-    if not manifest.settings.statistics:
-        return None
-    return stats(dataset.storage.root, generation=manifest.generation)
-
-
 def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
     """The documents of a dataset that were redacted, from the job records."""
     files, documents = len(dataset.manifest.files), 0
@@ -222,7 +224,9 @@ def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
     return documents
 
 
-def _steps(dataset: Dataset, counted: Stats | None, with_examples: bool) -> tuple[StepRow, ...]:
+def _steps(
+    dataset: Dataset, counted: Stats | None, examples: Callable[[int], tuple[Decision, ...]] | None
+) -> tuple[StepRow, ...]:
     recipe, counts = dataset.manifest.settings.recipe, dataset.manifest.counts()
     if recipe is None:
         return ()
@@ -250,7 +254,7 @@ def _steps(dataset: Dataset, counted: Stats | None, with_examples: bool) -> tupl
                 dropped=dropped,
                 reasons=tuple(reasons[:MOST_REASONS]),
                 left_out=len(reasons[MOST_REASONS:]),
-                examples=_examples(dataset, recipe, number + 1) if with_examples else (),
+                examples=examples(number + 1) if examples else (),
                 similarities=tuple(similarities(dataset, number)) if step.verifies else (),
             )
         )
@@ -258,23 +262,23 @@ def _steps(dataset: Dataset, counted: Stats | None, with_examples: bool) -> tupl
     return tuple(rows)
 
 
-def _examples(dataset: Dataset, recipe: RecipeRecord, step: int) -> tuple[Decision, ...]:
+def _examples(dataset: Dataset, moved: Manifest, trust: bool, step: int) -> tuple[Decision, ...]:
     """Some decisions of a step. No code is run that the recipe names, so cuts may be missing."""
-    cuts = not any(each.is_foreign for each in recipe.steps)
-    shown = show_dropped(dataset, None, step, None, _EXAMPLES, cuts).shown
+    files = zip(moved.files, dataset.manifest.files, strict=True)
+    were = {now.path: was.path for now, was in files}
+
+    def shown(source: SourceText) -> SourceText:
+        # Neither where it is now nor why it cannot be read: these depend on the machine.
+        file = were.get(source.file, source.file)
+        return replace(source, file=file, problem=source.problem and "")
+
+    recipe, there = moved.settings.recipe, Dataset(dataset.storage, moved)
+    cuts = recipe is not None and not any(each.is_foreign for each in recipe.steps)
+    found = show_dropped(there, None, step, None, _EXAMPLES, cuts, trust).shown
     return tuple(
-        replace(
-            each,
-            document=_without_reason(each.document),
-            witness=each.witness and _without_reason(each.witness),
-        )
-        for each in shown
+        replace(each, document=shown(each.document), witness=each.witness and shown(each.witness))
+        for each in found
     )
-
-
-def _without_reason(source: SourceText) -> SourceText:
-    """A source whose text cannot be read, without why: that depends on the machine."""
-    return source if source.problem is None else replace(source, problem="")
 
 
 def _shards(manifest: Manifest) -> tuple[ShardRecord, ...]:
@@ -298,7 +302,8 @@ def show_documents(dataset: Dataset, lengths: Lengths) -> tuple[ShownTokens, ...
     ):
         with_text = _with_text(dataset, (each for each in numbers if each not in found))
         if why == "chosen":
-            with_text = _long_first(with_text)
+            # Those that are long enough as they come, then the others, the longest first.
+            with_text = iter(sorted(with_text, key=lambda one: -min(len(one.tokens), LONG_ENOUGH)))
         found |= {document.number: (why, document) for document in islice(with_text, count)}
     try:
         encoder = load_reference(dataset.manifest.settings.tokenizer, dataset.storage)
@@ -326,19 +331,9 @@ def _with_text(dataset: Dataset, numbers: Iterable[int]) -> Iterator[Document]:
             yield document
 
 
-def _long_first(documents: Iterable[Document]) -> Iterator[Document]:
-    """Those that are long enough as they come, then the others, the longest first."""
-    short = []
-    for document in documents:
-        if len(document.tokens) >= LONG_ENOUGH:
-            yield document
-        else:
-            short.append(document)
-    yield from sorted(short, key=lambda each: -len(each.tokens))
-
-
 def _shown(why: str, document: Document, encoder: Encoder | None) -> ShownTokens:
     ids = document.tokens[1:MOST_TOKENS].tolist()
+    plain = tuple(TokenSpan((token,), "") for token in ids)
     return ShownTokens(
         why=why,
         number=document.number,
@@ -349,9 +344,7 @@ def _shown(why: str, document: Document, encoder: Encoder | None) -> ShownTokens
         id=document.id,
         tokens=len(document.tokens),
         eot=int(document.tokens[0]),
-        spans=token_spans(encoder, ids)
-        if encoder
-        else tuple(TokenSpan((token,), "") for token in ids),
+        spans=token_spans(encoder, ids) if encoder else plain,
         decoded=encoder is not None,
     )
 
