@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import textwrap
 from collections.abc import Iterable
 from typing import Any
 
 from fineshards.errors import OutputError
 from fineshards.printable import printable
 from fineshards.publishing import facts
-from fineshards.publishing.description import PERSON, Description, hub_fields
-from fineshards.publishing.sums import CARD_NAME, SUMS_NAME
+from fineshards.publishing.description import Description, hub_fields
+from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.layout import SPLITS
@@ -115,14 +114,6 @@ def _text(manifest: Manifest, said: Description) -> str:
     )
     made = [f"Input: {_code(line)}." for line in facts.inputs(manifest, said.no_paths)]
     made += map(printable, facts.steps(manifest))
-    owner = {
-        "Creator": printable(said.creator.removeprefix(PERSON).strip()),
-        "Published": said.date_published,
-        "License": said.license and f"<{said.license}>",
-        "Page": said.url and f"<{said.url}>",
-    }
-    owned = _bullets(f"{name}: {value}" for name, value in owner.items() if value)
-    cited = textwrap.indent(said.citation, "    ")
     return f"""\
 # {printable(said.name or facts.default_name(manifest))}
 
@@ -168,11 +159,9 @@ the same shards.
 ## Limits
 
 {_bullets(facts.limits(manifest))}
-""" + "".join(
-        f"\n## {title}\n\n{content}\n"
-        for title, content in (("About", owned), ("Citation", cited))
-        if content
-    )
+
+`{CROISSANT_NAME}` has what its owner says of it: creator, date, license, page and citation.
+"""
 
 
 def _bullets(lines: Iterable[str]) -> str:
