@@ -16,6 +16,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
+from fineshards.sources.places.http_files import unsigned
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.sources.places.schemes import imports_libraries
 from fineshards.sources.reading import discover_blocks, read_block
@@ -78,8 +79,8 @@ def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
         apart = any(map(imports_libraries, patterns))
         files, test_files = call_apart(find_splits, *named) if apart else find_splits(*named)
         # The DAG of Composer knows by it that files in a store are in the dataset already.
-        stored = all("://" in pattern for pattern in given)
-        return FoundInput(files, (("input", " ".join(given)),) if stored else (), test_files)
+        stored = " ".join(map(unsigned, given)) if all("://" in each for each in given) else ""
+        return FoundInput(files, (("input", stored),) if stored else (), test_files)
     resolved = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)
@@ -112,8 +113,5 @@ def _resolve(config: BuildConfig) -> ResolvedDataset:
     from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
 
     assert config.dataset is not None
-    return resolve_dataset(
-        DatasetRequest(
-            config.dataset, config.dataset_config, config.dataset_split, config.dataset_revision
-        )
-    )
+    where = (config.dataset_config, config.dataset_split, config.dataset_revision)
+    return resolve_dataset(DatasetRequest(config.dataset, *where))

@@ -26,7 +26,7 @@ keys and marks, are sealed: see checkpoint_file.py.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -81,6 +81,7 @@ class Checkpoints:
         self.rule = rule
         self._settings = settings
         self._generation = generation
+        self._signed: dict[str, str] = {}
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
         self.discovered = DiscoveredFiles(storage, self.folder)
@@ -91,7 +92,9 @@ class Checkpoints:
     def of(cls, storage: Storage, job: Job) -> Checkpoints:
         """The checkpoints of a job in its output folder."""
         of, fingerprint = job.settings, job.fingerprint()
-        return cls(storage, fingerprint, of.token_dtype, of.split, of, job.generation)
+        found = cls(storage, fingerprint, of.token_dtype, of.split, of, job.generation)
+        found._signed = {file.path: file.signed for file in job.new_files if file.signed}
+        return found
 
     def job(self) -> Job:
         """The job of these checkpoints, read from the output folder.
@@ -176,8 +179,9 @@ class Checkpoints:
             raise _FollowedError
 
     def files_to_read(self) -> tuple[SourceFile, ...]:
-        """The source files that the job reads."""
-        return self.job().new_files
+        """The source files that the job reads; signed as at launch, for the record is not."""
+        files, signed = self.job().new_files, self._signed
+        return tuple(replace(f, signed=signed.get(f.path, "")) for f in files) if signed else files
 
     def finished_shards(self) -> list[float]:
         """The completion times of the finished shards, in any order."""

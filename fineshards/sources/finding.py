@@ -23,6 +23,7 @@ from fineshards.sources.files import (
     has_known_format,
 )
 from fineshards.sources.patterns import FoundFile
+from fineshards.sources.places.http_files import unsigned
 from fineshards.sources.places.schemes import is_url, never_changes, place_of, without_scheme
 
 # Beside data files: descriptions for people, and those that the Hugging Face hub writes.
@@ -48,7 +49,7 @@ def find_splits(test: Sequence[str], train: Sequence[str]) -> tuple[list[SourceF
     files: list[SourceFile] = []
     test_files = 0
     for number, pattern in enumerate((*test, *train)):
-        named = f"{'--test_input' if number < len(test) else '--input'} {pattern}"
+        named = f"{'--test_input' if number < len(test) else '--input'} {unsigned(pattern)}"
         matches = _find_stored(pattern) if is_url(pattern) else _find_local(pattern)
         if not matches:
             raise UsageError(
@@ -82,11 +83,9 @@ def find_file(path: str, format_name: str) -> SourceFile | None:
         found = [each for each in place_of(path).find(path).files if each.path == path]
     except UsageError:  # there is no such file, in the words of its place
         return None
-    return (
-        SourceFile(0, path, found[0].size, found[0].identity, format_name, "none")
-        if found
-        else None
-    )
+    if not found:
+        return None
+    return SourceFile(0, path, found[0].size, found[0].identity, format_name, "none")
 
 
 def as_it_is(file: SourceFile, trust_input: bool = True) -> SourceFile:
@@ -221,4 +220,5 @@ def _describe(found: FoundFile) -> SourceFile:
                 "with gzip is supported. Upload it again without Content-Encoding."
             )
         compression = "gzip"
-    return SourceFile(0, found.path, found.size, found.identity, format_name, compression)
+    file = SourceFile(0, found.path, found.size, found.identity, format_name, compression)
+    return replace(file, signed=found.signed)

@@ -20,8 +20,8 @@ WILDCARDS = re.compile(r"[*?[]")
 class FoundFile:
     """A file as its store lists or describes it.
 
-    path: its URL. name: its path below the listed folder. identity: see `SourceFile`. encoding: its
-    Content-Encoding, empty for none.
+    path: its URL. name: its path below the listed folder. identity, signed: see `SourceFile`.
+    encoding: its Content-Encoding, empty for none.
     """
 
     path: str
@@ -29,6 +29,7 @@ class FoundFile:
     size: int
     identity: str
     encoding: str = ""
+    signed: str = ""
 
 
 # (prefix of names, whether deeper folders too) -> the files with that prefix, and the names of

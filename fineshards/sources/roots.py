@@ -71,11 +71,8 @@ def job_with_sources(job: Job, sources: Sequence[str], patterns: Sequence[str] =
         return job
     roots = [generation.root for generation in job.generations]
     roots = moved(roots, sources, _absolute(patterns))
-    of_files = [
-        root
-        for root, generation in zip(roots, job.generations, strict=True)
-        for _ in range(generation.files)
-    ]
+    counts = [generation.files for generation in job.generations]
+    of_files = [root for root, count in zip(roots, counts, strict=True) for _ in range(count)]
     files = zip(job.files, of_files, strict=True)
     return replace(job, files=tuple(replace(file, path=root + file.name) for file, root in files))
 

@@ -16,16 +16,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.fresh_interpreter import run_program
+from support.kills import kill
 from support.oracle import shards_in
+from support.process_tree import start
 from support.source_files import COLUMNS, Read, add, read_file
 from support.web_server import Web
 
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError, UsageError
+from fineshards.shards.job.manifest import Manifest
 from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.storage.open import open_storage
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -122,6 +126,45 @@ def test_the_format_is_that_of_the_path_and_not_of_the_query(web: Web) -> None:
 def test_the_id_of_a_text_holds_no_query(web: Web) -> None:
     (file,) = find_files([web.put("note.txt", b"a text") + "?signature=secret"])
     assert read_file(file).rows == [(0, "a text", "note.txt")]
+
+
+SIGNATURES = [
+    "X-Amz-Date={0}&X-Amz-Credential=secret&X-Amz-Security-Token=secret{0}&X-Amz-Signature=secret{0}",
+    "x-goog-date={0}&x-goog-signature=secret{0}",
+    "Expires={0}&Signature=secret{0}&Key-Pair-Id=secret",
+    "AWSAccessKeyId=secret&Signature=secret{0}&Expires={0}",
+    "sv=1&se={0}&sr=b&sp=r&skoid=secret{0}&sig=secret{0}",
+    "q-sign-time={0}&q-ak=secret&q-signature=secret{0}",
+]
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("signature", SIGNATURES)
+def test_a_url_that_is_signed_again_is_the_same_file_and_its_signature_is_nowhere(
+    web: Web, tmp_path: Path, signature: str
+) -> None:
+    urls = [
+        f"{web.put('a.jsonl', LINES)}?id=3&{signature.format(time)}&size=7" for time in (1, 2, 3)
+    ]
+    out = tmp_path / "out"
+    flags = [f"--output={out}", "--shard_tokens=2000"]
+    kill("replace:12", "build", f"--input={urls[0]}", *flags, workers=True)
+    job = start("build", f"--input={urls[1]}", *flags)
+    said = job.communicate()
+    assert job.returncode == 0, said
+    again = start("append", out, f"--input={urls[2]}")
+    said += again.communicate()
+    assert "resuming: " in said[1]
+    assert "nothing new" in said[2]
+    twice = start("build", *(f"--input={url}" for url in urls), f"--output={tmp_path}/twice")
+    said += twice.communicate()
+    assert "?id=3&size=7 is matched twice" in said[5]
+    assert "secret" not in "".join(said)
+    (file,) = Manifest.load_finished(open_storage(str(out))).files
+    assert file.name == "a.jsonl?id=3&size=7"
+    assert all("secret" in request.path for request in web.requests)
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or b"secret" not in path.read_bytes()
 
 
 def test_signs_in_a_query_are_no_wildcards(web: Web) -> None:

@@ -7,7 +7,7 @@ bytes), comparable, and easy to convert to JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, TypeVar
@@ -103,6 +103,7 @@ class SourceFile:
         name: Its path below the root, as records and document tables have it.
         trusted: Another version than `identity`, with which a resumed job went on by
             `--trust_input`.
+        signed: The URL by which it is read, if its path lacks a signature. Not part of the record.
 
     Example:
         >>> from fineshards.shards.job.manifest import Manifest
@@ -122,6 +123,7 @@ class SourceFile:
     stop_row: int | None = None
     name: str = ""
     trusted: str | None = None
+    signed: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -137,16 +139,16 @@ class SourceFile:
         return describe_state(self.size, self.version)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object, without the path and what is None."""
-        found = {name: value for name, value in to_fields(self).items() if value is not None}
-        del found["path"]
-        return found
+        """The record as a JSON object, without the path, how it is signed and what is None."""
+        left_out = ("path", "signed")
+        found = to_fields(self).items()
+        return {name: each for name, each in found if each is not None and name not in left_out}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], root: str = "") -> SourceFile:
         """The inverse of `to_json`, of a file below a root; raises as `from_fields` does."""
         found = {"extraction": None, "stop_row": None, "trusted": None, **content}
-        return from_fields(cls, found, path=root + as_text(content["name"]))
+        return from_fields(cls, found, path=root + as_text(content["name"]), signed="")
 
 
 @dataclass(frozen=True, slots=True)

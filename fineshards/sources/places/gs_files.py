@@ -12,14 +12,8 @@ from typing import Any, BinaryIO
 
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import (
-    FoundFile,
-    Matches,
-    check_same,
-    deleted,
-    find_matches,
-    split_root,
-)
+from fineshards.sources import patterns
+from fineshards.sources.patterns import FoundFile
 from fineshards.storage.gcs_objects import bucket_of, download_range, explained, retry, with_size
 from fineshards.storage.names import split_url
 from fineshards.storage.ranges.range_reader import RangeReader
@@ -29,13 +23,13 @@ _GENERATION = "generation:"
 _FIELDS = "items(name,size,crc32c,generation,contentEncoding),prefixes,nextPageToken"
 
 
-def find(pattern: str) -> Matches:
+def find(pattern: str) -> patterns.Matches:
     """Returns the objects that `gs://bucket/pattern` means, from one listing if it matches.
 
     Raises UsageError for a URL without a bucket, and InputError if the bucket cannot be listed.
     """
-    root, wanted = split_root(pattern)
-    return find_matches(wanted, partial(_list, pattern, root))
+    root, wanted = patterns.split_root(pattern)
+    return patterns.find_matches(wanted, partial(_list, pattern, root))
 
 
 def _list(url: str, root: str, prefix: str, deep: bool) -> tuple[list[FoundFile], set[str]]:
@@ -52,13 +46,8 @@ def _found(root: str, blob: Any) -> FoundFile:
     url, size = f"{root}/{blob.name}", with_size(blob).size
     if size is None:
         raise InputError(f"{url} cannot be read: the listing leaves out its size. Run again.")
-    return FoundFile(
-        path=url,
-        name=blob.name,
-        size=size,
-        identity=f"{_GENERATION}{blob.generation}",
-        encoding=blob.content_encoding or "",
-    )
+    identity, encoding = f"{_GENERATION}{blob.generation}", blob.content_encoding or ""
+    return FoundFile(url, blob.name, size, identity, encoding)
 
 
 def check(file: SourceFile) -> None:
@@ -66,9 +55,9 @@ def check(file: SourceFile) -> None:
     with explained("read", file.path, InputError):
         blob = bucket_of(file.path).get_blob(split_url(file.path)[1], retry=retry())
     if blob is None:
-        raise deleted(file)
+        raise patterns.deleted(file)
     if blob.generation != _generation(file):
-        check_same(file, with_size(blob).size or 0, f"{_GENERATION}{blob.generation}")
+        patterns.check_same(file, with_size(blob).size or 0, f"{_GENERATION}{blob.generation}")
 
 
 def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:

@@ -32,6 +32,14 @@ _TIMEOUT = (20.0, 60.0)
 _RATE_LIMIT = re.compile(r";\s*r=0\s*;\s*t=(\d{1,9})\b")
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
+# The parameter of a URL that holds its signature: that of stores, of CloudFront, of Azure.
+_SIGNATURE = re.compile(r"(x-\w+-|q-)?(signature|sig)")
+# Those that come with one without a prefix.
+_WITH_IT = {
+    "signature": "expires|policy|key-pair-id|hash-algorithm|.*access_?(key_?)?id|.*security-token",
+    "sig": r"s\w\w?|sktid|(sko|sao|suo|sc)id",
+}
+
 
 class WebRange(NamedTuple):
     """A range of a file as a server answers it. size, identity, encoding: of the whole file."""
@@ -40,6 +48,23 @@ class WebRange(NamedTuple):
     size: int
     identity: str
     encoding: str
+
+
+def unsigned(url: str) -> str:
+    """A URL without its signature and what comes with it, which are others when it is signed again.
+
+    Example:
+        >>> unsigned("https://host/x.csv?id=3&X-Amz-Date=20261127&X-Amz-Signature=5e")
+        'https://host/x.csv?id=3'
+    """
+    place, _, query = url.partition("?")
+    parts = {each: each.partition("=")[0].lower() for each in query.split("&")}
+    found = next(filter(None, map(_SIGNATURE.fullmatch, parts.values())), None)
+    if found is None or not url.startswith(("http://", "https://")):
+        return url
+    signing = re.compile(f"{found[0]}|" + (f"{found[1]}.*" if found[1] else _WITH_IT[found[2]]))
+    left = "&".join(each for each, name in parts.items() if not signing.fullmatch(name))
+    return f"{place}?{left}" if left else place
 
 
 def find(url: str) -> Matches:
@@ -57,15 +82,17 @@ def find(url: str) -> Matches:
             f"--input {url}: a web server does not list its files, so patterns and folders cannot "
             "be read from it. Give the URL of each file."
         )
+    name = unsigned(url)
     with web_session() as session:
-        found = fetch(session, url, 0, 1, seconds=_FIND_SECONDS)
-    return Matches([FoundFile(url, parts.path, found.size, found.identity, found.encoding)])
+        size, identity, encoding = fetch(session, url, 0, 1, name=name, seconds=_FIND_SECONDS)[1:]
+    signed = url if url != name else ""
+    return Matches([FoundFile(name, parts.path, size, identity, encoding, signed)])
 
 
 def check(file: SourceFile) -> None:
     """Raises InputError if the file has changed since launch. Makes one request."""
     with web_session() as session:
-        found = fetch(session, file.path, 0, 1)
+        found = fetch(session, file.signed or file.path, 0, 1, name=file.path)
     check_same(file, found.size, found.identity)
 
 
@@ -77,7 +104,7 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
     session = web_session()
 
     def download(start: int, stop: int) -> bytes:
-        found = fetch(session, file.path, start, stop)
+        found = fetch(session, file.signed or file.path, start, stop, name=file.path)
         check_same(file, found.size, found.identity)
         return found.content
 
@@ -100,18 +127,16 @@ def fetch(
     start: int,
     stop: int,
     *,
-    name: str | None = None,
+    name: str,
     headers: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> WebRange:
     """Bytes `[start, stop)` of a file; fewer if it has fewer.
 
-    name: what messages call it; None for its URL, which must not be signed: that is a secret.
-    headers: credentials. seconds: how long it is tried again where a failure may pass; None for the
-    default. Raises RefusedError where the server refuses access, and InputError for other failures
-    that stay.
+    name: what messages call it, without a signature: that is a secret. headers: credentials.
+    seconds: how long it is tried again where a failure may pass; None for the default. Raises
+    RefusedError where the server refuses access, and InputError for other failures that stay.
     """
-    name = name or url
     headers = {**(headers or {}), "Range": f"bytes={start}-{stop - 1}"}
     try:
         return retried(
@@ -218,19 +243,15 @@ def _whole(headers: Any, size: int, content: bytes) -> WebRange:
 @contextmanager
 def _failures(url: str) -> Iterator[None]:
     """Sorts the failures of requests: those that may pass, and those that stay."""
-    import requests
+    from requests import exceptions
     from urllib3.exceptions import HTTPError
 
-    stay = (
-        requests.exceptions.InvalidURL,
-        requests.exceptions.InvalidSchema,
-        requests.exceptions.TooManyRedirects,
-    )
+    stay = (exceptions.InvalidURL, exceptions.InvalidSchema, exceptions.TooManyRedirects)
     try:
         yield
     except stay as error:
         raise InputError(f"{url} cannot be read: {_brief(error)}. Check the URL.") from error
-    except (requests.RequestException, HTTPError, ConnectionError) as error:
+    except (exceptions.RequestException, HTTPError, ConnectionError) as error:
         raise _TransientError(_brief(error)) from error
 
 

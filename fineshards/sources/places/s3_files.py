@@ -12,14 +12,8 @@ from typing import BinaryIO
 from fineshards.errors import InputError
 from fineshards.extras import require
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import (
-    FoundFile,
-    Matches,
-    check_same,
-    deleted,
-    find_matches,
-    split_root,
-)
+from fineshards.sources import patterns
+from fineshards.sources.patterns import FoundFile
 from fineshards.storage.names import split_url
 from fineshards.storage.ranges.range_reader import RangeReader
 from fineshards.storage.s3_client import explained
@@ -28,14 +22,14 @@ from fineshards.storage.s3_objects import S3Object, download_range, find_object,
 _ETAG = "etag:"
 
 
-def find(pattern: str) -> Matches:
+def find(pattern: str) -> patterns.Matches:
     """Returns the objects that `s3://bucket/pattern` means, from one listing if it matches.
 
     Raises UsageError for a URL without a bucket, and InputError if the bucket cannot be listed.
     """
-    root, wanted = split_root(pattern)
+    root, wanted = patterns.split_root(pattern)
     require("boto3", "boto3", "s3")
-    return find_matches(wanted, partial(_list, pattern, root))
+    return patterns.find_matches(wanted, partial(_list, pattern, root))
 
 
 def check(file: SourceFile) -> None:
@@ -43,8 +37,8 @@ def check(file: SourceFile) -> None:
     with explained("read", file.path, InputError):
         found = find_object(*split_url(file.path))
     if found is None:
-        raise deleted(file)
-    check_same(file, found.size, f"{_ETAG}{found.etag}")
+        raise patterns.deleted(file)
+    patterns.check_same(file, found.size, f"{_ETAG}{found.etag}")
 
 
 def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
