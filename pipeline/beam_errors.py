@@ -9,6 +9,7 @@ import traceback
 from fineshards import errors
 from fineshards.errors import FineshardsError
 from fineshards.extras import missing_extra
+from fineshards.worker import own_process
 
 # The environment variable that shows the traceback of an unexpected error.
 SHOW_TRACEBACK = "FINESHARDS_TRACEBACK"
@@ -56,7 +57,7 @@ def explain(error: BaseException) -> FineshardsError | None:
 
 def describe_unexpected(error: BaseException) -> str:
     """One sentence for an error that no one expected, and what to do."""
-    again = "Finished work is safe; run the same command again to resume."
+    again = own_process.resume and f" Finished work is safe.{own_process.resume}"
     lines = str(error).split("\n")
     # The text of an error of another process is a traceback, and ends with what it was.
     text = lines[-1] or lines[-2] if _TRACEBACK in str(error) else " ".join(lines)
@@ -66,17 +67,17 @@ def describe_unexpected(error: BaseException) -> str:
     if no_memory or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return (
             f"there is not enough memory{about}. Give the process more (ulimit -v, the limit of "
-            f"its container), or use fewer --workers. {again}"
+            f"its container), or use fewer --workers.{again}"
         )
     if isinstance(error, ImportError):
         return f"a library cannot be loaded: {said}. Install fineshards and its extras again."
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f" ({error.filename})"
-        return f"the system reports: {error.strerror}{place}. {again} {_SEE_MORE}"
+        return f"the system reports: {error.strerror}{place}.{again} {_SEE_MORE}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f", at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
     about = f": {said}" if said else ""
     return (
-        f"unexpected {type(error).__name__}{where}{about}. {again} This is a bug in fineshards or "
+        f"unexpected {type(error).__name__}{where}{about}.{again} This is a bug in fineshards or "
         f"a library. Please report it. {_SEE_MORE}"
     )

@@ -17,13 +17,9 @@ from fineshards.pipeline.recipe_flags import recipe_shown
 
 def _add_flags(parser: Parser) -> None:
     what = parser.add_argument_group("what to do")
-    actions = list(_ACTIONS)
+    actions, spelled = list(_ACTIONS), "|".join(_ACTIONS)
     what.add_argument(
-        "action",
-        type=one_of(actions),
-        choices=actions,
-        metavar="show|steps|check",
-        help="See above.",
+        "action", type=one_of(actions), choices=actions, metavar=spelled, help="See above."
     )
     what.add_argument(
         "name",

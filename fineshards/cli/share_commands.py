@@ -15,6 +15,7 @@ from fineshards.cli.command import (
 )
 from fineshards.parser import Parser, boolean
 from fineshards.wording import counted
+from fineshards.worker import own_process
 
 
 def _add_export_flags(parser: Parser) -> None:
@@ -100,6 +101,7 @@ def _export(args: Namespace) -> Answer:
 
     options = ExportOptions(**{name: getattr(args, name) for name in ExportOptions.__slots__})
     place, beam_args = (args.folder, args.output), args.beam_args
+    own_process.mention_resuming()
     # Before the folder is claimed, so that a misspelt flag claims nothing.
     if beam_args:
         set_up_logging(error_console(), local=False)

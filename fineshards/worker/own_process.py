@@ -18,7 +18,8 @@ from contextlib import suppress
 from types import FrameType
 
 _SENTENCES = {signal.SIGINT: "interrupted.", signal.SIGTERM: "terminated."}
-_resume = ""
+# How to go on after an interruption; empty for what is not resumed.
+resume = ""
 _alone = False
 
 
@@ -59,9 +60,10 @@ def end_at_once() -> None:
 
 
 def mention_resuming() -> None:
-    """Adds to the sentence how to go on."""
-    global _resume
-    _resume = " Run the same command again to resume."
+    """Adds to the sentence how to go on, in a process that does nothing else."""
+    global resume
+    if _alone:
+        resume = " Run the same command again to resume."
 
 
 def raise_instead(*numbers: signal.Signals) -> None:
@@ -90,7 +92,7 @@ def end(code: int) -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     # A progress bar hides the cursor.
     cursor = "\x1b[?25h\r\x1b[K" if sys.stderr is not None and sys.stderr.isatty() else ""
-    sentence = f"{cursor}fineshards: {_SENTENCES[signal.Signals(number)]}{_resume}\n"
+    sentence = f"{cursor}fineshards: {_SENTENCES[signal.Signals(number)]}{resume}\n"
     try:
         os.write(2, sentence.encode())
         # Where the kernel does not kill workers with this process.
