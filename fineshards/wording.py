@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from fineshards.shards.job.records import Leaks
     from fineshards.shards.layout import SplitRule
 
+# A warning: a step drops more than this part of so many documents of a source. At most so many.
+_NEARLY_ALL, _LEAST_DOCUMENTS, _MOST_WARNINGS = 0.9, 100, 3
 _PLURALS = {"process": "processes"}
 
 
@@ -62,33 +64,17 @@ def share(part: int, whole: int) -> str:
 
 
 def ratio(part: int, whole: int) -> str:
-    """A quotient with three digits after the point.
-
-    Example:
-        >>> ratio(2_217_541, 665_971), ratio(1, 0)
-        ('3.330', '–')
-    """
+    """A quotient with three digits after the point."""
     return f"{part / whole:.3f}" if whole else "–"
 
 
 def shortened(text: str, most: int = 250) -> str:
-    """The beginning of a text that may be of any length, such as a name, a label or an id.
-
-    Example:
-        >>> shortened("abc"), shortened("abc", most=2)
-        ('abc', 'ab …')
-    """
+    """The beginning of a text that may be of any length, such as a name, a label or an id."""
     return text if len(text) <= most else f"{text[:most]} …"
 
 
 def labelled(name: str, text: str) -> list[str]:
-    """The lines of a text, the first after a name, the others below it.
-
-    Example:
-        >>> print("\\n".join(labelled("text", "One line.\\nAnother.")))
-          text     One line.
-                   Another.
-    """
+    """The lines of a text, the first after a name, the others below it."""
     lines = text.split("\n")
     return [f"  {'' if number else name:<8} {line}" for number, line in enumerate(lines)]
 
@@ -112,15 +98,7 @@ def duration(seconds: float) -> str:
 
 
 def describe_leaks(leaks: Leaks) -> str:
-    """How many documents have a text that is in both splits.
-
-    Example:
-        >>> from fineshards.shards.job.records import Leaks
-        >>> describe_leaks(Leaks(0, 0))
-        'no text is in both splits'
-        >>> describe_leaks(Leaks(1, 2000))
-        '1 test document has the same text as 2,000 train documents'
-    """
+    """How many documents have a text that is in both splits."""
     if not leaks.test_documents:
         return "no text is in both splits"
     has = "has" if leaks.test_documents == 1 else "have"
@@ -156,6 +134,27 @@ def describe_repeats(manifest: Manifest) -> str:
         f"{manifest.repeats or 0:,} of {counted(new, 'new document')} {has} the text of a document "
         "that was in the dataset before"
     )
+
+
+def warn_of_steps(manifest: Manifest, only: int | None = None) -> list[str]:
+    """Sources of which one step drops nearly all documents: a line for each of the largest.
+
+    only: the step that is asked for, from 1. Default: all.
+    """
+    steps, found = manifest.settings.recipe.steps if manifest.settings.recipe else (), []
+    for file, report in zip(manifest.files, manifest.reports, strict=True):
+        for number, (reach, gone) in enumerate(report.counts.by_step(len(steps)), 1):
+            enough = reach >= _LEAST_DOCUMENTS and gone > _NEARLY_ALL * reach
+            if enough and only in (None, number):
+                found.append((-gone, file.index, number, reach, file.path))
+    lines = [
+        f"step {number} {steps[number - 1].use} dropped {-gone:,} of {reach:,} documents "
+        f"({share(-gone, reach)}) of {shortened(path)}"
+        for gone, _, number, reach, path in sorted(found)[:_MOST_WARNINGS]
+    ]
+    if more := len(found) - len(lines):
+        lines.append(f"and {more:,} more, each over 90 %")
+    return lines
 
 
 def describe_splits(splits: Mapping[str, Mapping[str, int]]) -> list[str]:

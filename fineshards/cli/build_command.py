@@ -24,6 +24,7 @@ from fineshards.wording import (
     describe_splits,
     duration,
     warn_of_leaks,
+    warn_of_steps,
 )
 from fineshards.worker import own_process
 
@@ -104,14 +105,7 @@ def hub_limit(files: Iterable[SourceFile]) -> str | None:
 
 
 def speed_in_words(text_bytes: int, seconds: float) -> str:
-    """How fast text was tokenized; "" of a little text, where start-up takes nearly all the time.
-
-    Example:
-        >>> speed_in_words(398_000_000, 7.4)
-        ' at 53.8 MB/s of text'
-        >>> speed_in_words(40_000, 2.0)
-        ''
-    """
+    """How fast text was tokenized; "" of a little text, where start-up takes most time."""
     megabytes = text_bytes / 1e6 / seconds
     return f" at {megabytes:,.1f} MB/s of text" if megabytes >= 0.1 else ""
 
@@ -155,6 +149,7 @@ def _finished(
         "totals": totals | {"dropped": counts.documents_dropped, "unextracted": pages},
         "leaks": manifest.leaks and to_fields(manifest.leaks),
         "repeats": manifest.repeats,
+        "step_warnings": warn_of_steps(manifest),
     }
     left_out = "".join(
         f", {counted(number, what)} {why}"
@@ -180,6 +175,7 @@ def _finished(
         lines.append(f"warning: {warn_of_leaks(manifest.leaks, manifest.settings.split)}")
     if manifest.repeats:
         lines.append(f"warning: {describe_repeats(manifest)}")
+    lines += [f"warning: {line}" for line in warn_of_steps(manifest)]
     return Answer(record, lines)
 
 

@@ -25,7 +25,7 @@ from fineshards.shards.tables.statistics import SUMS, merged, read_file
 from fineshards.sources.roots import opened
 from fineshards.sources.rows import LABEL_COLUMNS
 from fineshards.storage.open import open_storage
-from fineshards.wording import counted, share
+from fineshards.wording import counted, share, warn_of_steps
 
 # Values of a column that are listed.
 TOP = 10
@@ -106,7 +106,8 @@ class Stats:
 
     step: from 1; None for all. steps: those of the recipe, or the one. satisfied: how many
     documents satisfy a condition, if asked. column: its values, if asked. learned: the share of the
-    dataset's tokens that are learned; None unless documents are conversations.
+    dataset's tokens that are learned; None unless documents are conversations. warnings: of sources
+    of which a step dropped nearly all documents.
     """
 
     folder: str
@@ -116,6 +117,7 @@ class Stats:
     satisfied: Satisfied | None
     column: ColumnValues | None
     learned: float | None = None
+    warnings: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return f"Stats({self.folder!r}): {counted(len(self.counts), 'count')}; print shows them"
@@ -190,7 +192,8 @@ def stats(
         steps = [steps[step - 1]]
     learned = manifest.learned
     part = None if learned is None else learned / max(1, manifest.totals()["tokens"])
-    return Stats(storage.root, step, steps, counts, None, None, part)
+    warnings = warn_of_steps(manifest, step)
+    return Stats(storage.root, step, steps, counts, None, None, part, warnings)
 
 
 def _step_counts(uses: Sequence[str], counts: Sequence[Count]) -> list[StepCount]:
@@ -297,8 +300,9 @@ def _documents(dataset: Dataset) -> Iterator[pa.Table]:
 def describe_stats(found: Stats) -> list[str]:
     """Statistics for a person: the steps, and then the dataset's documents; or what was asked."""
     lines = [found.folder]
-    if found.satisfied is not None:
-        return [*lines, _describe_satisfied(found.satisfied)]
+    if (part := found.satisfied) is not None:
+        of = f"{counted(part.of, 'document')} of the dataset ({share(part.documents, part.of)})"
+        return [*lines, f"{part.documents:,} of {of} satisfy {part.sql}"]
     if found.column is not None:
         return [*lines, *_describe_column(found.column)]
     counts: dict[str, list[Count]] = defaultdict(list)
@@ -307,6 +311,7 @@ def describe_stats(found: Stats) -> list[str]:
     lines += _total("input", counts["input"])
     for step in found.steps:
         lines += _step(step, [each for each in found.counts if each.step == step.step - 1])
+    lines += [f"  warning: {printable(line)}" for line in found.warnings]
     lines += _total("dataset", counts["dataset"])
     if found.learned is not None and found.step is None:
         lines.append(f"  {'learned':<10} {found.learned:.1%} of the tokens")
@@ -319,13 +324,6 @@ def describe_stats(found: Stats) -> list[str]:
             lines += [_value(each.value, each.documents) for each in values[:TOP]]
             lines += _others(len(values[TOP:]), sum(each.documents for each in values[TOP:]))
     return lines
-
-
-def _describe_satisfied(found: Satisfied) -> str:
-    return (
-        f"{found.documents:,} of {counted(found.of, 'document')} of the dataset "
-        f"({share(found.documents, found.of)}) satisfy {found.sql}"
-    )
 
 
 def _describe_column(found: ColumnValues) -> Iterator[str]:

@@ -138,6 +138,7 @@ class Contents:
     labels: tuple[LabelCounts, ...]
     lengths: Lengths
     steps: tuple[StepRow, ...]
+    warnings: Sequence[str]
     documents: tuple[ShownTokens, ...]
     shards: tuple[ShardRecord, ...]
     overwritten: int
@@ -170,6 +171,7 @@ def contents_of(
         labels=_labels(manifest),
         lengths=lengths,
         steps=_steps(dataset, found, None if redacted else examples),
+        warnings=found.warnings if found else (),
         documents=show_documents(dataset, lengths),
         shards=_shards(manifest),
         overwritten=_overwritten(dataset, generations),
@@ -206,12 +208,9 @@ def _most(name: str, values: Sequence[LabelCount]) -> LabelCounts:
     """The values with the most tokens."""
     ordered = sorted(values, key=lambda each: (-each.tokens, each.value))
     rest = ordered[MOST_VALUES:]
-    return LabelCounts(name, tuple(ordered[:MOST_VALUES]), _sum(rest), len(rest))
-
-
-def _sum(values: Sequence[LabelCount]) -> LabelCount:
-    documents = sum(each.documents for each in values)
-    return LabelCount("all others", documents, sum(each.tokens for each in values))
+    documents = sum(each.documents for each in rest)
+    others = LabelCount("all others", documents, sum(each.tokens for each in rest))
+    return LabelCounts(name, tuple(ordered[:MOST_VALUES]), others, len(rest))
 
 
 def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
@@ -237,15 +236,14 @@ def _steps(
         for each in (() if counted is None else counted.counts)
         if each.what == "dropped"
     }
-    found = counts.documents + counts.documents_dropped
-    for number, step in enumerate(recipe.steps):
+    sums = counts.by_step(len(recipe.steps))
+    for number, (step, (found, dropped)) in enumerate(zip(recipe.steps, sums, strict=True)):
         reasons = [
             replace(each, text_bytes=measured.get((number, each.reason), each.text_bytes))
             for each in counts.dropped
             if each.step == number
         ]
         reasons.sort(key=lambda each: (-each.documents, each.reason))
-        dropped = sum(each.documents for each in reasons)
         rows.append(
             StepRow(
                 number=number + 1,
@@ -258,7 +256,6 @@ def _steps(
                 similarities=tuple(similarities(dataset, number)) if step.verifies else (),
             )
         )
-        found -= dropped
     return tuple(rows)
 
 

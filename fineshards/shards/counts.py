@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from itertools import starmap
+from itertools import accumulate, starmap
+from operator import sub
 from typing import Any
 
 from fineshards.shards.job.records import from_fields
@@ -181,6 +182,12 @@ class Counts:
     def documents_dropped(self) -> int:
         """The number of documents that the recipe dropped."""
         return sum(each.documents for each in self.dropped)
+
+    def by_step(self, steps: int) -> list[tuple[int, int]]:
+        """For each step of a recipe, the documents that reach it, and those that it drops."""
+        dropped = [sum(e.documents for e in self.dropped if e.step == n) for n in range(steps)]
+        left = accumulate(dropped, sub, initial=self.documents + self.documents_dropped)
+        return list(zip(left, dropped, strict=False))
 
     def imbalance(self) -> str:
         """The numbers of rows that do not balance, for an error message."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -287,6 +290,48 @@ def test_long_lists_of_problems_and_long_values_are_shortened(tmp_path: Path) ->
     longest = max(len(text) for text in plain.find("body").itertext() if "10" * 20 in text)
     assert 250 <= longest < 400
     assert "28" * 20_000 not in plain.text_content()
+
+
+# By file: documents that step 1 drops, that step 2 drops, and that both keep.
+NEARLY_ALL = {"a": (91, 0, 9), "b": (200, 93, 7), "c": (0, 500, 0), "d": (93, 0, 7)}
+NOT_ALL = {"e": (90, 0, 10), "f": (99, 0, 0), "g": (101, 90, 9), "h": (50, 45, 5)}
+
+
+def test_a_source_of_which_a_step_drops_nearly_all_is_warned_of(tmp_path: Path) -> None:
+    texts = ("x", "a longer text", "as it is")
+    for name, counts in (NEARLY_ALL | NOT_ALL).items():
+        rows = [{"text": t} for t, count in zip(texts, counts, strict=True) for _ in range(count)]
+        growing.write_rows(tmp_path / f"in/{name}.jsonl", rows)
+    steps = '{use = "length", min_chars = 5}, {use = "length", max_chars = 10}'
+    (tmp_path / "recipe.toml").write_text(f"steps = [{steps}]")
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "fineshards", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    folder = str(tmp_path / "out")
+    flags = (f"--input={tmp_path}/in/*", f"--recipe={tmp_path}/recipe.toml", "--workers=2")
+    built = run("build", *flags, f"--output={folder}").splitlines()
+    lines = [
+        f"step {step} length dropped {of} of {tmp_path}/in/{file}.jsonl"
+        for step, of, file in (
+            (2, "500 of 500 documents (100.00 %)", "c"),
+            (2, "93 of 100 documents (93.00 %)", "b"),
+            (1, "93 of 100 documents (93.00 %)", "d"),
+        )
+    ]
+    lines.append("and 1 more, each over 90 %")
+    assert built[-4:] == [f"warning: {line}" for line in lines]
+    assert [line.strip() for line in run("stats", folder).splitlines() if "warning" in line] == (
+        built[-4:]
+    )
+    assert (
+        json.loads(run("build", *flags, f"--output={folder}", "--json"))["step_warnings"] == lines
+    )
+    of_step = fineshards.stats(folder, step=1).warnings
+    assert [line.partition("/in/")[2] for line in of_step] == ["d.jsonl", "a.jsonl"]
+    page = html.fromstring(written(Path(folder), tmp_path / "r.html"))
+    assert page.xpath("//section[@id='recipe']//p[@class='note']/text()")[:4] == lines
 
 
 def test_a_step_shows_what_it_dropped_with_the_bytes_of_stats(tmp_path: Path) -> None:
