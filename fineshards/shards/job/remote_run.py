@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from fineshards.errors import OutputError
+from fineshards.shards.checkpoint_file import read_json, write_json
 from fineshards.shards.job.records import JSON_ERRORS, from_fields
 from fineshards.storage.base import Storage
 
@@ -35,8 +36,6 @@ class RemoteRun:
 
     def save(self, storage: Storage, folder: str) -> None:
         """Notes the run, in place of an earlier one. folder: of the job's checkpoints."""
-        from fineshards.shards.checkpoint_file import write_json
-
         name = f"{folder}/{_NAME}"
         with suppress(OutputError):  # another launch was faster, and names a run of this job too
             write_json(storage, name, asdict(self), over=storage.version(name))
@@ -49,9 +48,6 @@ class RemoteRun:
     @classmethod
     def load(cls, storage: Storage, folder: str) -> RemoteRun | None:
         """The last run; None if none is noted."""
-        # Late: programs that only load data import this module too, without google_crc32c.
-        from fineshards.shards.checkpoint_file import read_json
-
         try:
             return from_fields(cls, read_json(storage, f"{folder}/{_NAME}"))
         except JSON_ERRORS:
