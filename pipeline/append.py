@@ -276,6 +276,8 @@ def _discard(
         if found not in (versions, (versions[0], None)):  # a record that is gone was withdrawn
             raise UsageError(_faster(storage))
 
+    # A manifest that is kept without checkpoints is that of a finished generation.
+    storage.delete(kept_name(generation), check)
     if folder is not None:
         # First, so that workers of an append that still runs finish no shard behind our back.
         storage.delete_folder(folder, check)
@@ -288,7 +290,6 @@ def _discard(
         for entry in list(storage.entries(folder_name)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)
-    storage.delete(kept_name(generation), check)
     if generation == 2:
         # A dataset that has not grown has no other manifest.
         storage.delete(kept_name(1), check)

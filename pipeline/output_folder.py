@@ -5,6 +5,7 @@ A folder is taken by writing the job record into it, after everything else that 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from fineshards.shards.layout import MASKS_FOLDER, SPLITS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
+_log = logging.getLogger("fineshards")
 _SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
 _CHECKPOINT_FOLDER = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
 
@@ -96,7 +98,7 @@ def _take_as_found(
             )
 
     replaces = ""
-    existing = None if overwrite else Job.load(storage)
+    existing = None if overwrite else _on_record(storage, job, record)
     if existing is not None:
         begun = job.as_begun(existing)
         same = (begun.settings, begun.files) == (existing.settings, existing.files)
@@ -119,6 +121,18 @@ def _take_as_found(
         check(None)  # On gs:// a record that is there by now is the reason.
         raise
     return job, replaces
+
+
+def _on_record(storage: Storage, job: Job, record: str | None) -> Job | None:
+    """The job on record, of a version; a damaged record of this very job is written again."""
+    try:
+        return Job.load(storage)
+    except OutputError:
+        if not any(storage.names(f"{Checkpoints.of(storage, job).folder}/")):
+            raise
+        _log.warning("%s is damaged; it is written again", storage.path(JOB_NAME))
+        storage.write(JOB_NAME, job.to_bytes(), over=record)
+        return job
 
 
 def _conflict(storage: Storage, existing: Job, job: Job) -> str:

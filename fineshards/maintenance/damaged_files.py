@@ -7,14 +7,17 @@ from contextlib import suppress
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
+from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.earlier_generation import EarlierGeneration, has_mask, has_tokens, table_head
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.job.seal import seal_holds
 from fineshards.shards.layout import files_of
 from fineshards.shards.readable import readable_manifest
-from fineshards.storage.base import Storage
+from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_published import check_published
@@ -32,6 +35,23 @@ def load_whole_manifest(storage: Storage) -> Manifest:
             "files must be. Copy it from its origin, or build the dataset again with --overwrite."
         )
     return manifest
+
+
+def restore_manifests(storage: Storage) -> list[str]:
+    """Puts manifests back that are damaged or in each other's place; returns their names."""
+    names = [MANIFEST_NAME, *(entry.name for entry in storage.entries(GENERATIONS_FOLDER))]
+    stored = {name: storage.read(name) for name in names if not name.endswith(".job.json")}
+    found = (Manifest.parse(each, "a copy") for each in stored.values() if seal_holds(each))
+    wanted = {kept_name(each.generation): each.to_bytes() for each in found}
+    # A job that makes a generation keeps its manifest before it is the latest.
+    unfinished = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
+    if not wanted or (unfinished and seal_holds(stored[MANIFEST_NAME])):
+        return []
+    wanted[MANIFEST_NAME] = wanted[max(wanted)]
+    wrong = [name for name in stored if wanted.get(name, stored[name]) != stored[name]]
+    for name in wrong:
+        storage.write(name, wanted[name], over=storage.version(name))
+    return wrong
 
 
 def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:

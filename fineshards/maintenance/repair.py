@@ -30,6 +30,7 @@ from fineshards.maintenance.damaged_files import (
     is_whole,
     left_wrong,
     load_whole_manifest,
+    restore_manifests,
 )
 from fineshards.maintenance.redact import redact_again
 from fineshards.shards.assembly import write_shard
@@ -109,6 +110,7 @@ def repair(
         (['train/train_0000.npy'], [])
     """
     storage = open_storage(folder)
+    restored = restore_manifests(storage)
     manifest = load_whole_manifest(storage)
     # In the dataset, whose disk has room for it, and with which it goes.
     place = storage.scratch_folder()
@@ -125,7 +127,8 @@ def repair(
             _put_in_place(storage, manifest, damaged, open_storage(scratch), taken)
         _clear_unfinished(storage, manifest)
     checked = sum(1 for _ in expected_files(manifest))
-    return Repaired(storage.root, checked, damaged, taken, left_wrong(storage, manifest))
+    left = left_wrong(storage, manifest)
+    return Repaired(storage.root, checked, [*restored, *damaged], taken, left)
 
 
 def _make_again(

@@ -200,10 +200,8 @@ class Checkpoints:
 
     def read_layout(self) -> Layout | None:
         """The layout, or None if it is not planned yet, or damaged."""
-        try:
-            return from_fields(Layout, read_json(self.storage, self._plan_name()))
-        except JSON_ERRORS:
-            return None
+        fields = read_json(self.storage, self._plan_name())
+        return None if fields is None else from_fields(Layout, fields)
 
     def planned_at(self) -> float:
         """When the layout was stored; 0 if it is not there any more. Only on object storage."""

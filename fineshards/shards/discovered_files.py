@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple
 
 from fineshards.shards.checkpoint_file import read_json, write_json
-from fineshards.shards.job.records import JSON_ERRORS, Block, from_fields
+from fineshards.shards.job.records import Block, from_fields
 from fineshards.storage.base import Storage
 
 # Source files whose blocks are also stored together.
@@ -33,13 +33,8 @@ class DiscoveredFiles:
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if they are not stored yet, or damaged."""
         stored = read_json(self._storage, self.blocks_name(file))
-        if not isinstance(stored, list):
-            return None
-        try:
-            blocks = [from_fields(Block, fields) for fields in stored]
-        except JSON_ERRORS:
-            return None
-        return blocks if _are_all(blocks, file) else None
+        blocks = [from_fields(Block, fields) for fields in stored or []]
+        return None if stored is None or not _are_all(blocks, file) else blocks
 
     def write_blocks_together(
         self, part: int, blocks: dict[int, list[Block]], check: Callable[[int], None]
@@ -76,13 +71,8 @@ class DiscoveredFiles:
             return stored | {file: blocks for file, blocks in found if blocks is not None}
 
     def _read_blocks_together(self, name: str) -> list[tuple[int, list[Block]]]:
-        try:
-            stored = [
-                (int(file), blocks) for file, blocks in read_json(self._storage, name).items()
-            ]
-            found = [(file, [Block(*fields) for fields in blocks]) for file, blocks in stored]
-        except JSON_ERRORS:
-            return []
+        stored = read_json(self._storage, name) or {}
+        found = [(int(file), [Block(*fields) for fields in of]) for file, of in stored.items()]
         return [(file, blocks) for file, blocks in found if _are_all(blocks, file)]
 
     def blocks_name(self, file: int) -> str:

@@ -23,7 +23,7 @@ from fineshards.shards.block_writer import Documents, check_counts, fitting, str
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, SortedRun
-from fineshards.shards.layout import Shuffle, SplitRule
+from fineshards.shards.layout import ONE_STREAM, Shuffle, SplitRule
 from fineshards.shards.shuffle_order import FRAGMENT_BYTES, cell_borders, key_order, shuffle_keys
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.checksums import write_with_checksum
@@ -132,9 +132,11 @@ class RunWriter:
     def mark(self) -> dict[str, Any]:
         """What marks the block as finished: its summary, and the sizes and checksums of files."""
         assert self._summary is not None, "finish comes first"
-        sizes = {"tokens": self._token_end * self._dtype.itemsize, "documents": self._document_end}
-        checksums = {"tokens": self._checksum, "documents": self._documents_checksum}
-        return {"summary": self._summary.to_record(), "bytes": sizes, "crc32c": checksums}
+        return {
+            "summary": self._summary.to_record(),
+            "crc32c": {ONE_STREAM: self._checksum},
+            "documents": {ONE_STREAM: [self._document_end, self._documents_checksum]},
+        }
 
     def _write_run(self) -> None:
         gathered, self._gathered = self._gathered, Gathered(self._dtype)

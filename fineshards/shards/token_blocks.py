@@ -20,7 +20,8 @@ from fineshards.shards.block_writer import (
     documents_writer,
 )
 from fineshards.shards.checkpoint_file import beginnings, block_of, is_whole, read_json, write_json
-from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.counts import Sums
+from fineshards.shards.job.records import JSON_ERRORS, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import ONE_STREAM, Shuffle, SplitRule
 from fineshards.shards.parquet_file import open_parquet
@@ -98,24 +99,32 @@ class TokenBlocks:
         mark = self._read_mark(name)
         if mark is None:
             return None
-        summary, checksums = BlockSummary.from_record(mark["summary"]), mark["crc32c"]
+        summary: BlockSummary = mark["summary"]
         for stream, sums in zip(self._rule.streams, summary.streams(), strict=True):
-            if stream not in checksums or not (checked is None or stream in checked):
+            if stream not in mark["crc32c"] or not (checked is None or stream in checked):
                 continue
-            size = sums.tokens * self._dtype.itemsize
-            files = {
-                self.documents_name(name, stream): mark["documents"][stream],
-                self.tokens_name(name, stream): (size, checksums[stream]),
-            }
-            whole = all(is_whole(self._storage, file, *its) for file, its in files.items())
+            whole = self._is_whole(name, stream, self.documents_name(name, stream), sums, mark)
             if not whole and not (checked is None and self.is_dropped(name, stream)):
                 return None
         return summary
 
+    def _is_whole(
+        self, name: TokenBlock, stream: str, documents: str, sums: Sums, mark: dict[str, Any]
+    ) -> bool:
+        """Whether a part of a block is what its mark says. documents: the file of its documents."""
+        tokens = sums.tokens * self._dtype.itemsize, mark["crc32c"].get(stream)
+        its = mark["documents"].get(stream, (0, 0))
+        there = is_whole(self._storage, self.tokens_name(name, stream), *tokens)
+        return there and is_whole(self._storage, documents, *its)
+
     def _read_mark(self, name: TokenBlock) -> dict[str, Any] | None:
-        """The mark of a finished block: see BlockWriter."""
-        mark: dict[str, Any] | None = read_json(self._storage, self._mark_name(name))
-        return mark
+        """The mark of a finished block: see BlockWriter. None if it is missing or damaged."""
+        mark = read_json(self._storage, self._mark_name(name))
+        try:
+            tables = {key: dict(mark[key]) for key in ("crc32c", "documents")}
+            return tables | {"summary": BlockSummary.from_record(mark["summary"])}
+        except JSON_ERRORS:
+            return None
 
     def drop_part(self, name: TokenBlock, stream: str) -> None:
         """Deletes a block's part, whose tokens are all in finished shards; the mark stays."""
@@ -167,16 +176,13 @@ class TokenBlocks:
 
     def read_runs(self, name: TokenBlock) -> BlockSummary | None:
         """The summary of a finished sorted block; None if it is missing, incomplete or damaged."""
-        record = self._read_mark(name)
-        if record is None:
+        mark = self._read_mark(name)
+        if mark is None:
             return None
-        for file, kind in (
-            (self.tokens_name(name), "tokens"),
-            (self._cells_name(name), "documents"),
-        ):
-            if not is_whole(self._storage, file, record["bytes"][kind], record["crc32c"][kind]):
-                return None
-        return BlockSummary.from_record(record["summary"])
+        summary: BlockSummary = mark["summary"]
+        sums = Sums(summary.counts.documents, summary.counts.tokens)
+        whole = self._is_whole(name, ONE_STREAM, self._cells_name(name), sums, mark)
+        return summary if whole else None
 
     def read_fragment(self, fragment: Fragment) -> Documents:
         """The documents of a fragment."""
@@ -236,7 +242,7 @@ class TokenBlocks:
         if name not in self._counted:
             with suppress(OutputError):  # a job that ends deletes it meanwhile
                 mark = self._read_mark(name)
-                self._counted[name] = mark["summary"]["tokens"] if mark else 0
+                self._counted[name] = mark["summary"].counts.tokens if mark else 0
         return self._counted.get(name, 0)
 
 

@@ -25,6 +25,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import (
     EXPORT_NAME,
     MANIFEST_NAME,
+    forgotten,
     no_generation,
     unfinished,
 )
@@ -225,6 +226,8 @@ def _verify(
     sources: Sequence[str],
 ) -> Verdict:
     latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
+    if problem := forgotten(storage, latest.generation, stored):
+        raise OutputError(problem)
     if generation is not None and not 1 <= generation <= latest.generation:
         raise OutputError(no_generation(storage, generation, latest.generation))
     if sha256 and storage.size(SUMS_NAME) is None:

@@ -80,7 +80,8 @@ class Marking:
                 "with those of the dataset. Copy it from its origin, or build the dataset again "
                 "with all files."
             )
-        records = np.frombuffer(content, key_type(self._keyed))
+        dtype = key_type(self._keyed)
+        records = np.frombuffer(content, dtype, len(content) // dtype.itemsize)  # without a seal
         found, size, start = [], records.dtype.itemsize, 0
         for partition, part in enumerate(split(records, partitions)):
             stop = start + len(part)

@@ -17,13 +17,16 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from support.build_here import build_here
 from support.faulty_proxy import Proxy
+from support.growing import append, build, made_up_rows, write_rows
 from support.kills import kill
 from support.oracle import files_in
 from support.process_tree import start, wait_until
 from support.tokenizer_files import train
 
 import fineshards
+from fineshards import TokenDataset
 from fineshards.cli.cli import main
+from fineshards.errors import OutputError
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 
 pytestmark = pytest.mark.growing
@@ -176,10 +179,46 @@ def test_a_damaged_manifest_is_not_repaired(
     manifest = dataset / MANIFEST_NAME
     manifest.write_text(manifest.read_text().replace("origin", "origim", 1))
     assert main(["repair", str(dataset)]) == 1
-    assert "is not a manifest" in capsys.readouterr().err
+    assert "manifest.json is damaged. If the dataset has grown" in capsys.readouterr().err
     manifest.write_text(manifest.read_text().replace("origim", "origin", 1).replace("\n", "\n ", 1))
     assert main(["repair", str(dataset)]) == 1
     assert "manifest.json is damaged itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("cut", "is damaged. If the dataset has grown, put it back with fineshards repair"),
+        ("version", "is damaged. If the dataset has grown, put it back with fineshards repair"),
+        ("older", "is the manifest of generation 1, but metadata/generations/0002.json is there"),
+        ("swapped", "is the manifest of generation 1, but metadata/generations/0002.json is there"),
+    ],
+)
+def test_the_manifest_of_a_dataset_that_has_grown_is_put_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, said: str
+) -> None:
+    files = [write_rows(tmp_path / f"in/{n}.jsonl", made_up_rows(n, 12)) for n in range(3)]
+    folder = tmp_path / "out"
+    build(folder, files[0], "--shard_tokens=700", "--test_fraction=0.3")
+    append(folder, files[1])
+    whole = files_in(folder)
+    manifest, first = folder / MANIFEST_NAME, folder / "metadata/generations/0001.json"
+    latest, older = manifest.read_bytes(), first.read_bytes()
+    changed = {
+        "cut": latest[:-50],
+        "version": latest.replace(b'"version": 3', b'"version": 2', 1),
+    }
+    manifest.write_bytes(changed.get(damage, older))
+    if damage == "swapped":
+        first.write_bytes(latest)
+    for command in (["verify", folder], ["append", folder, "--input", files[2]], ["stats", folder]):
+        assert main([*map(str, command)]) != 0
+        assert said in capsys.readouterr().err, command
+    with pytest.raises(OutputError, match=re.escape(said)):
+        TokenDataset(folder, sequence_length=8)
+    assert main(["repair", str(folder)]) == 0
+    assert f"repaired {MANIFEST_NAME}" in capsys.readouterr().out
+    assert files_in(folder) == whole
 
 
 def test_a_tokenizer_file_comes_from_where_it_is_now(

@@ -33,6 +33,7 @@ from fineshards.pipeline.launch import Launch
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.job import Job
+from fineshards.shards.job.seal import sealed
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.piece_plan import plan_stream
@@ -99,11 +100,15 @@ def test_another_version_of_the_tokenizer(
     def change(content: dict[str, object]) -> None:
         content["settings"]["tokenizer"]["golden_sha256"] = fake  # type: ignore[index]
 
-    record.write_text(record.read_text().replace(golden, fake))
+    def edit_record(old: str, new: str) -> None:
+        content = json.loads(record.read_text().replace(old, new))
+        record.write_bytes(sealed({key: content[key] for key in content if key != "crc32c"}))
+
+    edit_record(golden, fake)
     job = Job.load(open_storage(str(dataset)))
     assert job is not None
     fingerprint = job.fingerprint()
-    record.write_text(record.read_text().replace(manifest["fingerprint"], fingerprint))
+    edit_record(manifest["fingerprint"], fingerprint)
     edit_manifest(dataset, change)
     edit_manifest(dataset, lambda content: content.update(fingerprint=fingerprint))
     assert "gives different tokens for the golden texts" in refused(dataset, new)
@@ -191,7 +196,7 @@ def test_a_dataset_of_another_version(
     (dataset / "metadata/manifest.json").unlink()
     record = dataset / "metadata/job.json"
     content = json.loads(record.read_text()) | {"format_version": version}
-    record.write_text(json.dumps(content))
+    record.write_bytes(sealed({name: content[name] for name in content if name != "crc32c"}))
     with pytest.raises(OutputError, match="and this fineshards reads version 3 only"):
         fineshards.status(dataset)
 
@@ -274,9 +279,9 @@ def test_an_unfinished_append_whose_record_is_damaged(
     unfinished_append(dataset, first)
     record = dataset / "metadata/generations/0002.job.json"
     record.write_bytes(record.read_bytes()[:-30])
-    assert f"{record} is not a readable job record" in refused(dataset, second)
+    assert f"{record} is damaged" in refused(dataset, second)
     (problem,) = (
-        each for each in fineshards.verify(dataset).problems if "not a readable job record" in each
+        each for each in fineshards.verify(dataset).problems if "job.json is damaged" in each
     )
     assert str(record) in problem
     append(dataset, second, "--overwrite")

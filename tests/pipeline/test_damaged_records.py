@@ -43,7 +43,7 @@ BUILDS = {
         {
             *("judged/-.decisions", "judged/-.keys", "judged/-.scores", "marked/.decisions"),
             *(f"marks/-of-{kind}.marks" for kind in ("", "-firsts", "-wanted", "-compared")),
-            *("index/.json", "index/.keys", "marks/-of--sets.marks", "marks/-of--parts.marks"),
+            *("index/.keys", "marks/-of--sets.marks", "marks/-of--parts.marks"),
             "statistics/-.parquet",
         },
     ),
@@ -94,6 +94,8 @@ def test_a_changed_digit_is_named_and_the_work_is_done_again(
         if path.is_file() and path.stat().st_size:
             victims[kind_of(path)] = path
     assert expected <= victims.keys()
+    if kind != "append":
+        victims["job.json"] = stopped / "metadata/job.json"
     for number, (name, path) in enumerate(victims.items()):
         folder = Path(shutil.copytree(stopped, tmp_path / f"out-{number}"))
         victim = folder / path.relative_to(stopped)
@@ -102,7 +104,7 @@ def test_a_changed_digit_is_named_and_the_work_is_done_again(
         assert main([word.replace(str(output), str(folder)) for word in command]) == 0, name
         said = capfd.readouterr().err
         assert victim.name in said, (name, said)
-        assert "bug" not in said, said
+        assert not re.search("bug|report|cannot be shown", said), said
         found = files_in(folder)
         assert {n: found[n] for n in found if "checkpoints" not in n} == undisturbed, name
         shutil.rmtree(folder)

@@ -51,7 +51,7 @@ def test_every_file_is_recorded_with_its_size_and_checksum(storage: Storage) -> 
     ("name", "content", "expected"),
     [
         (VOCABULARY_NAME, RANKS + b"\n", "metadata/vocabulary.tiktoken has sha256 "),
-        (JOB_NAME, b"{}", "metadata/job.json is not a readable job record"),
+        (JOB_NAME, b"{}", "metadata/job.json is damaged"),
         (next(iter(LISTS)), b"", "of /in/0: metadata/rejected/ lists 0, expected 1"),
         ("metadata/rejected/9-9.jsonl", b'{"file": "/in/1"}', "of /in/1: .* lists 1, expected 0"),
         ("metadata/rejected/9-9.jsonl", b'{"file": "x"}', "9-9.jsonl is not a list of rejected"),

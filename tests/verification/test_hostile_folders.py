@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +25,7 @@ from support.oracle import files_in
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError
+from fineshards.shards.checkpoint_file import _seal
 from fineshards.shards.job import seal
 
 pytestmark = pytest.mark.growing
@@ -113,6 +116,7 @@ def use(states: Path, state: str, folder: Path, caught: pytest.CaptureFixture[st
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with canaries, and another one in it for the output folder."""
+    logging.getLogger().handlers.clear()  # of another test, whose output is closed
     for folder in ("", "outside", "jobs", "outside/train"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "canary").write_text(SECRET)
@@ -149,9 +153,9 @@ def texts(folder: Path) -> Iterator[tuple[Path, bytes | None, tuple[str | int, .
     for path in sorted(folder.rglob("*")):
         records: dict[bytes | None, bytes] = {}
         if path.suffix == ".json":
-            records = {None: path.read_bytes()}
+            records = {None: without_seal(path)}
         elif path.suffix == ".parquet":
-            records = pq.read_metadata(path).metadata or {}
+            records = pq.read_metadata(BytesIO(without_seal(path))).metadata or {}
         for key, content in records.items():
             try:
                 value = json.loads(content)
@@ -165,11 +169,20 @@ def texts(folder: Path) -> Iterator[tuple[Path, bytes | None, tuple[str | int, .
                     yield path.relative_to(folder), key, at
 
 
+def without_seal(path: Path) -> bytes:
+    """The content of a file; of a checkpoint that is a record, without its last line."""
+    content = path.read_bytes()
+    record, seal = content[:-9], content[-9:]
+    return record if seal == _seal(record) else content
+
+
 def change(path: Path, key: bytes | None, at: tuple[str | int, ...], text: str) -> None:
     """Puts another text at a place; a seal is right again."""
-    table = None if key is None else pq.read_table(path)
-    metadata = {} if table is None else dict(pq.read_metadata(path).metadata)
-    content = deepcopy(json.loads(path.read_bytes() if key is None else metadata[key]))
+    before = without_seal(path)
+    is_record = before != path.read_bytes()
+    table = None if key is None else pq.read_table(BytesIO(before))
+    metadata = {} if table is None else dict(pq.read_metadata(BytesIO(before)).metadata)
+    content = deepcopy(json.loads(before if key is None else metadata[key]))
     parent = content
     for step in at[:-1]:
         parent = parent[step]
@@ -184,9 +197,11 @@ def change(path: Path, key: bytes | None, at: tuple[str | int, ...], text: str) 
     elif isinstance(content, dict) and content.get("format") == "fineshards":
         path.write_bytes(sealed(content))
     elif isinstance(content, dict) and content.pop("crc32c", None):
-        path.write_bytes(seal.sealed(content) + b"\n")
+        path.write_bytes(seal.sealed(content) + b"\n" * before.endswith(b"\n"))
     else:
         path.write_text(json.dumps(content))
+    if is_record:
+        path.write_bytes(path.read_bytes() + _seal(path.read_bytes()))
 
 
 VALUES = ("../canary", "../../canary", "CANARY", "a/../../../canary", "a\0b", "x" * 1_000_000)

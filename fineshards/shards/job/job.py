@@ -21,6 +21,7 @@ from fineshards.shards.job.generations import (
 )
 from fineshards.shards.job.records import JSON_ERRORS, SourceFile, as_text
 from fineshards.shards.job.redaction import Redaction
+from fineshards.shards.job.seal import is_damaged, sealed
 from fineshards.shards.job.settings import Settings, settings_from_json, settings_to_json
 from fineshards.storage.base import Storage
 
@@ -152,7 +153,7 @@ class Job:
         content["files"] = [file.to_json() for file in self.files]
         if self.redaction is None:
             del content["redaction"]
-        return json.dumps(content, indent=1).encode()
+        return sealed(content)
 
     def save(self, storage: Storage) -> None:
         """Writes the record."""
@@ -168,6 +169,11 @@ class Job:
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Job:
         """The job of a record; raises OutputError, with the path, if it is unreadable."""
+        if is_damaged(stored):
+            raise OutputError(
+                f"{path} is damaged. Put it back with fineshards repair, if the dataset is "
+                "finished, or start again with --overwrite."
+            )
         try:
             content = json.loads(stored)
             version = content["format_version"]

@@ -20,7 +20,7 @@ from fineshards.shards import npy
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import manifest_checks
 from fineshards.shards.job.content_fingerprint import content_fingerprint
-from fineshards.shards.job.generations import Generation, kept_name
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, Generation, kept_name
 from fineshards.shards.job.job import FORMAT_VERSION, Job
 from fineshards.shards.job.manifest_checks import manifest_fields
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, load_generation, unfinished
@@ -32,7 +32,7 @@ from fineshards.shards.job.records import (
     SourceFile,
     to_fields,
 )
-from fineshards.shards.job.seal import sealed
+from fineshards.shards.job.seal import is_damaged, sealed
 from fineshards.shards.job.settings import Settings, settings_to_json
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout, files_of
@@ -394,6 +394,12 @@ class Manifest:
                 raise ValueError(f"format {content['format']} version {content['version']}")
             return cls(**manifest_fields(content))
         except JSON_ERRORS as error:
+            if is_damaged(stored):
+                raise OutputError(
+                    f"{path} is damaged. If the dataset has grown, put it back with fineshards "
+                    f"repair, from its copy in {GENERATIONS_FOLDER}/; otherwise copy it from its "
+                    "origin."
+                ) from error
             why = clipped(repr(error))
             raise OutputError(
                 f"{path} is not a manifest of version {FORMAT_VERSION} ({why}). Use the "

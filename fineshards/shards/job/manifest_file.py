@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from fineshards.errors import OutputError
@@ -31,37 +30,42 @@ def load_generation(
     if stored is None:
         return None
     latest = parse(stored, storage.path(MANIFEST_NAME))
-    name, kept = kept_name(latest.generation), None
-    # A copy that is damaged is for verify to name, and one may not be allowed to look for it.
-    with suppress(OutputError):
-        if storage.size(name) not in (None, len(stored)):
-            kept = parse(storage.read(name), storage.path(name))
-    if kept is not None:
-        _refuse_mixed_up(storage, name, kept, latest.generation)
+    if problem := forgotten(storage, latest.generation, stored):
+        raise OutputError(problem)
     if generation is None or generation == latest.generation:
         return latest
     if not 1 <= generation <= latest.generation:
         raise OutputError(no_generation(storage, generation, latest.generation))
     name = kept_name(generation)
     found = parse(storage.read(name), storage.path(name))
-    _refuse_mixed_up(storage, name, found, generation)
+    if found.generation != generation:
+        raise OutputError(
+            f"{storage.path(name)} is the manifest of generation {found.generation}, expected that "
+            f"of generation {generation}. Put it back with fineshards repair."
+        )
     return found
+
+
+def forgotten(storage: Storage, latest: int, stored: bytes) -> str:
+    """The message if a manifest is older than one that is kept; empty if it is the latest.
+
+    stored: its content. While a job makes the next generation, that may be kept already.
+    """
+    name = kept_name(latest + 1)
+    if storage.size(name) is None or {*storage.names("checkpoints/")} - {"checkpoints/"}:
+        return ""
+    if storage.read_if_there(MANIFEST_NAME) != stored:
+        return ""  # that job has finished meanwhile
+    return (
+        f"{storage.path(MANIFEST_NAME)} is the manifest of generation {latest}, but {name} is "
+        "there: an older manifest took the place of the latest. Put it back with fineshards repair."
+    )
 
 
 def no_generation(storage: Storage, generation: int, latest: int) -> str:
     """The message for a generation that the dataset, whose last is `latest`, does not have."""
     there = "one" if latest == 1 else f"1 to {latest}"
     return f"{storage.root} has no generation {generation}: it has {there}."
-
-
-def _refuse_mixed_up(storage: Storage, name: str, found: _Numbered, generation: int) -> None:
-    """Raises OutputError for a kept manifest of another generation than its name says."""
-    if found.generation != generation:
-        raise OutputError(
-            f"{storage.path(name)} is the manifest of generation {found.generation}, expected that "
-            f"of generation {generation}, so no one can tell which {MANIFEST_NAME} is. Copy the "
-            "manifests of the dataset again."
-        )
 
 
 def unfinished(storage: Storage) -> str:

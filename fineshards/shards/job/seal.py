@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import islice
 from typing import Any
@@ -53,6 +54,11 @@ def seal_holds(stored: bytes) -> bool:
     at = max(stored.rfind(_SEAL), 0)
     checksum = checksum_to_base64(file_checksum(BytesIO(stored), 0, at))
     return stored[at:] == b'%s"%s"\n}' % (_SEAL, checksum.encode())
+
+
+def is_damaged(stored: bytes) -> bool:
+    """Whether a file is not as `sealed` made it; False if google_crc32c is not installed."""
+    return find_spec("google_crc32c") is not None and not seal_holds(stored)
 
 
 def _as_list(value: object) -> list[Any]:

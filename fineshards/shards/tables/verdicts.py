@@ -13,12 +13,11 @@
     marks/0/00003-of-00000-parts.marks     the parts that each file wants
     marks/0/00003-of-00000-compared.marks  the documents of source file 3 that are like a candidate
     marked/0/00003.decisions               the same by source file, as decisions
-    index/0/00003.keys                     the keys of an index of other documents, and with .json
-                                           the mark of its completion
+    index/0/00003.keys                     the keys of an index of other documents
 
 The last stage, which ends with Tokenize, has no keys. Its decisions are written before its token
-block. As other checkpoints, these may be damaged by a power cut: a restart checks them. Decisions,
-scores and marks are records; the first two are Parquet files.
+block. As other checkpoints, these may be damaged by a power cut: a restart checks them. All but the
+keys of blocks are records; decisions and scores are Parquet files.
 """
 
 from __future__ import annotations
@@ -36,14 +35,12 @@ from fineshards.shards.checkpoint_file import (
     beginnings,
     block_of,
     is_whole,
-    read_json,
     read_record,
     whole_record,
-    write_json,
     write_record,
 )
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job.records import JSON_ERRORS, Block, SourceFile
+from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.tables import scores as score_tables
 from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.tables.marks import Records
@@ -173,21 +170,15 @@ class StageFiles:
 
     def write_index(self, number: int, keys: Records) -> KeyFile:
         """Stores the keys of an index, sorted."""
-        name = self._name("index", f"{number:05d}")
-        checksum = self._storage.write(f"{name}.keys", keys.tobytes(), durable=False)
-        write_json(self._storage, f"{name}.json", {"count": len(keys), "crc32c": checksum})
-        return KeyFile(f"{name}.keys", len(keys))
+        name = self._name("index", f"{number:05d}.keys")
+        write_record(self._storage, name, keys.tobytes())
+        return KeyFile(name, len(keys))
 
     def read_index(self, number: int, key_type: np.dtype[np.void]) -> KeyFile | None:
         """The stored keys of an index; None if they are missing or damaged."""
-        name = self._name("index", f"{number:05d}")
-        try:
-            record = read_json(self._storage, f"{name}.json")
-            count, checksum = record["count"], record["crc32c"]
-            whole = is_whole(self._storage, f"{name}.keys", count * key_type.itemsize, checksum)
-        except JSON_ERRORS:
-            return None
-        return KeyFile(f"{name}.keys", count) if whole else None
+        name = self._name("index", f"{number:05d}.keys")
+        content = read_record(self._storage, name)
+        return None if content is None else KeyFile(name, len(content) // key_type.itemsize)
 
     # -- marks by range of keys
 
