@@ -1,7 +1,4 @@
-"""Where a job runs, for people who look for its log: noted beside its checkpoints.
-
-It identifies nothing, so it is in no record of the dataset, and is deleted with the checkpoints.
-"""
+"""Where a job runs, for people who look for its log: a note that goes with its checkpoints."""
 
 from __future__ import annotations
 
