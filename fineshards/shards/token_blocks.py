@@ -235,15 +235,16 @@ class TokenBlocks:
                 times[key] = entry.modified
         if self._storage.composes:
             return {key: (sizes[key] // self._dtype.itemsize, times[key]) for key in times}
-        return {key: (self._count(TokenBlock(folder, *key)), times[key]) for key in times}
+        counts = {key: self._count(TokenBlock(folder, *key)) for key in times}
+        return {key: (count, times[key]) for key, count in counts.items() if count is not None}
 
-    def _count(self, name: TokenBlock) -> int:
+    def _count(self, name: TokenBlock) -> int | None:
         """The number of tokens of a finished block, parts of which may be dropped."""
         if name not in self._counted:
             with suppress(OutputError):  # a job that ends deletes it meanwhile
-                mark = self._read_mark(name)
-                self._counted[name] = mark["summary"].counts.tokens if mark else 0
-        return self._counted.get(name, 0)
+                if mark := self._read_mark(name):
+                    self._counted[name] = mark["summary"].counts.tokens
+        return self._counted.get(name)
 
 
 def _statistics(parquet: pq.ParquetFile, group: int, column: str) -> Any:

@@ -20,8 +20,10 @@ from fineshards.errors import OutputError
 from fineshards.job_status.stages import describe_pace
 from fineshards.job_status.status import StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
+from fineshards.shards.checkpoint_file import write_json
+from fineshards.shards.counts import Counts
 from fineshards.shards.job.local_run import held_lock
-from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout
 from fineshards.worker.blocks import discover_file
 from fineshards.worker.work import Work
@@ -29,7 +31,6 @@ from fineshards.worker.work import Work
 BLOCKS = 6
 # Of each block.
 TOKENS = 1000
-ITEM_BYTES = 4
 # Seconds ago: an earlier stage ended, the present one began, and it finished two pieces.
 EARLIER, BEGAN, FIRST, SECOND = 250, 100, 70, 60
 # Two pieces since the stage began, and not one since the first was finished.
@@ -60,9 +61,9 @@ class Files:
         self.folder = self.launch.checkpoints.folder
         self._now = time.time()
 
-    def write(self, name: str, ago: float, size: int = 2) -> None:
+    def write(self, name: str, ago: float, content: object = None) -> None:
         """A file of a stage."""
-        self.storage.write(name, bytes(size))
+        write_json(self.storage, name, content)
         self.age(name, ago)
 
     def age(self, name: str, ago: float) -> None:
@@ -82,14 +83,12 @@ class Files:
         self.write(f"{self.folder}/marked/{stage}/00000.decisions", ago)
 
     def tokenize(self, *times: float, folder: str = "blocks") -> None:
-        checkpoints = self.launch.checkpoints
-        stream = checkpoints.rule.streams[-1]
         for number, ago in enumerate(times):
             # A bucket has a number where a block has that of its file.
             file, index = (number, 0) if folder == "buckets" else (0, number)
-            block = TokenBlock(folder, file, index)
-            self.write(checkpoints.blocks.tokens_name(block, stream), ago, TOKENS * ITEM_BYTES)
-            self.write(checkpoints.blocks.documents_name(block, stream), ago)
+            summary = BlockSummary(file, index, BLOCKS, Counts(tokens=TOKENS)).to_record()
+            mark = {"summary": summary, "crc32c": {}, "documents": {}}
+            self.write(f"{self.folder}/{folder}/{file:05d}-{index:05d}.json", ago, mark)
 
     def plan(self) -> None:
         self.launch.checkpoints.write_layout(Layout(TOKENS, 0, BLOCKS * TOKENS))
@@ -241,8 +240,8 @@ def test_damaged_checkpoints_are_not_shown_as_done(source: Path, output: Path) -
     files = Files(source, output)
     files.discover(BEGAN)
     files.tokenize(FIRST)
-    files.write(f"{files.folder}/blocks/x-y.train.tokens", 1)
-    files.write(f"{files.folder}/blocks/x-y.train.parquet", 1)
+    files.write(f"{files.folder}/blocks/x-y.json", 1)
+    files.storage.write(f"{files.folder}/blocks/00000-00001.json", b"{}")
     files.storage.write(f"{files.folder}/plan.json", b'{"a": 1}')
     found = status(output)
     assert (found.stage, found.blocks) == ("tokenizing", 1)
