@@ -228,7 +228,7 @@ class BuildConfig:
             self._settle(name, tuple(local_path(place_of(name, pattern)) for pattern in given))
         self._settle("output", place_of("output", self.output or ""))
         for name in ("tokenizer", "dataset", "recipe"):
-            if getattr(self, name) is not None:
+            if name == "tokenizer" or getattr(self, name) is not None:
                 self._settle(name, place_of(name, getattr(self, name)))
         if isinstance(self.beam_args, str):
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
