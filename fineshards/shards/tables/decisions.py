@@ -181,4 +181,4 @@ class Decisions:
         return found
 
 
-NO_DECISIONS = Decisions(SCHEMA.empty_table())
+NO_DECISIONS = Decisions(pa.Table.from_batches([], SCHEMA))  # empty_table imports pandas
