@@ -245,12 +245,9 @@ class Pool:
                 # All footers first: a wrong flag then leaves no block behind. Once: a runner that
                 # repeats what it did asks for the same footers again.
                 if self._failure is None and known < len(self._blocks) == len(self._files):
-                    self._add(
-                        first_task(f, b, self._work) for f in self._files for b in self._blocks[f]
-                    )
-                    self._prefix = self._work.shard_prefix(
-                        [block for file in self._files for block in self._blocks[file]]
-                    )
+                    blocks = [(file, block) for file in self._files for block in self._blocks[file]]
+                    self._add(first_task(*each, self._work) for each in blocks)
+                    self._prefix = self._work.shard_prefix([block for _, block in blocks])
             elif task.name == finish_block.__name__ and self._prefix and self._failure is None:
                 for shard, pieces in self._prefix.add(result[0][0]):
                     # Before what waits, while its tokens are still in memory.
