@@ -281,7 +281,7 @@ def test_damage_is_found_in_and_around_what_is_left_out(dataset: Path, tmp_path:
     split, begin, end = job["redaction"]["ranges"][0]
     job["redaction"]["ranges"][0] = [split, begin, end + 1]
     record.write_text(json.dumps(job))
-    with pytest.raises(OutputError, match=r"0002\.job\.json is damaged: its crc32c is"):
+    with pytest.raises(OutputError, match=r"0002\.job\.json is damaged\. Put it back with"):
         fineshards.export(out, tmp_path / "y", "raw")
 
 

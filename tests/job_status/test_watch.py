@@ -109,7 +109,7 @@ def age(folder: Path, seconds: float) -> None:
 
 def is_in_the_middle(output: Path) -> bool:
     """Whether a block is finished, and another one is being written."""
-    finished = output.glob("checkpoints/*/blocks/*.train.parquet")
+    finished = output.glob("checkpoints/*/blocks/*.json")
     return any(finished) and any(output.glob("checkpoints/unfinished/00000-*.train.parquet.*"))
 
 
@@ -243,7 +243,7 @@ def test_shuffling_is_a_stage_of_its_own(sample: Path, tmp_path: Path) -> None:
     (folder / "plan.json").unlink()
     shutil.rmtree(folder / "shards")
     assert (status(tmp_path).stage, status(tmp_path).shuffled) == ("shuffling", end.tokens)
-    buckets = sorted(folder.glob("buckets/*.train.parquet"))
+    buckets = sorted(folder.glob("buckets/*.json"))
     assert len(buckets) > 1
     buckets[0].unlink()
     left = status(tmp_path)

@@ -95,6 +95,7 @@ def describe(url: str, path: Path, index: int) -> dict[str, object]:
         "stop_row": None,
         "name": url,
         "trusted": None,
+        "signed": "",
     }
 
 
