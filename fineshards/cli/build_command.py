@@ -11,7 +11,6 @@ from fineshards.cli.answer import Answer, note, show
 from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig
-from fineshards.job_status.status import StatusReader
 from fineshards.parser import Parser
 from fineshards.pipeline.beam_flags import launches_template
 from fineshards.pipeline.run import execute, finished, prepare
@@ -117,6 +116,8 @@ def left_by_an_earlier_run(launch: Launch) -> str:
         return ""
     if checkpoints.storage.composes and checkpoints.read_layout() is None:
         return "some blocks are finished"  # a million of them take long to list
+    from fineshards.job_status.status import StatusReader  # late: --help needs no extra
+
     status = StatusReader(checkpoints.storage).read()
     total = "" if status.blocks_total is None else f" of {status.blocks_total:,}"
     done = [f"step {step} is done" for step in status.compared]

@@ -18,7 +18,6 @@ from fineshards.shards.job.seal import seal_holds
 from fineshards.shards.layout import files_of
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import TEMPORARY, Storage
-from fineshards.storage.checksums import checksum_to_base64, file_checksum
 from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_published import check_published
 
@@ -38,14 +37,16 @@ def load_whole_manifest(storage: Storage) -> Manifest:
 
 
 def restore_manifests(storage: Storage) -> list[str]:
-    """Puts manifests back that are damaged or in each other's place; returns their names."""
+    """Puts manifests back that are lost, damaged or in each other's place; returns their names."""
     names = [MANIFEST_NAME, *(entry.name for entry in storage.entries(GENERATIONS_FOLDER))]
-    stored = {name: storage.read(name) for name in names if not name.endswith(".job.json")}
+    names = [name for name in names if not name.endswith(".job.json")]
+    stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
     found = (Manifest.parse(each, "a copy") for each in stored.values() if seal_holds(each))
     wanted = {kept_name(each.generation): each.to_bytes() for each in found}
     # A job that makes a generation keeps its manifest before it is the latest.
     unfinished = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
-    if not wanted or (unfinished and seal_holds(stored[MANIFEST_NAME])):
+    latest = stored[MANIFEST_NAME]
+    if not wanted or (unfinished and (not latest or seal_holds(latest))):
         return []
     wanted[MANIFEST_NAME] = wanted[max(wanted)]
     wrong = [name for name in stored if wanted.get(name, stored[name]) != stored[name]]
@@ -88,13 +89,9 @@ def _longer(storage: Storage, manifest: Manifest, damaged: list[str]) -> set[str
 
 def is_whole(storage: Storage, name: str, size: int, checksum: str) -> bool:
     """Whether a file is there, with this size and CRC-32C."""
-    try:
-        if storage.size(name) != size:
-            return False
-        with storage.open(name, 8 << 20) as opened:
-            return checksum_to_base64(file_checksum(opened)) == checksum
-    except (OutputError, OSError):
-        return False
+    with suppress(OutputError, OSError):
+        return storage.matches(name, size, checksum)
+    return False
 
 
 def left_wrong(storage: Storage, manifest: Manifest) -> list[str]:

@@ -242,8 +242,7 @@ class Pool:
             if task.name == discover_files.__name__:
                 known = len(self._blocks)
                 self._blocks |= result[0]
-                # All footers first: a wrong flag then leaves no block behind. Once: a runner that
-                # repeats what it did asks for the same footers again.
+                # Once, and all footers first: a wrong flag then leaves no block behind.
                 if self._failure is None and known < len(self._blocks) == len(self._files):
                     blocks = [(file, block) for file in self._files for block in self._blocks[file]]
                     self._add(first_task(*each, self._work) for each in blocks)

@@ -21,6 +21,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.counts import Counts
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import SplitRule
@@ -197,6 +198,7 @@ def test_an_id_that_does_not_fit_is_never_truncated(tmp_path: Path) -> None:
             offsets = np.array([0, len(tokens)])
             flat = np.array(tokens, np.uint32)
             writer.append(Documents(flat, offsets, *sources.to_batches()))
+            writer.finish(0, 1, Counts(rows=1, documents=1, tokens=len(tokens)))
 
     with pytest.raises(OutputError, match="the id 65536, which uint16 cannot hold"):
         write(1, 65_536)
