@@ -16,24 +16,9 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.seal import seal_holds
 from fineshards.shards.layout import files_of
-from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_published import check_published
-
-
-def load_whole_manifest(storage: Storage) -> Manifest:
-    """The manifest of a dataset; raises OutputError if it is damaged: all else follows from it.
-
-    Also while a redaction is not finished.
-    """
-    manifest = readable_manifest(storage)
-    if storage.read(MANIFEST_NAME) != manifest.to_bytes():
-        raise OutputError(
-            f"{storage.path(MANIFEST_NAME)} is damaged itself, so nothing says what the other "
-            "files must be. Copy it from its origin, or build the dataset again with --overwrite."
-        )
-    return manifest
 
 
 def restore_manifests(storage: Storage) -> list[str]:

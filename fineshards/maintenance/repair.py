@@ -29,7 +29,6 @@ from fineshards.maintenance.damaged_files import (
     find_damaged,
     is_whole,
     left_wrong,
-    load_whole_manifest,
     restore_manifests,
 )
 from fineshards.maintenance.redact import redact_again
@@ -50,6 +49,7 @@ from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import MASKS_FOLDER, ShardKey, Shuffle, files_of, table_name
 from fineshards.shards.masks import mask_content
+from fineshards.shards.readable import readable_manifest
 from fineshards.shards.shuffle_order import Bucket, Fragment, fragment_of
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
@@ -111,7 +111,7 @@ def repair(
     """
     storage = open_storage(folder)
     restored = restore_manifests(storage)
-    manifest = load_whole_manifest(storage)
+    manifest = readable_manifest(storage)
     # In the dataset, whose disk has room for it, and with which it goes.
     place = storage.scratch_folder()
     remove_abandoned(place)
@@ -140,7 +140,7 @@ def _make_again(
 ) -> list[str]:
     """Makes files again in a scratch folder; returns the paths of the sources that it took."""
     storage, scratch = open_storage(folder), open_storage(scratch_path)
-    manifest = with_sources(load_whole_manifest(storage), sources)
+    manifest = with_sources(readable_manifest(storage), sources)
     for name in damaged:
         if name.startswith(CURATED_FOLDERS):
             raise InputError(

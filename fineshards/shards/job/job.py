@@ -21,7 +21,7 @@ from fineshards.shards.job.generations import (
 )
 from fineshards.shards.job.records import JSON_ERRORS, SourceFile, as_text
 from fineshards.shards.job.redaction import Redaction
-from fineshards.shards.job.seal import is_damaged, sealed
+from fineshards.shards.job.seal import seal_holds, sealed
 from fineshards.shards.job.settings import Settings, settings_from_json, settings_to_json
 from fineshards.storage.base import Storage
 
@@ -169,7 +169,7 @@ class Job:
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Job:
         """The job of a record; raises OutputError, with the path, if it is unreadable."""
-        if is_damaged(stored):
+        if seal_holds(stored) is False:
             raise OutputError(
                 f"{path} is damaged. Put it back with fineshards repair, if the dataset is "
                 "finished, or start again with --overwrite."

@@ -32,7 +32,7 @@ from fineshards.shards.job.records import (
     SourceFile,
     to_fields,
 )
-from fineshards.shards.job.seal import is_damaged, sealed
+from fineshards.shards.job.seal import seal_holds, sealed
 from fineshards.shards.job.settings import Settings, settings_to_json
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout, files_of
@@ -388,23 +388,24 @@ class Manifest:
 
         Raises OutputError if the content is not a manifest of this version.
         """
+        damaged = seal_holds(stored) is False
         try:
             content = json.loads(stored)
             if (content["format"], content["version"]) != ("fineshards", FORMAT_VERSION):
                 raise ValueError(f"format {content['format']} version {content['version']}")
-            return cls(**manifest_fields(content))
+            if not damaged:
+                return cls(**manifest_fields(content))
         except JSON_ERRORS as error:
-            if is_damaged(stored):
+            if not damaged:
                 raise OutputError(
-                    f"{path} is damaged. If the dataset has grown, put it back with fineshards "
-                    f"repair, from its copy in {GENERATIONS_FOLDER}/; otherwise copy it from its "
-                    "origin."
+                    f"{path} is not a manifest of version {FORMAT_VERSION} "
+                    f"({clipped(repr(error))}). Use the version of fineshards that wrote it, or "
+                    "build the dataset again with --overwrite."
                 ) from error
-            why = clipped(repr(error))
-            raise OutputError(
-                f"{path} is not a manifest of version {FORMAT_VERSION} ({why}). Use the "
-                "version of fineshards that wrote it, or build the dataset again with --overwrite."
-            ) from error
+        raise OutputError(
+            f"{path} is damaged. If the dataset has grown, put it back with fineshards repair, "
+            f"from its copy in {GENERATIONS_FOLDER}/; otherwise copy it from its origin."
+        )
 
 
 def _shard_json(shard: ShardRecord) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from io import BytesIO
 from itertools import islice
 from typing import Any
@@ -45,20 +44,15 @@ def sealed(content: Mapping[str, Any], ensure_ascii: bool = True) -> bytes:
     return checked + b'%s"%s"\n}' % (_SEAL, checksum_to_base64(crc32c(checked)).encode())
 
 
-def seal_holds(stored: bytes) -> bool:
-    """Whether a file is as `sealed` made it; False too if google_crc32c is not installed."""
+def seal_holds(stored: bytes) -> bool | None:
+    """Whether a file is as `sealed` made it; None if google_crc32c is not installed."""
     try:
         from fineshards.storage.checksums import checksum_to_base64, file_checksum
     except ModuleNotFoundError:
-        return False
+        return None
     at = max(stored.rfind(_SEAL), 0)
     checksum = checksum_to_base64(file_checksum(BytesIO(stored), 0, at))
     return stored[at:] == b'%s"%s"\n}' % (_SEAL, checksum.encode())
-
-
-def is_damaged(stored: bytes) -> bool:
-    """Whether a file is not as `sealed` made it; False if google_crc32c is not installed."""
-    return find_spec("google_crc32c") is not None and not seal_holds(stored)
 
 
 def _as_list(value: object) -> list[Any]:
