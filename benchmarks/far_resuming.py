@@ -71,7 +71,7 @@ def names(job: str) -> Iterator[str]:
 
 def layout() -> Layout:
     """The shards."""
-    return Layout(SHARD_TOKENS, TOKENS // 100, TOKENS - TOKENS // 100)
+    return Layout(SHARD_TOKENS, ((TOKENS // 100, TOKENS - TOKENS // 100),))
 
 
 class MadeUpConnection(StorageConnection):

@@ -24,7 +24,6 @@ from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
-from fineshards.shards.earlier_generation import EarlierGeneration, damaged
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import Generation, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
@@ -32,6 +31,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import MASKS_FOLDER
+from fineshards.shards.piece_plan import EarlierGeneration
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.places.schemes import is_content_hash, is_url
@@ -81,10 +81,10 @@ def prepare_append(config: BuildConfig) -> Launch:
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
     document_encoder(job.settings, storage, config.tokenizer_engine)
-    earlier = EarlierGeneration.of(manifest)
-    _refuse_damage(storage, manifest, earlier)
-    job, replaces = _claim(storage, manifest, earlier, version, job, config)
+    _refuse_damage(storage, manifest)
+    job, replaces = _claim(storage, manifest, version, job, config)
     warn_of_long_files(job.new_files)
+    earlier = EarlierGeneration.of(manifest)
     return Launch(job, Checkpoints.of(storage, job), None, replaces, earlier)
 
 
@@ -99,24 +99,22 @@ def withdraw(launch: Launch) -> None:
     if record is not None and not launch.checkpoints.has_finished_blocks():
         launch.checkpoints.job()  # raises if it is another's
         # Not the folder of an append that takes its place meanwhile.
-        _discard(storage, manifest, earlier, (version, record), launch.checkpoints.folder)
+        _discard(storage, manifest, (version, record), launch.checkpoints.folder)
 
 
-def _refuse_damage(storage: Storage, manifest: Manifest, earlier: EarlierGeneration) -> None:
-    """Raises OutputError if a file that an append builds on is missing or has changed.
-
-    These are the last shards with their tables, and what else is in `metadata/`.
-    """
-    last = {name for shard in earlier.growing for name, *_ in shard.files()}
+def _refuse_damage(storage: Storage, manifest: Manifest) -> None:
+    """Raises OutputError if a file in `metadata/`, on which an append builds, has changed."""
     kept = {file.name for file in manifest.metadata} | {kept_name(manifest.generation)}
-    files = [file for file in expected_files(manifest) if file[0] in last | kept]
+    files = [file for file in expected_files(manifest) if file[0] in kept]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        for (name, size, _), whole in zip(
+        for (name, *_), whole in zip(
             files, pool.map(lambda file: storage.matches(*file), files), strict=True
         ):
-            # What an earlier attempt has made longer is checked when it is written again.
-            if not whole and not (name in last and (storage.size(name) or 0) > size):
-                raise damaged(storage, name)
+            if not whole:
+                raise OutputError(
+                    f"{storage.path(name)} is not what the manifest says, so nothing is added to "
+                    "the dataset. See what fineshards verify says, and run fineshards repair."
+                )
 
 
 def _refuse_lost_keys(storage: Storage, before: Job) -> None:
@@ -195,7 +193,6 @@ def _is_same(path: str, file: SourceFile) -> bool:
 def _claim(
     storage: Storage,
     manifest: Manifest,
-    earlier: EarlierGeneration,
     version: str | None,
     job: Job,
     config: BuildConfig,
@@ -228,13 +225,13 @@ def _claim(
                     f"another append to {storage.root} is not finished: {replaces}. Finish it with "
                     "its own command, or discard what it has done with --overwrite."
                 )
-            _discard(storage, manifest, earlier, (version, record), None)
+            _discard(storage, manifest, (version, record), None)
             # In one step, which stops the other one. If that one has withdrawn, there is none.
             with suppress(OutputError):
                 storage.write(job.record_name, job.to_bytes(), over=record)
                 return job, replaces
         else:
-            _discard(storage, manifest, earlier, (version, record), CHECKPOINTS)
+            _discard(storage, manifest, (version, record), CHECKPOINTS)
     if storage.claim(job.record_name, job.to_bytes()):
         return job, replaces
     winner = Job.load(storage, job.generation)
@@ -259,7 +256,6 @@ def _differences(other: Job, job: Job) -> str:
 def _discard(
     storage: Storage,
     manifest: Manifest,
-    earlier: EarlierGeneration,
     versions: tuple[str | None, str],
     folder: str | None,
 ) -> None:
@@ -281,8 +277,6 @@ def _discard(
     if folder is not None:
         # First, so that workers of an append that still runs finish no shard behind our back.
         storage.delete_folder(folder, check)
-    paths = [file.name for file in manifest.files]
-    earlier.restore(Checkpoints.of(storage, manifest.job), paths, check)
     kept = {name for shard in manifest.shards for name, *_ in shard.files()}
     kept |= {file.name for file in manifest.metadata}
     lists = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, *CURATED_FOLDERS)

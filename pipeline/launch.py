@@ -22,7 +22,6 @@ from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
@@ -37,6 +36,7 @@ from fineshards.shards.layout import (
     Shuffle,
     SplitRule,
 )
+from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
 from fineshards.shards.split_hash import split_column
 from fineshards.sources.roots import below_root
 from fineshards.storage.open import open_storage

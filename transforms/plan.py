@@ -90,8 +90,7 @@ def check_counts(reports: list[FileReport], work: Work) -> None:
 def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
     if work.settings.shuffle is None:  # otherwise these are of buckets
         check_counts(reports, work)
-    held = work.earlier.sums
-    plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split, held)
+    plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split, work.earlier)
     settle_names(plan.layout, work)
     METRICS.count(tokens_in=plan.layout.tokens, shards_out=plan.layout.windows)
     _log.info(

@@ -33,16 +33,14 @@ class WriteShards(JobStep):
 
 
 class WithEarlier(JobStep):
-    """Adds to the records of new shards those of the shards that stay as they are."""
+    """Adds to the records of new shards those of earlier generations."""
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         return records | "New" >> Gather() | "Earlier" >> beam.FlatMap(_with_earlier, self._work)
 
 
 def _with_earlier(records: list[ShardRecord], work: Work) -> list[ShardRecord]:
-    written = {record.name for record in records}
-    earlier = work.earlier.manifest(work.checkpoints.storage).shards
-    return [*(record for record in earlier if record.name not in written), *records]
+    return [*work.earlier.manifest(work.checkpoints.storage).shards, *records]
 
 
 class _Assemble(RunTasks):

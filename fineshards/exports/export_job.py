@@ -121,7 +121,6 @@ def prepare(
         if not stream.tokens:
             but = " but those of redacted documents" if settings.skip else ""
             raise UsageError(f"--split {stream.split}: the dataset has no tokens there{but}.")
-    _check_links(streams, options)
     parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
     kind.check(settings, parts)
     columns = None
@@ -174,20 +173,6 @@ def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> 
             f"--link: {source.root} and {storage.root} must both be on a local disk. Leave --link "
             "out, so that the tokens are copied."
         )
-
-
-def _check_links(streams: list[Stream], options: ExportOptions) -> None:
-    """Raises UsageError for links to shards that are longer by now than in their generation."""
-    for stream in streams if options.link else ():
-        storage = stream.dataset.storage
-        for shard in stream.shards:
-            found = storage.size(shard.name)
-            if found != shard.bytes:
-                raise UsageError(
-                    f"--link: {storage.path(shard.name)} has {found or 0:,} bytes, and had "
-                    f"{shard.bytes:,} in this generation. Leave --link out, so that the tokens are "
-                    "copied, or export the latest generation."
-                )
 
 
 def _claim(job: ExportJob) -> Export | None:
@@ -313,8 +298,7 @@ def _refuse_redacted(job: ExportJob) -> None:
     for stream in job.streams.values():
         for shard in stream.shards:
             later = now[shard.name]
-            # A longer one has been appended to.
-            if later.tokens == shard.tokens and later.crc32c != shard.crc32c:
+            if later.crc32c != shard.crc32c:
                 raise stream.damaged(shard.name, f"its crc32c is {later.crc32c} now")
 
 

@@ -30,12 +30,13 @@ def redacted_ranges(dataset: Dataset) -> dict[str, Ranges]:
     manifest = dataset.manifest
     found: dict[str, list[tuple[int, int]]] = {}
     shards = {(shard.split, shard.index): shard for shard in manifest.shards}
-    size = manifest.layout.shard_tokens
     for split, begin, end in _ranges(dataset):
-        for index in range(begin // size, -(-end // size)):
+        while begin < end:
+            index, at = manifest.layout.place(split, begin)
             shard = shards[split, index]
-            first, last = max(begin - index * size, 0), min(end - index * size, shard.tokens)
-            found.setdefault(shard.name, []).append((first, last))
+            last = min(at + end - begin, shard.tokens)
+            found.setdefault(shard.name, []).append((at, last))
+            begin += last - at
     return {name: np.array(sorted(ranges), np.int64) for name, ranges in found.items()}
 
 

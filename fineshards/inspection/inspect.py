@@ -164,7 +164,7 @@ def describe_summary(summary: Summary) -> list[str]:
     return [
         summary.folder,
         f"  shards     {summary.shards:,}, {counted(summary.shard_tokens, 'token')} each; the last "
-        "of a split may have fewer",
+        "of a split, and of an append, may have fewer",
         *(
             []
             if summary.shuffle_seed is None

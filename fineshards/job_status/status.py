@@ -14,7 +14,7 @@ from fineshards.shards.job.local_run import is_running, seconds_running
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
 from fineshards.shards.job.remote_run import RemoteRun
-from fineshards.shards.layout import Layout, ShardKey
+from fineshards.shards.layout import Layout
 from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
@@ -184,7 +184,7 @@ class StatusReader:
         manifest = self._finished or Manifest.load(self._storage)
         if manifest is not None and manifest.generation >= self._job.generation:
             finished = _finished(manifest)
-            return self._only_added(finished, manifest) if added and self._before else finished
+            return self._only_added(finished) if added and self._before else finished
         self._check_record()
         if len(self._blocks) < len(self._job.new_files):
             self._blocks |= self._checkpoints.discovered.read_new_blocks(self._blocks)
@@ -296,8 +296,10 @@ class StatusReader:
         bytes_total = sum(sizes.values()) if all_known else None
         shards_total, estimated = None, False
         if self._layout is not None:
-            tokens = self._layout.tokens - (self._before.layout.tokens if self._before else 0)
-            shards_total = self._layout.windows - self._kept(self._layout)
+            tokens, shards_total = self._layout.tokens, self._layout.windows
+            if self._before is not None:
+                tokens -= self._before.layout.tokens
+                shards_total -= self._before.layout.windows
         elif bytes_total and text_bytes:
             expected = tokens * bytes_total // text_bytes
             shards_total = max(1, self._expected_layout(expected).windows)
@@ -366,10 +368,10 @@ class StatusReader:
             began = max(self._since, began or 0.0)
         return recent_rate([each for each in finished if each[0] > self._since], began)
 
-    def _only_added(self, finished: Status, manifest: Manifest) -> Status:
+    def _only_added(self, finished: Status) -> Status:
         assert self._before is not None
         before = _finished(self._before)
-        shards = finished.shards - self._kept(manifest.layout)
+        shards = finished.shards - before.shards
         blocks = finished.blocks - before.blocks
         return replace(
             finished,
@@ -381,14 +383,6 @@ class StatusReader:
             shuffled=finished.shuffled and finished.shuffled - before.tokens,
             shards=shards,
             shards_total=shards,
-        )
-
-    def _kept(self, layout: Layout) -> int:
-        """The number of shards that stay as they are."""
-        shards = self._before.shards if self._before else ()
-        return sum(
-            layout.shard_length(ShardKey(shard.split, shard.index)) == shard.tokens
-            for shard in shards
         )
 
     def _expected_layout(self, tokens: int) -> Layout:

@@ -156,8 +156,6 @@ class JoinedDatasets:
     def __init__(self, datasets: Sequence[TokenDataset]) -> None:
         self._streams = [each.stream for each in datasets]
         self._length = datasets[0].sequence_length
-        self._begins = np.array([each.begin for each in self._streams])
-        self._sizes = np.array([each.shard_tokens for each in self._streams])
 
     @classmethod
     def of(cls, sources: Sequence[Any]) -> Self | None:
@@ -168,10 +166,16 @@ class JoinedDatasets:
     def gather_into(self, out: Samples, which: Numbers, numbers: Numbers) -> None:
         """Copies sample `numbers[i]` of dataset `which[i]` to `out[i]`; see TokenDataset."""
         single = len(self._streams) == 1
-        begins, sizes = (each[0] if single else each[which] for each in (self._begins, self._sizes))
-        shards, offsets = np.divmod(begins + numbers * self._length, sizes)
+        used = [0] if single else set(which.tolist())
+        starts = numbers * self._length
+        if single:
+            shards, offsets = self._streams[0].places(starts)
+        else:
+            shards, offsets = np.empty_like(starts), np.empty_like(starts)
+            for each in used:
+                here = which == each
+                shards[here], offsets[here] = self._streams[each].places(starts[here])
         try:
-            used = [0] if single else set(which.tolist())
             readers: dict[int, Any] = {each: self._streams[each].files() for each in used}
             samples = len(numbers)
             in_order = samples and single and numbers[-1] - numbers[0] == samples - 1

@@ -218,9 +218,9 @@ class TokenDataset:
     @property
     def shard_bounds(self) -> npt.NDArray[np.int64]:
         """int64, shape (shards + 1,): samples `[b[s], b[s + 1])` begin in shard s."""
-        size = self._split.layout.shard_tokens
+        begins = self._split.layout.begins(self._split.name)
         # Without the shards before sample 0.
-        starts = np.arange(self._begin // size, self._split.shards + 1) * size - self._begin
+        starts = begins[np.searchsorted(begins, self._begin, "right") - 1 :] - self._begin
         return np.clip(-(-starts // self.sequence_length), 0, len(self))
 
     def __len__(self) -> int:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.dataset_files import expected_files
-from fineshards.shards.earlier_generation import EarlierGeneration, has_mask, has_tokens, table_head
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.seal import seal_holds
-from fineshards.shards.layout import files_of
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.verification.check_folders import Folders
 from fineshards.verification.check_published import check_published
@@ -41,35 +38,12 @@ def restore_manifests(storage: Storage) -> list[str]:
 
 
 def find_damaged(storage: Storage, manifest: Manifest) -> list[str]:
-    """The names of the files that are missing or have another content than the manifest says.
-
-    While an append is not finished, last shards may be longer.
-    """
-    following = Job.load(storage, manifest.generation + 1)
+    """The names of the files that are missing or have another content than the manifest says."""
     with ThreadPoolExecutor(usable_cores()) as pool:
         checked = pool.map(
             lambda file: (file[0], is_whole(storage, *file)), expected_files(manifest)
         )
-        damaged = [name for name, whole in checked if not whole]
-    longer = set() if following is None else _longer(storage, manifest, damaged)
-    return [name for name in damaged if name not in longer]
-
-
-def _longer(storage: Storage, manifest: Manifest, damaged: list[str]) -> set[str]:
-    """Those of the damaged files that begin as they should: an append has made them longer."""
-    settings, paths, found = manifest.settings, [file.name for file in manifest.files], set[str]()
-    for shard in EarlierGeneration.of(manifest).growing:
-        name, table, mask = files_of(shard.name)
-        with suppress(OutputError, OSError):
-            if name in damaged and has_tokens(storage, shard, settings.token_dtype):
-                found.add(name)
-            head = table_head(storage.read(table), shard, paths, settings.split)
-            if head is None:
-                continue
-            found |= {table} & {*damaged}
-            if mask in damaged and has_mask(storage.read(mask), head, shard.tokens):
-                found.add(mask)
-    return found
+        return [name for name, whole in checked if not whole]
 
 
 def is_whole(storage: Storage, name: str, size: int, checksum: str) -> bool:

@@ -96,7 +96,7 @@ def redact(
         Checkpoints.of(storage, manifest.job).clear()
         return Redacted(storage.root, manifest.generation, 0, 0, [])
     placed = [(manifest.shards[piece.position], piece.tokens) for piece in pieces]
-    redaction = Redaction.of(placed, manifest.files, manifest.layout.shard_tokens)
+    redaction = Redaction.of(placed, manifest.files, manifest.layout)
     before = manifest.job
     generation = Generation(0, len(redaction.documents), redaction.sha256())
     job = Job(
@@ -332,7 +332,7 @@ def redact_again(
 ) -> None:
     """Redacts a shard that was made again, its table and its mask."""
     settings, (_, name, mask_file) = manifest.settings, files_of(shard.name)
-    begin = shard.index * manifest.layout.shard_tokens
+    begin = manifest.layout.begin(shard.key)
     ranges = [
         (max(first - begin, 0), min(end - begin, shard.tokens))
         for split, first, end in redaction.ranges

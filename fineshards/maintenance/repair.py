@@ -230,7 +230,7 @@ def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redacti
         table = dataset.table(position)
         rows = np.flatnonzero(table.redacted == generation).tolist()
         pieces += ((shard, table.piece(row)) for row in rows)
-    return Redaction.of(pieces, manifest.files, manifest.layout.shard_tokens)
+    return Redaction.of(pieces, manifest.files, manifest.layout)
 
 
 def _remake(dataset: Dataset, stretch: Damage, own: Storage, records: Storage) -> None:

@@ -143,13 +143,11 @@ def loading_snippets(manifest: Manifest) -> dict[str, str]:
         length //= 2
     batch = max(1, min(32, (tokens - 1) // length))
     chosen = f'"{split}", ' if split == "test" else ""
-    # A later generation makes a shard longer that is not full.
-    part = "" if shard.tokens == manifest.layout.shard_tokens else f"[:{shard.tokens}]"
     return {
         "NumPy": f"""\
 import numpy as np
 
-tokens = np.load("{shard.name}", mmap_mode="r"){part}
+tokens = np.load("{shard.name}", mmap_mode="r")
 print(tokens.dtype, len(tokens))  # {manifest.settings.dtype} {shard.tokens}
 """,
         "Batches": f"""\

@@ -12,10 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from fineshards.errors import FineshardsError, OutputError
+from fineshards.errors import FineshardsError
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration, ShardHead
 from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import Shard, files_of
 from fineshards.shards.masks import count_learned, mask_content
@@ -25,16 +24,11 @@ from fineshards.shards.tables.documents import (
     join_documents,
     learned_ranges,
 )
-from fineshards.storage.base import FileRange, Storage
+from fineshards.storage.base import FileRange
 from fineshards.storage.checksums import (
-    checksum_from_base64,
     checksum_to_base64,
     crc32c,
-    crc32c_combine,
 )
-
-# How often a longer shard is begun again because the shorter one was replaced meanwhile.
-_ATTEMPTS = 2
 
 
 def write_shard(
@@ -43,73 +37,35 @@ def write_shard(
     checkpoints: Checkpoints,
     paths: Sequence[str],
     assembly: str = "auto",
-    earlier: EarlierGeneration = NO_EARLIER,
 ) -> ShardRecord:
     """Writes a shard and its document table, finished or not; returns the shard's record.
 
     pieces: in any order. paths: of the source files, by index. assembly: `compose`, `stream`, or
-    `auto`, which is compose on gs:// and s3://, and stream elsewhere. earlier: may have a shorter
-    shard of the same name, which this one begins with and replaces. Raises FineshardsError if the
-    pieces do not cover the shard exactly, and OutputError if the shorter shard is damaged.
+    `auto`, which is compose on gs:// and s3://, and stream elsewhere. Raises FineshardsError if the
+    pieces do not cover the shard exactly.
     """
-    name = shard.name
-    ordered = sorted(pieces, key=lambda piece: piece.at)
-    shorter = earlier.shorter(shard.key)
-    for _ in range(_ATTEMPTS if shorter else 0):
-        found = _versions(name, checkpoints.storage)
-        try:
-            return _write_shard(shard, ordered, checkpoints, paths, assembly, shorter)
-        except OutputError:
-            # Another attempt may have replaced the shorter shard while this one was reading it.
-            if _versions(name, checkpoints.storage) == found:
-                raise
-    return _write_shard(shard, ordered, checkpoints, paths, assembly, shorter)
-
-
-def finished_shard(name: str, checkpoints: Checkpoints) -> ShardRecord | None:
-    """The record of a shard that an earlier run has finished, if it still is what that says."""
-    found = checkpoints.read_shard_record(name)
-    whole = found and all(checkpoints.storage.matches(*file) for file in found.files())
-    return found if whole else None
-
-
-def _versions(name: str, storage: Storage) -> list[str | None]:
-    return [storage.version(each) for each in files_of(name)]
-
-
-def _write_shard(
-    shard: Shard,
-    ordered: list[Piece],
-    checkpoints: Checkpoints,
-    paths: Sequence[str],
-    assembly: str,
-    shorter: ShardRecord | None,
-) -> ShardRecord:
     name, tokens = shard.name, shard.tokens
-    _check_cover(name, ordered, shorter.tokens if shorter else 0, tokens)
+    ordered = sorted(pieces, key=lambda piece: piece.at)
+    _check_cover(name, ordered, tokens)
     storage = checkpoints.storage
     size = checkpoints.dtype.itemsize
-    head = ShardHead.read(shorter, checkpoints, paths)
     parts = [
-        *head.parts,
-        *(
-            FileRange(
-                checkpoints.blocks.tokens_name(piece.block, piece.stream),
-                piece.start * size,
-                piece.stop * size,
-            )
-            for piece in ordered
-        ),
+        FileRange(
+            checkpoints.blocks.tokens_name(piece.block, piece.stream),
+            piece.start * size,
+            piece.stop * size,
+        )
+        for piece in ordered
     ]
     header = npy.header(tokens, checkpoints.dtype)
     if storage.composes and assembly != "stream":
         # In this thread alone: another one would need connections of its own for each shard.
-        checksum = storage.compose(name, header, parts, head.version)
-        table, of_files = _write_table(shard, ordered, checkpoints, paths, head)
+        checksum = storage.compose(name, header, parts)
+        table, of_files = _write_table(shard, ordered, checkpoints, paths)
     else:
         with ThreadPoolExecutor(1) as pool:
-            pending = pool.submit(_write_table, shard, ordered, checkpoints, paths, head)
-            checksum = storage.assemble(name, header, parts, head.version)
+            pending = pool.submit(_write_table, shard, ordered, checkpoints, paths)
+            checksum = storage.assemble(name, header, parts)
             table, of_files = pending.result()
     record = ShardRecord(
         name=name,
@@ -121,26 +77,17 @@ def _write_shard(
         pieces=table.num_rows,
         documents=table["start"].to_numpy().tolist().count(0),
         first_document=table["document"][0].as_py(),
-        unredacted_crc32c=_unredacted(checksum, tokens, size, shorter),
         **of_files,
     )
     checkpoints.write_shard_record(record)
     return record
 
 
-def _unredacted(
-    checksum: int, tokens: int, dtype_bytes: int, shorter: ShardRecord | None
-) -> str | None:
-    """The checksum that a longer shard would have without redactions in the shorter one.
-
-    Checksums of equally long files are linear: they differ as the shorter ones do, followed by
-    zeros.
-    """
-    if shorter is None or shorter.unredacted_crc32c is None:
-        return None
-    redacted, unredacted = map(checksum_from_base64, (shorter.crc32c, shorter.unredacted_crc32c))
-    more = (tokens - shorter.tokens) * dtype_bytes
-    return checksum_to_base64(checksum ^ crc32c_combine(redacted ^ unredacted, 0, more))
+def finished_shard(name: str, checkpoints: Checkpoints) -> ShardRecord | None:
+    """The record of a shard that an earlier run has finished, if it still is what that says."""
+    found = checkpoints.read_shard_record(name)
+    whole = found and all(checkpoints.storage.matches(*file) for file in found.files())
+    return found if whole else None
 
 
 def _write_table(
@@ -148,7 +95,6 @@ def _write_table(
     ordered: list[Piece],
     checkpoints: Checkpoints,
     paths: Sequence[str],
-    head: ShardHead,
 ) -> tuple[pa.Table, dict[str, Any]]:
     """Writes a shard's document table and its loss mask, if it has one.
 
@@ -164,14 +110,14 @@ def _write_table(
         )
         for piece in ordered
     )
-    table = join_documents(parts, paths, checkpoints.rule, head.table)
+    table = join_documents(parts, paths, checkpoints.rule)
     _, table_file, mask_file = files_of(shard.name)
     content = DocumentTable.to_bytes(table)
-    checksum = checkpoints.storage.write(table_file, content, over=head.table_version)
+    checksum = checkpoints.storage.write(table_file, content)
     fields = {"table_bytes": len(content), "table_crc32c": checksum_to_base64(checksum)}
     mask, of_mask = shard_mask(table, shard.tokens)
     if mask is not None:
-        checkpoints.storage.write(mask_file, mask, over=head.mask_version)
+        checkpoints.storage.write(mask_file, mask)
     return table, fields | of_mask
 
 
@@ -191,8 +137,8 @@ def shard_mask(table: pa.Table, tokens: int) -> tuple[bytes | None, dict[str, An
     }
 
 
-def _check_cover(name: str, ordered: list[Piece], position: int, tokens: int) -> None:
-    problem = ""
+def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
+    position, problem = 0, ""
     for piece in ordered:
         if piece.at != position:
             problem = problem or f"expected a piece at token {position}, got {piece}"

@@ -41,7 +41,14 @@ from fineshards.shards.checkpoint_file import (
 )
 from fineshards.shards.discovered_files import DiscoveredFiles
 from fineshards.shards.job.job import Job, job_name
-from fineshards.shards.job.records import JSON_ERRORS, RARE, ShardRecord, SourceFile, from_fields
+from fineshards.shards.job.records import (
+    JSON_ERRORS,
+    RARE,
+    ShardRecord,
+    SourceFile,
+    from_fields,
+    layout_from_json,
+)
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS, Layout, SplitRule, shard_stem
 from fineshards.shards.token_blocks import MARK, TokenBlocks
@@ -201,7 +208,7 @@ class Checkpoints:
     def read_layout(self) -> Layout | None:
         """The layout, or None if it is not planned yet, or damaged."""
         fields = read_json(self.storage, self._plan_name())
-        return None if fields is None else from_fields(Layout, fields)
+        return None if fields is None else layout_from_json(fields)
 
     def planned_at(self) -> float:
         """When the layout was stored; 0 if it is not there any more. Only on object storage."""

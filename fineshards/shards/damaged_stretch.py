@@ -165,4 +165,4 @@ def offset_of(manifest: Manifest, stretch: Damage) -> int:
         return 0
     layout, shard = manifest.layout, stretch.shards[0]
     begin = 0 if shard.split == "test" else layout.test_tokens
-    return begin + shard.index * layout.shard_tokens - stretch.skip
+    return begin + layout.begin(shard.key) - stretch.skip

@@ -121,7 +121,7 @@ class Dataset:
         One range, unless the first shards are the test split: then a document may be in both.
         Raises IndexError if there is no such document.
         """
-        return ranges_of(self._pieces(number), self.manifest.layout.shard_tokens)
+        return ranges_of(self._pieces(number), self.manifest.layout)
 
     def _pieces(self, number: int) -> Iterator[tuple[ShardRecord, DocumentPiece]]:
         """The pieces of document `number`, in order; raises IndexError if it does not exist."""
@@ -171,8 +171,7 @@ class Dataset:
         shard = self.manifest.shards[position]
         name = table_name(shard.name)
         with self._explained(name), self.storage.open(name) as opened:
-            found = DocumentTable.read_columns(opened, self._schema, names)
-        return found.slice(0, shard.pieces) if self._may_grow(shard) else found
+            return DocumentTable.read_columns(opened, self._schema, names)
 
     def parse_table(self, shard: ShardRecord, content: bytes) -> DocumentTable:
         """A shard's document table from its file's content; raises OutputError for other content.
@@ -181,13 +180,7 @@ class Dataset:
         """
         with self._explained(table_name(shard.name)):
             first = self._firsts[shard.split]
-            table = DocumentTable.read(BytesIO(content), self._schema, first)
-        grown = len(table) > shard.pieces and self._may_grow(shard)
-        return table.head(shard.pieces) if grown else table
-
-    def _may_grow(self, shard: ShardRecord) -> bool:
-        """Whether a shard is longer in a later generation, with the same beginning."""
-        return shard.tokens < self.manifest.layout.shard_tokens
+            return DocumentTable.read(BytesIO(content), self._schema, first)
 
     def _read_table(self, position: int) -> DocumentTable:
         """The document table of the shard at a position in the manifest."""

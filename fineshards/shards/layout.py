@@ -1,8 +1,8 @@
 """Where every token goes: integer arithmetic of splits, windows and shard names.
 
-Each split is cut into windows of `shard_tokens` tokens: window k holds tokens
-`[k*shard_tokens, (k+1)*shard_tokens)` of the split. Each window is one shard. All offsets are
-Python ints, so nothing overflows.
+What a build, or an append, adds to a split is cut into windows of `shard_tokens` tokens, of which
+the last one may have fewer. Each window is one shard, and stays as it is: what is added later
+begins new ones. All offsets are Python ints, so nothing overflows.
 """
 
 from __future__ import annotations
@@ -155,45 +155,64 @@ class Slice:
 class Layout:
     """The shards of a dataset. A function of counts alone.
 
-    Global order is the test split, then the train split.
+    Global order is the test split, then the train split. A build, and each append, begins new
+    shards, so its last shard of a split may have fewer tokens.
 
     Args:
-        shard_tokens: Tokens per shard; the last shard of a split may have fewer.
-        test_tokens: Tokens of the test split.
-        train_tokens: Tokens of the train split.
+        shard_tokens: Tokens per shard.
+        added: The tokens that the build, and then each append, added to the test and to the train
+            split.
 
     Example:
         >>> from fineshards.shards.layout import Layout
-        >>> layout = Layout(shard_tokens=100_000, test_tokens=6_000, train_tokens=659_971)
+        >>> layout = Layout(shard_tokens=100_000, added=((6_000, 659_971), (0, 30_000)))
         >>> [layout.shard_name(key) for key in layout.shard_keys()][:2]
         ['test/test_0000.npy', 'train/train_0000.npy']
-        >>> layout.windows, layout.shard_length(layout.key(0)), layout.shard_length(layout.key(7))
-        (8, 6000, 59971)
+        >>> layout.windows, [layout.shard(layout.key(n)).tokens for n in (0, 7, 8)]
+        (9, [6000, 59971, 30000])
     """
 
     shard_tokens: int
-    test_tokens: int
-    train_tokens: int
+    added: tuple[tuple[int, int], ...]
 
     @classmethod
-    def plan(cls, tokens: Sequence[int], shard_tokens: int, rule: SplitRule) -> Layout:
+    def plan(
+        cls,
+        tokens: Sequence[int],
+        shard_tokens: int,
+        rule: SplitRule,
+        before: tuple[tuple[int, int], ...] = (),
+    ) -> Layout:
         """The layout of a dataset.
 
         Args:
-            tokens: Tokens of each stream of the rule, in the order of `rule.streams`.
+            tokens: New tokens of each stream of the rule, in the order of `rule.streams`.
             shard_tokens: Tokens per shard.
             rule: What the test split is.
+            before: What was added before, if anything was. Then nothing more goes to test shards
+                of which a number was asked for.
 
         Returns:
             The layout.
         """
         if rule.by_document:
             test, train = tokens
-            return cls(shard_tokens, test, train)
-        assert rule.test_shards is not None
-        (total,) = tokens
-        test = min(rule.test_shards * shard_tokens, total)
-        return cls(shard_tokens, test, total - test)
+        else:
+            assert rule.test_shards is not None
+            (total,) = tokens
+            test = 0 if before else min(rule.test_shards * shard_tokens, total)
+            train = total - test
+        return cls(shard_tokens, (*before, (test, train)))
+
+    @property
+    def test_tokens(self) -> int:
+        """Tokens of the test split."""
+        return sum(test for test, _ in self.added)
+
+    @property
+    def train_tokens(self) -> int:
+        """Tokens of the train split."""
+        return sum(train for _, train in self.added)
 
     @property
     def tokens(self) -> int:
@@ -203,12 +222,12 @@ class Layout:
     @property
     def test_windows(self) -> int:
         """Number of test shards."""
-        return -(-self.test_tokens // self.shard_tokens)
+        return sum(-(-test // self.shard_tokens) for test, _ in self.added)
 
     @property
     def train_windows(self) -> int:
         """Number of train shards."""
-        return -(-self.train_tokens // self.shard_tokens)
+        return sum(-(-train // self.shard_tokens) for _, train in self.added)
 
     @property
     def windows(self) -> int:
@@ -231,10 +250,61 @@ class Layout:
         """The place of a shard in global order; the inverse of `key`."""
         return key.index if key.split == "test" else key.index + self.test_windows
 
+    def begin(self, key: ShardKey) -> int:
+        """The token of its split with which a shard begins."""
+        return self._bounds(key)[0]
+
     def shard_length(self, key: ShardKey) -> int:
         """The number of tokens in a shard."""
-        of_split = self.test_tokens if key.split == "test" else self.train_tokens
-        return min(self.shard_tokens, of_split - key.index * self.shard_tokens)
+        begin, end = self._bounds(key)
+        return end - begin
+
+    def _bounds(self, key: ShardKey) -> tuple[int, int]:
+        begin, index = 0, key.index
+        for new in self._added_to(key.split):
+            windows = -(-new // self.shard_tokens)
+            if index < windows:
+                at = index * self.shard_tokens
+                return begin + at, begin + min(at + self.shard_tokens, new)
+            begin, index = begin + new, index - windows
+        raise IndexError(key)
+
+    def begins(self, split: str) -> npt.NDArray[np.int64]:
+        """The tokens of a split with which its shards begin, and their number: shape (shards + 1,).
+
+        Grows by 8 bytes per shard.
+        """
+        found, end = list[npt.NDArray[np.int64]](), 0
+        for new in self._added_to(split):
+            found.append(np.arange(end, end + new, self.shard_tokens, dtype=np.int64))
+            end += new
+        return np.concatenate([*found, np.array([end], np.int64)])
+
+    def place(self, split: str, token: int) -> tuple[int, int]:
+        """The index of the shard in which a token of a split is, and the token's offset there."""
+        index = 0
+        for new in self._added_to(split):
+            if token < new:
+                more, at = divmod(token, self.shard_tokens)
+                return index + more, at
+            token, index = token - new, index - -new // self.shard_tokens
+        raise IndexError(token)
+
+    def places(
+        self, split: str, tokens: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As `place`, of many tokens: the indices of the shards, and the offsets there."""
+        added = np.array(self._added_to(split), np.int64)
+        if len(added) == 1:
+            return np.divmod(tokens, self.shard_tokens)
+        ends, windows = np.cumsum(added), -(-added // self.shard_tokens)
+        part = np.searchsorted(ends, tokens, "right")
+        shards, offsets = np.divmod(tokens - (ends - added)[part], self.shard_tokens)
+        return shards + (np.cumsum(windows) - windows)[part], offsets
+
+    def _added_to(self, split: str) -> list[int]:
+        number = SPLITS.index(split)
+        return [new[number] for new in self.added]
 
     def shard_keys(self) -> Iterator[ShardKey]:
         """All shards, in global order."""
@@ -252,12 +322,12 @@ class Layout:
         """Cuts a run of `count` tokens at `offset` in global order at the borders of the shards."""
         position, end = offset, offset + count
         while position < end:
-            split, begin, split_end = "test", 0, self.test_tokens
-            if position >= self.test_tokens:
-                split, begin, split_end = "train", self.test_tokens, self.tokens
-            index, at = divmod(position - begin, self.shard_tokens)
-            stop = min(end, split_end, begin + (index + 1) * self.shard_tokens)
-            yield Slice(ShardKey(split, index), position - offset, stop - offset, at)
+            split = "test" if position < self.test_tokens else "train"
+            first = 0 if split == "test" else self.test_tokens
+            index, at = self.place(split, position - first)
+            key = ShardKey(split, index)
+            stop = min(end, position - at + self.shard_length(key))
+            yield Slice(key, position - offset, stop - offset, at)
             position = stop
 
 

@@ -52,13 +52,3 @@ def is_learned(learned: Ranges, start: int, stop: int) -> npt.NDArray[np.bool_]:
 def count_learned(learned: Ranges) -> int:
     """The number of tokens in ranges."""
     return int((learned[:, 1] - learned[:, 0]).sum())
-
-
-def begins_as(content: bytes, learned: Ranges, tokens: int) -> bool:
-    """Whether the mask of a shard, which may be longer, has these bits of its first tokens."""
-    expected = mask_content(learned, tokens)
-    whole, rest = divmod(tokens, 8)
-    body = slice(npy.HEADER_BYTES, npy.HEADER_BYTES + whole)
-    # The bits that follow are those of tokens that a longer shard has.
-    last = [byte & (1 << rest) - 1 for byte in content[body.stop : len(expected)]]
-    return content[body] == expected[body] and last == [*expected[body.stop :]]

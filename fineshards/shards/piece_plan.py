@@ -14,9 +14,44 @@ import numpy.typing as npt
 
 from fineshards.errors import InputError
 from fineshards.shards.counts import Sums
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Piece, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, FileReport
+from fineshards.shards.job.source_counts import BlockSummary, FileReport, sums_by_stream
 from fineshards.shards.layout import Layout, ShardKey, SplitRule
+from fineshards.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierGeneration:
+    """What a dataset holds already when a job adds to it. Made once, at launch.
+
+    generation: its number; 0 of a new dataset, which holds nothing. sums: of each stream. added: as
+    in its Layout.
+    """
+
+    generation: int = 0
+    sums: tuple[Sums, ...] = ()
+    added: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> EarlierGeneration:
+        """What a generation of a dataset holds."""
+        sums = sums_by_stream(manifest.reports, manifest.settings.split)
+        return cls(manifest.generation, sums, manifest.layout.added)
+
+    def __bool__(self) -> bool:
+        return self.generation > 0
+
+    def manifest(self, storage: Storage) -> Manifest:
+        """The rest of what it holds, which is too large to be sent to each worker."""
+        return Manifest.load_finished(storage, self.generation)
+
+    def held(self, rule: SplitRule) -> tuple[Sums, ...]:
+        """What each stream holds."""
+        return self.sums or (Sums(0, 0),) * len(rule.streams)
+
+
+NO_EARLIER = EarlierGeneration()
 
 
 @dataclass(frozen=True)
@@ -50,21 +85,23 @@ def sums_by_file(
 
 
 def plan_stream(
-    reports: Sequence[FileReport], shard_tokens: int, rule: SplitRule, held: Sequence[Sums] = ()
+    reports: Sequence[FileReport],
+    shard_tokens: int,
+    rule: SplitRule,
+    earlier: EarlierGeneration = NO_EARLIER,
 ) -> StreamPlan:
     """The plan of a dataset whose files have these reports.
 
-    held: what each stream held before these files. Raises InputError if the dataset grows beyond
-    the shards that its names have digits for.
+    earlier: what it held before these files. Raises InputError if the dataset grows beyond the
+    shards that its names have digits for.
     """
-    held = held or (Sums(0, 0),) * len(rule.streams)
+    held = earlier.held(rule)
     tokens, documents = sums_by_file(reports, rule)
-    totals = [
-        sums.tokens + new for sums, new in zip(held, tokens.sum(axis=1).tolist(), strict=True)
-    ]
-    layout = Layout.plan(totals, shard_tokens, rule)
-    if any(sums.tokens for sums in held):
-        _check_names(layout, [sums.tokens for sums in held], rule)
+    new: list[int] = tokens.sum(axis=1).tolist()
+    layout = Layout.plan(new, shard_tokens, rule, earlier.added)
+    if earlier:
+        _check_names(layout, Layout(shard_tokens, earlier.added).index_width)
+    totals = [sums.tokens + more for sums, more in zip(held, new, strict=True)]
     firsts = [sum(totals[:stream]) + sums.tokens for stream, sums in enumerate(held)]
     return StreamPlan(
         layout,
@@ -74,8 +111,7 @@ def plan_stream(
     )
 
 
-def _check_names(layout: Layout, held: Sequence[int], rule: SplitRule) -> None:
-    width = Layout.plan(held, layout.shard_tokens, rule).index_width
+def _check_names(layout: Layout, width: int) -> None:
     if layout.index_width != width:
         raise InputError(
             f"the dataset would have {layout.windows:,} shards, and its names have {width} digits, "

@@ -13,13 +13,13 @@ from fineshards.shards.counts import Sums
 from fineshards.shards.job.records import Block, Piece, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout, Shard, ShardKey, SplitRule, shard_name
-from fineshards.shards.piece_plan import pieces_of
+from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration, pieces_of
 
 
 class ShardPrefix:
     """Turns block summaries, in any order, into the shards that they complete.
 
-    blocks: of the whole input, in order. held: what each stream held before them. width: digits of
+    blocks: of the whole input, in order. earlier: what the dataset holds already. width: digits of
     the names, if they are known: if there are more shards, Plan renames the first ones.
     """
 
@@ -28,14 +28,15 @@ class ShardPrefix:
         blocks: Iterable[Block],
         shard_tokens: int,
         rule: SplitRule,
-        held: Sequence[Sums] = (),
+        earlier: EarlierGeneration = NO_EARLIER,
         width: int | None = None,
     ) -> None:
         self._next = deque(block.place for block in blocks)
         self._arrived: dict[TokenBlock, BlockSummary] = {}
         self._shard_tokens = shard_tokens
         self._rule = rule
-        self._sums = list(held or (Sums(0, 0),) * len(rule.streams))
+        self._earlier = earlier
+        self._sums = list(earlier.held(rule))
         self._pieces: dict[ShardKey, list[Piece]] = defaultdict(list)
         self._width = width or self._layout([sums.tokens for sums in self._sums]).index_width
         # Tokens of each part of a block that are not in finished shards, and which are finished.
@@ -43,7 +44,9 @@ class ShardPrefix:
         self._finished: set[ShardKey] = set()
 
     def _layout(self, tokens: Sequence[int]) -> Layout:
-        return Layout.plan(tokens, self._shard_tokens, self._rule)
+        held = self._earlier.held(self._rule)
+        new = [count - sums.tokens for count, sums in zip(tokens, held, strict=True)]
+        return Layout.plan(new, self._shard_tokens, self._rule, self._earlier.added)
 
     def add(self, summary: BlockSummary) -> list[tuple[Shard, tuple[Piece, ...]]]:
         """Takes the summary of a block; returns the shards that are complete now, each once."""

@@ -14,12 +14,11 @@ import numpy.typing as npt
 from fineshards.errors import FineshardsError
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.earlier_generation import table_head
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import redaction_sha256
 from fineshards.shards.layout import ONE_STREAM, SplitRule, mask_name, table_name
-from fineshards.shards.masks import begins_as, count_learned
+from fineshards.shards.masks import count_learned, mask_content
 from fineshards.shards.shuffle_order import DocumentOrder
 from fineshards.shards.split_hash import hash_files, hash_keys
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
@@ -57,21 +56,18 @@ def check_shard(
     files: set[str],
     file_numbers: dict[str, int],
     now: ShardRecord | None,
-    growing: bool,
     dropped: DroppedRows | None,
 ) -> ShardFindings:
     """Reads a shard and its table, each once.
 
     files: the names of the files that are there. file_numbers: the position of each source path in
-    the input. now: the record of the shard in the latest generation, where it may be longer, and
-    begins with this one, or have redacted documents. growing: whether a later one is being made.
-    dropped: the rows that the dataset's recipe dropped, if it has one.
+    the input. now: the record of the shard in the latest generation, where it may have redacted
+    documents. dropped: the rows that the dataset's recipe dropped, if it has one.
     """
     contents, table, now = ShardFindings(), None, now or shard
-    grows = (growing or now != shard) and shard.tokens < dataset.manifest.layout.shard_tokens
     if table_name(shard.name) in files:
         try:
-            table = _read_table(dataset, shard, contents, now, growing and grows)
+            table = _read_table(dataset, shard, contents, now)
             if table is not None:
                 numbers = table.file_numbers(file_numbers)
                 _check_table(dataset.manifest, shard, table, contents, numbers)
@@ -82,29 +78,21 @@ def check_shard(
         except FineshardsError as error:
             contents.problems.append(str(error))
     if mask_name(shard.name) in files and shard.mask_bytes is not None:
-        contents.problems += _check_mask(dataset, shard, table, now, growing and grows)
+        contents.problems += _check_mask(dataset, shard, table, now)
     if shard.name in files:
         try:
-            _check_tokens(dataset, shard, table, contents, now, grows)
+            _check_tokens(dataset, shard, table, contents, now)
         except FineshardsError as error:
             contents.problems.append(str(error))
     return contents
 
 
 def _read_table(
-    dataset: Dataset, shard: ShardRecord, contents: ShardFindings, now: ShardRecord, grows: bool
+    dataset: Dataset, shard: ShardRecord, contents: ShardFindings, now: ShardRecord
 ) -> DocumentTable | None:
     """A shard's table; None if it has another size or checksum than the manifest says."""
     name = table_name(shard.name)
     content = dataset.storage.read(name)
-    if grows and len(content) > now.table_bytes:
-        manifest = dataset.manifest
-        paths = [file.name for file in manifest.files]
-        head = table_head(content, shard, paths, manifest.settings.split)
-        if head is None:
-            contents.problems.append(f"{name} does not begin as the manifest says")
-            return None
-        return dataset.parse_table(shard, head)
     found = list(
         content_problems(name, len(content), crc32c(content), now.table_bytes, now.table_crc32c)
     )
@@ -155,18 +143,17 @@ def _check_table(
 
 
 def _check_mask(
-    dataset: Dataset, shard: ShardRecord, table: DocumentTable | None, now: ShardRecord, grows: bool
+    dataset: Dataset, shard: ShardRecord, table: DocumentTable | None, now: ShardRecord
 ) -> Iterator[str]:
     """The loss mask is that of the manifest, and follows from the document table."""
     name = mask_name(shard.name)
     content = dataset.storage.read(name)
     size, checksum = now.mask_bytes or 0, now.mask_crc32c or ""
-    if not (grows and len(content) > size):
-        yield from content_problems(name, len(content), crc32c(content), size, checksum)
+    yield from content_problems(name, len(content), crc32c(content), size, checksum)
     if table is None:
         return
     ranges = table.ranges()
-    if ranges is None or not begins_as(content, ranges, shard.tokens):
+    if ranges is None or content != mask_content(ranges, shard.tokens):
         yield f"{name} does not have the bits that follow from {table_name(shard.name)}"
     elif not np.any(table.redacted > dataset.manifest.generation):
         learned = count_learned(ranges)
@@ -207,7 +194,6 @@ def _check_tokens(
     table: DocumentTable | None,
     contents: ShardFindings,
     now: ShardRecord,
-    grows: bool,
 ) -> None:
     """Size, header, checksum and ids are right; an EOT is where a document begins, nowhere else."""
     tokenizer = dataset.manifest.settings.tokenizer
@@ -226,10 +212,6 @@ def _check_tokens(
             problems.append(f"{shard.name} {error}")
             return
         complete = size == npy.file_bytes(tokens, dtype)
-        if grows and complete and tokens > shard.tokens:
-            # Of a longer shard, what it began as.
-            tokens, size = shard.tokens, npy.file_bytes(shard.tokens, dtype)
-            header = npy.header(tokens, dtype)
         checksum: int = google_crc32c.value(header)
         left = size - npy.HEADER_BYTES
         while content := opened.read(min(_READ_TOKENS * dtype.itemsize, left)):

@@ -267,7 +267,6 @@ def _verify(
                     folders.files,
                     file_numbers,
                     now.get(shard.name),
-                    following is not None,
                     dropped,
                 ),
                 manifest.shards,

@@ -225,7 +225,7 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
                 elif work.checkpoints.blocks.is_dropped(place, stream):
                     blocks.make_again(place, worker)
             record = assembly.write_shard(
-                shard, pieces, work.checkpoints, worker.paths, work.assembly, work.earlier
+                shard, pieces, work.checkpoints, worker.paths, work.assembly
             )
         except OutputError:
             # Another launch of this job may have been faster, and have dropped the blocks.

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from fineshards.config import BuildConfig
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.earlier_generation import NO_EARLIER, EarlierGeneration
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.records import Block
 from fineshards.shards.job.settings import Settings
+from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
 from fineshards.shards.shard_prefix import ShardPrefix
 
 
@@ -74,11 +74,11 @@ class Work:
         settings = self.settings
         if self.checkpoints.storage.composes or settings.shuffle is not None:
             return None
-        planned, held = self.checkpoints.read_layout(), self.earlier.sums
+        planned = self.checkpoints.read_layout()
         if planned is not None:  # a run that was killed may have renamed some
             self.checkpoints.rename_shards(planned)
         width = planned.index_width if planned else None
-        return ShardPrefix(blocks, settings.shard_tokens, settings.split, held, width)
+        return ShardPrefix(blocks, settings.shard_tokens, settings.split, self.earlier, width)
 
     @property
     def drops_blocks(self) -> bool:

@@ -12,7 +12,7 @@ from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import Block, Piece, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, report_file
 from fineshards.shards.layout import Layout, Shard, ShardKey, SplitRule
-from fineshards.shards.piece_plan import plan_pieces, plan_stream
+from fineshards.shards.piece_plan import EarlierGeneration, plan_pieces, plan_stream
 from fineshards.shards.shard_prefix import ShardPrefix
 
 sums = st.one_of(
@@ -26,7 +26,7 @@ rules = st.one_of(
 
 
 @st.composite
-def inputs(draw: st.DrawFn) -> tuple[list[BlockSummary], SplitRule, int, list[Sums]]:
+def inputs(draw: st.DrawFn) -> tuple[list[BlockSummary], SplitRule, int, EarlierGeneration]:
     """Block summaries in order, the rule, tokens per shard, and what was held before."""
     rule = draw(rules)
     summaries = []
@@ -38,7 +38,12 @@ def inputs(draw: st.DrawFn) -> tuple[list[BlockSummary], SplitRule, int, list[Su
             by_document = test if rule.by_document else None
             summaries.append(BlockSummary(file, index, len(parts), counts, by_document))
     held = draw(st.lists(sums, min_size=len(rule.streams), max_size=len(rule.streams)))
-    return summaries, rule, draw(st.integers(1, 50)), held
+    return summaries, rule, (size := draw(st.integers(1, 50))), holding(held, size, rule)
+
+
+def holding(sums: list[Sums], shard_tokens: int, rule: SplitRule) -> EarlierGeneration:
+    layout = Layout.plan([each.tokens for each in sums], shard_tokens, rule)
+    return EarlierGeneration(1, tuple(sums), layout.added)
 
 
 def block_of(summary: BlockSummary) -> Block:
@@ -46,7 +51,7 @@ def block_of(summary: BlockSummary) -> Block:
 
 
 def planned(
-    summaries: list[BlockSummary], rule: SplitRule, shard_tokens: int, held: list[Sums]
+    summaries: list[BlockSummary], rule: SplitRule, shard_tokens: int, held: EarlierGeneration
 ) -> tuple[Layout, dict[ShardKey, tuple[Piece, ...]]]:
     by_file = defaultdict(list)
     for summary in summaries:
@@ -62,7 +67,7 @@ def planned(
 
 @given(inputs(), st.randoms(use_true_random=False))
 def test_what_is_complete_is_what_the_plan_says(
-    given: tuple[list[BlockSummary], SplitRule, int, list[Sums]], draw: random.Random
+    given: tuple[list[BlockSummary], SplitRule, int, EarlierGeneration], draw: random.Random
 ) -> None:
     summaries, rule, shard_tokens, held = given
     prefix = ShardPrefix(map(block_of, summaries), shard_tokens, rule, held)
@@ -88,7 +93,7 @@ def test_what_is_complete_is_what_the_plan_says(
 
 @given(inputs(), st.randoms(use_true_random=False))
 def test_a_part_is_written_with_the_last_shard_that_has_its_tokens(
-    given: tuple[list[BlockSummary], SplitRule, int, list[Sums]], draw: random.Random
+    given: tuple[list[BlockSummary], SplitRule, int, EarlierGeneration], draw: random.Random
 ) -> None:
     summaries, rule, shard_tokens, held = given
     prefix = ShardPrefix(map(block_of, summaries), shard_tokens, rule, held)
@@ -112,6 +117,8 @@ def test_names_have_as_many_digits_as_are_known() -> None:
     rule = SplitRule(None, 0)
     summary = BlockSummary(0, 0, 1, Counts(rows=1, documents=1, tokens=3))
     for width, names in ((None, ["9998", "9999", "10000"]), (5, ["09998", "09999", "10000"])):
-        prefix = ShardPrefix([block_of(summary)], 1, rule, [Sums(1, 9_998)], width)
+        prefix = ShardPrefix(
+            [block_of(summary)], 1, rule, holding([Sums(1, 9_998)], 1, rule), width
+        )
         found = [shard.name for shard, _ in prefix.add(summary)]
         assert found == [f"train/train_{number}.npy" for number in names]

@@ -92,10 +92,28 @@ def unfinished_append(dataset: Path | str, file: Path) -> None:
     storage.write(MANIFEST_NAME, manifest, over=storage.version(MANIFEST_NAME))
 
 
-def content_of(folder: Path) -> dict[str, bytes]:
-    """The files that do not say how a dataset has grown: shards, tables, lists of rejected rows."""
-    kinds = ("documents", "masks", "rejected")
-    return files_in(folder, ("test", "train", *(f"metadata/{kind}" for kind in kinds)))
+def content_of(folder: Path) -> dict[str, Any]:
+    """What does not say how a dataset has grown, nor where its shards are cut.
+
+    The tokens of each split, what is learned of them, its documents, and lists of rejected rows.
+    """
+    found: dict[str, Any] = files_in(folder, ("metadata/rejected",))
+    for split in ("test", "train"):
+        shards = [np.load(path) for path in sorted(folder.glob(f"{split}/*.npy"))]
+        found[f"{split} tokens"] = b"".join(shard.tobytes() for shard in shards)
+        masks = sorted(folder.glob(f"metadata/masks/{split}_*.npy"))
+        found[f"{split} learned"] = b"".join(
+            np.unpackbits(np.load(path), count=len(shard), bitorder="little").tobytes()
+            for path, shard in zip(masks, shards, strict=False)
+        )
+        documents: dict[int, Row] = {}
+        for path in sorted(folder.glob(f"metadata/documents/{split}_*.parquet")):
+            for row in pq.read_table(path).to_pylist():
+                del row["offset"]
+                known = documents.setdefault(row["document"], row | {"length": 0})
+                known["length"] += row["length"]
+        found[f"{split} documents"] = documents
+    return found
 
 
 def tokens_in(dataset: TokenDataset) -> list[int]:

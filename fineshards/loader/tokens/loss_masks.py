@@ -141,11 +141,11 @@ class LearnedTokens:
     """
 
     def __init__(self, split: SplitShards, length: int, reading: Reading) -> None:
-        self._shard_tokens = split.layout.shard_tokens
-        # Bits behind the last token of a full shard.
-        self._gap = -self._shard_tokens % 8
         masks = split.of_masks()
         self._all_bytes = masks.tokens
+        self._begins = split.layout.begins(split.name)
+        # The bits with which shards begin, and how many more there are before each than tokens.
+        self._gaps = 8 * masks.layout.begins(split.name) - self._begins
         # The sizes are those that fit the masks, not the shards.
         sizes = replace(reading, read_bytes=None, cache_bytes=None)
         self._stream = TokenStream(masks, 0, -(-length // 8) + 1, sizes)
@@ -157,8 +157,7 @@ class LearnedTokens:
         firsts, count = self._bytes(starts, length)
         packed = np.empty((len(starts), count), np.uint8)
         self._stream.fill(packed, range(len(starts)), firsts.tolist())
-        tokens = starts[:, np.newaxis] + np.arange(length)
-        places = tokens + tokens // self._shard_tokens * self._gap - 8 * firsts[:, np.newaxis]
+        places = self._bits(starts[:, np.newaxis] + np.arange(length)) - 8 * firsts[:, np.newaxis]
         bits = np.unpackbits(packed, axis=1, bitorder="little").view(np.bool_)
         return np.take_along_axis(bits, places, axis=1)
 
@@ -178,7 +177,11 @@ class LearnedTokens:
 
     def _bytes(self, starts: Numbers, length: int) -> tuple[Numbers, int]:
         """The byte with the bit of each start, and how many bytes have all bits of each."""
-        crossed = (length // self._shard_tokens + 1) * self._gap
-        count = min(-(-(length + 7 + crossed) // 8), self._all_bytes)
-        firsts = (starts + starts // self._shard_tokens * self._gap) // 8
+        firsts, lasts = self._bits(starts) // 8, self._bits(starts + length - 1) // 8
+        count = int((lasts - firsts).max(initial=0)) + 1
         return np.minimum(firsts, self._all_bytes - count), count
+
+    def _bits(self, tokens: Numbers) -> Numbers:
+        """The places of tokens among the bits of all masks: those of a shard begin a byte."""
+        found: Numbers = tokens + self._gaps[np.searchsorted(self._begins, tokens, "right") - 1]
+        return found

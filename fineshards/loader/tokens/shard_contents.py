@@ -8,7 +8,6 @@ from typing import BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.loader.tokens.split_shards import SplitShards
-from fineshards.shards import npy
 from fineshards.shards.job.job import job_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
@@ -42,45 +41,28 @@ class ShardContents:
     def compare(self, shard: int, opened: Callable[[], AbstractContextManager[BinaryIO]]) -> None:
         """Raises OutputError if a file is neither the shard of its generation nor the latest.
 
-        A shard may have grown since: then its first tokens are compared, with the header that they
-        had. It may have been replaced by one with redacted documents, which the latest manifest
-        knows.
+        That may have redacted documents, which the latest manifest knows.
         """
-        name, tokens = self._split.shard_name(shard), self._split.length(shard)
-        found = self._checksum(opened, tokens)
-        if found != self._expected[name] and not self._is_latest(name, opened, tokens, found):
+        from fineshards.storage.checksums import checksum_to_base64, file_checksum
+
+        name = self._split.shard_name(shard)
+        with opened() as file:
+            found = checksum_to_base64(file_checksum(file))
+        if found != self._expected[name] and not self._is_latest(name, found):
             raise OutputError(
                 f"the shard {self._split.storage.path(name)} has the crc32c {found}, expected "
                 f"{self._expected[name]}: {self._explanation()}"
             )
 
-    def _checksum(self, opened: Callable[[], AbstractContextManager[BinaryIO]], tokens: int) -> str:
-        """The CRC-32C of a shard as if its first tokens were all."""
-        from fineshards.storage.checksums import checksum_to_base64, crc32c, file_checksum
-
-        dtype = self._split.dtype
-        with opened() as file:
-            file.seek(npy.HEADER_BYTES)
-            header = crc32c(npy.header(tokens, dtype))
-            return checksum_to_base64(file_checksum(file, header, tokens * dtype.itemsize))
-
-    def _is_latest(
-        self,
-        name: str,
-        opened: Callable[[], AbstractContextManager[BinaryIO]],
-        tokens: int,
-        found: str,
-    ) -> bool:
+    def _is_latest(self, name: str, found: str) -> bool:
         version = self._split.storage.version(MANIFEST_NAME)
         if version != self._version:
             self._latest, self._version = Manifest.load_finished(self._split.storage), version
-        for shard in self._latest.shards:
-            for file, size, checksum in shard.files():
-                if file == name:
-                    whole = (size - npy.HEADER_BYTES) // self._split.dtype.itemsize
-                    longer = whole != tokens
-                    return (self._checksum(opened, whole) if longer else found) == checksum
-        return False
+        return any(
+            (file, checksum) == (name, found)
+            for shard in self._latest.shards
+            for file, _, checksum in shard.files()
+        )
 
     def _explanation(self) -> str:
         change = job_name(self._latest.generation + 1)

@@ -19,6 +19,7 @@ from fineshards.loader.sample_documents import (
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.layout import ShardKey
 
 if TYPE_CHECKING:
     from fineshards.encoders.encoder import Encoder
@@ -39,10 +40,13 @@ class SplitDocuments:
 
     def between(self, begin: int, end: int) -> list[SampleDocument]:
         """The documents that tokens [begin, end) of the split touch."""
-        size = self._split.layout.shard_tokens
-        shards = range(begin // size, (end - 1) // size + 1)
+        layout, split = self._split.layout, self._split.name
+        (first, _), (last, _) = layout.place(split, begin), layout.place(split, end - 1)
         pieces = pieces_between(
-            ((shard * size, self._tables().table(self._position(shard))) for shard in shards),
+            (
+                (layout.begin(ShardKey(split, shard)), self._tables().table(self._position(shard)))
+                for shard in range(first, last + 1)
+            ),
             begin,
             end,
         )

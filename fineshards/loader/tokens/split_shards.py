@@ -63,8 +63,7 @@ class Vocabulary:
 class SplitShards:
     """The shards of one split of a finished dataset; small, so that pickling it is cheap.
 
-    The split's tokens are one stream, cut every `layout.shard_tokens` tokens: token t is in shard
-    t // layout.shard_tokens.
+    The split's tokens are one stream, which `layout` cuts into shards.
 
     name: the split. generation: of the dataset, from 1. fingerprint: identifies the tokens, their
     order and the split, and of conversations what is learned; the same after documents were
@@ -127,21 +126,19 @@ class SplitShards:
     def of_masks(self) -> SplitShards:
         """The loss masks of the shards, as shards of one byte for eight tokens."""
 
-        def packed(tokens: int) -> int:
-            full, rest = divmod(tokens, self.layout.shard_tokens)
-            return full * -(-self.layout.shard_tokens // 8) + -(-rest // 8)
+        size = self.layout.shard_tokens
 
-        of_tokens = self.layout
-        layout = Layout(
-            shard_tokens=-(-of_tokens.shard_tokens // 8),
-            test_tokens=packed(of_tokens.test_tokens),
-            train_tokens=packed(of_tokens.train_tokens),
-        )
+        def packed(tokens: int) -> int:
+            full, rest = divmod(tokens, size)
+            return full * -(-size // 8) + -(-rest // 8)
+
+        added = tuple((packed(test), packed(train)) for test, train in self.layout.added)
+        layout = Layout(-(-size // 8), added)
         return replace(
             self,
             fingerprint=f"{self.fingerprint}/masks",
             layout=layout,
-            tokens=packed(self.tokens),
+            tokens=layout.test_tokens if self.name == "test" else layout.train_tokens,
             dtype=np.dtype(np.uint8),
             masks=True,
         )
@@ -149,7 +146,7 @@ class SplitShards:
     @property
     def shards(self) -> int:
         """The number of shards."""
-        return -(-self.tokens // self.layout.shard_tokens)
+        return self.layout.test_windows if self.name == "test" else self.layout.train_windows
 
     def shard_name(self, shard: int) -> str:
         """A shard's path, relative to the dataset's folder."""
@@ -164,27 +161,19 @@ class SplitShards:
         """The size of a shard's file in bytes."""
         return npy.file_bytes(self.length(shard), self.dtype)
 
-    def may_grow(self, shard: int) -> bool:
-        """Whether a longer shard, with the same beginning, may replace this one."""
-        return self.length(shard) < self.layout.shard_tokens
-
     def last_opened(self) -> object:
         """Another object after each shard that was opened."""
         return self._opened[0]
 
     def check(self, shard: int, size: int, first_bytes: bytes) -> None:
-        """Raises OutputError if a file's size or its first 128 bytes are not those of the shard.
-
-        The last shard may be longer than the manifest says, because the dataset grows.
-        """
+        """Raises OutputError if a file's size or its first 128 bytes are not those of the shard."""
         self._opened[0] = object()
         unchanged = self.file_bytes(shard), npy.header(self.length(shard), self.dtype)
         if (size, first_bytes) == unchanged:
             return  # without the time that the parser takes
         path = self.storage.path(self.shard_name(shard))
         problem = ""
-        longer = size > self.file_bytes(shard) and self.may_grow(shard)
-        if size != self.file_bytes(shard) and not longer:
+        if size != self.file_bytes(shard):
             problem = f"has {size:,} bytes, expected {self.file_bytes(shard):,}"
         else:
             try:
@@ -192,8 +181,8 @@ class SplitShards:
             except ValueError as error:
                 problem = str(error)
             else:
-                expected = (size - npy.HEADER_BYTES) // self.dtype.itemsize
-                if tokens != expected or size != npy.file_bytes(tokens, self.dtype):
+                if tokens != self.length(shard):
+                    expected = self.length(shard)
                     problem = f"has {tokens:,} tokens in its header, expected {expected:,}"
         if problem:
             raise OutputError(

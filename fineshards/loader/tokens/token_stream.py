@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fineshards.errors import FineshardsError
 from fineshards.loader.far.clients import RemoteShards
 from fineshards.loader.far.sizes import ReadingOrder
-from fineshards.loader.sample_sources import Samples
+from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.tokens.local_shards import LocalShards
 from fineshards.loader.tokens.shard_readers import Reading
 from fineshards.loader.tokens.split_shards import SplitShards
@@ -29,7 +29,6 @@ class TokenStream:
 
     def __init__(self, split: SplitShards, begin: int, width: int, reading: Reading) -> None:
         self.begin = begin
-        self.shard_tokens = split.layout.shard_tokens
         self._split = split
         self._reading = reading
         self._sample_bytes = width * split.dtype.itemsize
@@ -44,7 +43,11 @@ class TokenStream:
 
     def place(self, token: int) -> tuple[int, int]:
         """The shard in which a token is, and its offset there."""
-        return divmod(self.begin + token, self.shard_tokens)
+        return self._split.layout.place(self._split.name, self.begin + token)
+
+    def places(self, tokens: Numbers) -> tuple[Numbers, Numbers]:
+        """As `place`, of many tokens: int64."""
+        return self._split.layout.places(self._split.name, self.begin + tokens)
 
     def fill(self, out: Samples, rows: Sequence[int], starts: Iterable[int]) -> None:
         """Fills `out[rows[i]]` with tokens from `starts[i]` on."""
@@ -107,8 +110,8 @@ class TokenStream:
 
     def _places(self, starts: Iterable[int]) -> tuple[list[int], list[int]]:
         """The shard in which each token is, and its offset there."""
-        places = [self.place(start) for start in starts]
-        return [shard for shard, _ in places], [offset for _, offset in places]
+        shards, offsets = self.places(np.fromiter(starts, np.int64))
+        return shards.tolist(), offsets.tolist()
 
     def _use(self, action: Callable[[Any], Any]) -> Any:
         """What an action on the reader returns."""

@@ -26,6 +26,7 @@ from fineshards.shards.job.records import (
     ShardRecord,
     as_text,
     from_fields,
+    layout_from_json,
 )
 from fineshards.shards.job.settings import STORED_FILES, Settings, settings_from_json
 from fineshards.shards.job.source_counts import FileReport
@@ -157,11 +158,9 @@ _Optional = TypeVar("_Optional", Leaks, Sums)
 
 def manifest_fields(content: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Manifest; raises one of JSON_ERRORS for content that cannot be one."""
-    layout = from_fields(Layout, content["layout"])
+    layout = layout_from_json(content["layout"])
     if min(layout.tokens, layout.shard_tokens) < 1 or not content["shards"]:
         raise ValueError("it has no tokens")
-    if min(layout.test_tokens, layout.train_tokens) < 0:
-        raise ValueError("a split has fewer than 0 tokens")
     settings = settings_from_json(content["settings"])
     for position, fields in enumerate(content["files"]):
         if fields["index"] != position:

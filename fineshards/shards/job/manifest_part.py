@@ -18,7 +18,7 @@ from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import FORMAT_VERSION
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import load_generation, unfinished
-from fineshards.shards.job.records import JSON_ERRORS, from_fields
+from fineshards.shards.job.records import JSON_ERRORS, from_fields, layout_from_json
 from fineshards.shards.job.seal import seal_holds
 from fineshards.shards.job.settings import Settings, settings_from_json
 from fineshards.shards.layout import SPLITS, Layout
@@ -96,7 +96,7 @@ def _sealed_part(stored: bytes) -> ManifestPart | None:
     head = json.loads(stored[:at] + b"}")
     if (head["format"], head["version"]) != ("fineshards", FORMAT_VERSION):
         return None
-    settings, layout = settings_from_json(head["settings"]), from_fields(Layout, head["layout"])
+    settings, layout = settings_from_json(head["settings"]), layout_from_json(head["layout"])
     eot = settings.tokenizer.eot
     shards = _SHARD.findall(stored, stored.index(b',\n "shards": [', at))
     lines = [

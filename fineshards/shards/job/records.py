@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from fineshards.errors import clipped
-from fineshards.shards.layout import files_of
+from fineshards.shards.layout import Layout, ShardKey, files_of
 
 _Record = TypeVar("_Record")
 
@@ -80,6 +80,12 @@ def as_number(value: object) -> int:
     if not 0 <= value < _LIMIT:
         raise ValueError("a number is out of range")
     return value
+
+
+def layout_from_json(fields: Mapping[str, Any]) -> Layout:
+    """A layout; raises one of JSON_ERRORS for content that is none."""
+    added = tuple((as_number(test), as_number(train)) for test, train in fields["added"])
+    return from_fields(Layout, fields, added=added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +274,11 @@ class ShardRecord:
     mask_bytes: int | None = None
     mask_crc32c: str | None = None
     learned: int | None = None
+
+    @property
+    def key(self) -> ShardKey:
+        """Which shard it is."""
+        return ShardKey(self.split, self.index)
 
     def files(self) -> list[tuple[str, int, str]]:
         """The name, size and checksum of each of its files.

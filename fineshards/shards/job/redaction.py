@@ -21,6 +21,7 @@ from fineshards.storage.names import shortened
 
 if TYPE_CHECKING:
     from fineshards.shards.job.records import ShardRecord, SourceFile
+    from fineshards.shards.layout import Layout
     from fineshards.shards.tables.documents import DocumentPiece
 
 # Tokens in memory at once: as many as are best written at once.
@@ -43,7 +44,7 @@ class Redaction:
         cls,
         pieces: Sequence[tuple[ShardRecord, DocumentPiece]],
         sources: Iterable[SourceFile],
-        shard_tokens: int,
+        layout: Layout,
     ) -> Redaction:
         """The redaction of documents, from all their pieces in order.
 
@@ -58,7 +59,7 @@ class Redaction:
             )
         return cls(
             tuple(sorted({(files[piece.file], piece.row) for _, piece in pieces})),
-            tuple(sorted(ranges_of(pieces, shard_tokens))),
+            tuple(sorted(ranges_of(pieces, layout))),
         )
 
     def sha256(self) -> str:
@@ -84,7 +85,7 @@ def redaction_sha256(documents: Iterable[tuple[int, int]]) -> str:
 
 
 def ranges_of(
-    pieces: Iterable[tuple[ShardRecord, DocumentPiece]], shard_tokens: int
+    pieces: Iterable[tuple[ShardRecord, DocumentPiece]], layout: Layout
 ) -> list[tuple[str, int, int]]:
     """The tokens of documents as (split, begin, end) within the split, from all their pieces.
 
@@ -93,7 +94,7 @@ def ranges_of(
     """
     found: dict[tuple[int, str], tuple[str, int, int]] = {}
     for shard, piece in pieces:
-        at = shard.index * shard_tokens + piece.offset
+        at = layout.begin(shard.key) + piece.offset
         document = (piece.document, shard.split)
         _, begin, _ = found.get(document, ("", at, at))
         found[document] = shard.split, begin, at + piece.length

@@ -292,17 +292,13 @@ def cut_documents(
     return pa.table(columns)
 
 
-def join_documents(
-    parts: Iterable[pa.Table], paths: Sequence[str], rule: SplitRule, before: pa.Table | None
-) -> pa.Table:
+def join_documents(parts: Iterable[pa.Table], paths: Sequence[str], rule: SplitRule) -> pa.Table:
     """The document table of a shard, from the rows of its pieces in order.
 
-    paths: of the source files, by index. before: the table of the shorter shard that this one
-    continues. However the shard was cut into pieces, the result is the same.
+    paths: of the source files, by index. However the shard was cut into pieces, the result is the
+    same.
     """
     tables = [*parts]
-    if before is not None:
-        tables.insert(0, _with_numbers(before, paths))
     schema = table_schema(rule)
     if "learned" in tables[0].schema.names:
         schema = schema.append(LEARNED)
@@ -313,18 +309,6 @@ def join_documents(
     files = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), names)
     columns = [files if name == "file" else table[name] for name in schema.names]
     return pa.table(columns, schema=schema)
-
-
-def _with_numbers(table: pa.Table, paths: Sequence[str]) -> pa.Table:
-    """A document table with the position of each source file in place of its path."""
-    files = table["file"].combine_chunks()
-    known = {path: index for index, path in enumerate(paths)}
-    # The beginning of a longer table may know more paths than it uses.
-    numbers = np.array([known.get(path, -1) for path in files.dictionary.to_pylist()], np.int32)
-    used = numbers[files.indices.to_numpy()]
-    if np.any(used < 0):
-        raise ValueError("a document table names a file that is not in the dataset")
-    return table.set_column(table.schema.get_field_index("file"), "file", pa.array(used))
 
 
 def _numbered(schema: pa.Schema) -> pa.Schema:
