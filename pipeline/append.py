@@ -5,15 +5,13 @@ from __future__ import annotations
 import filecmp
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 from fineshards.config import BuildConfig
-from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline.input_files import find_input, settle_input
-from fineshards.pipeline.launch import Launch, refuse_leaks
+from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
 from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.output_folder import (
     refuse_foreign_files,
@@ -41,6 +39,9 @@ from fineshards.storage.open import open_storage
 from fineshards.wording import describe_repeats
 from fineshards.worker.document_encoder import document_encoder
 
+# The folders of shards, their tables and their masks.
+_OF_SHARDS = ("test", "train", "metadata/documents", MASKS_FOLDER)
+
 
 def prepare_append(config: BuildConfig) -> Launch:
     """Finds the new files, and claims the next generation of the dataset for them.
@@ -60,17 +61,14 @@ def prepare_append(config: BuildConfig) -> Launch:
     files = settle_input(files, before.settings.columns, config)
     there = job_with_sources(before, config.sources, config.patterns)
     if not are_new(there, files, config):
-        # A job that was killed just after its manifest leaves them behind.
-        if not config.keep_checkpoints:
-            Checkpoints.of(storage, before).clear()
-        if config.fail_on_leak:
-            refuse_leaks(manifest, storage.root)
+        checkpoints = Checkpoints.of(storage, before)
+        end_finished(manifest, checkpoints, config)
         if config.fail_on_repeats and manifest.repeats:
             raise FineshardsError(
                 f"the append to {storage.root} is finished, but {describe_repeats(manifest)} "
                 "(--fail_on_repeats)."
             )
-        return Launch(before, Checkpoints.of(storage, before), manifest)
+        return Launch(before, checkpoints, manifest)
     number = manifest.generation + 1
     root, files = below_root(files, {file.name for file in before.files})
     job = Job(
@@ -81,7 +79,8 @@ def prepare_append(config: BuildConfig) -> Launch:
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
     document_encoder(job.settings, storage, config.tokenizer_engine)
-    _refuse_damage(storage, manifest)
+    kept = (file for file in expected_files(manifest) if not file[0].startswith(_OF_SHARDS))
+    refuse_damage(storage, kept, "nothing is added to the dataset")
     job, replaces = _claim(storage, manifest, version, job, config)
     warn_of_long_files(job.new_files)
     earlier = EarlierGeneration.of(manifest)
@@ -100,21 +99,6 @@ def withdraw(launch: Launch) -> None:
         launch.checkpoints.job()  # raises if it is another's
         # Not the folder of an append that takes its place meanwhile.
         _discard(storage, manifest, (version, record), launch.checkpoints.folder)
-
-
-def _refuse_damage(storage: Storage, manifest: Manifest) -> None:
-    """Raises OutputError if a file in `metadata/`, on which an append builds, has changed."""
-    kept = {file.name for file in manifest.metadata} | {kept_name(manifest.generation)}
-    files = [file for file in expected_files(manifest) if file[0] in kept]
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        for (name, *_), whole in zip(
-            files, pool.map(lambda file: storage.matches(*file), files), strict=True
-        ):
-            if not whole:
-                raise OutputError(
-                    f"{storage.path(name)} is not what the manifest says, so nothing is added to "
-                    "the dataset. See what fineshards verify says, and run fineshards repair."
-                )
 
 
 def _refuse_lost_keys(storage: Storage, before: Job) -> None:
@@ -279,8 +263,7 @@ def _discard(
         storage.delete_folder(folder, check)
     kept = {name for shard in manifest.shards for name, *_ in shard.files()}
     kept |= {file.name for file in manifest.metadata}
-    lists = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, *CURATED_FOLDERS)
-    for folder_name in ("test", "train", *lists):
+    for folder_name in (*_OF_SHARDS, REJECTED_FOLDER, *CURATED_FOLDERS):
         for entry in list(storage.entries(folder_name)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)

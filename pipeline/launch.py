@@ -10,18 +10,21 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from fineshards.chat.chat_template import BESIDE, find_chat_template
 from fineshards.config import BuildConfig
+from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
-from fineshards.errors import FineshardsError, InputError, UsageError, quoted
+from fineshards.errors import FineshardsError, InputError, OutputError, UsageError, quoted
 from fineshards.pipeline.input_files import find_input, settle_input
 from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
@@ -39,6 +42,7 @@ from fineshards.shards.layout import (
 from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
 from fineshards.shards.split_hash import split_column
 from fineshards.sources.roots import below_root
+from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks, flags_against_leaks
 from fineshards.worker.fresh_interpreter import call_apart
@@ -80,27 +84,43 @@ def prepare(config: BuildConfig) -> Launch:
     job, replaces = take_folder(storage, job, stored, config)
     manifest = Manifest.load(storage)
     checkpoints = Checkpoints.of(storage, job)
-    if manifest is not None and not config.keep_checkpoints:
-        # A job killed just after its manifest leaves them behind.
-        checkpoints.clear()
-    if manifest is not None and config.fail_on_leak:
-        refuse_leaks(manifest, storage.root)
     if manifest is None:
         warn_of_long_files(job.files)
+    else:
+        end_finished(manifest, checkpoints, config)
     return Launch(job, checkpoints, manifest, replaces)
 
 
-def refuse_leaks(manifest: Manifest, root: str) -> None:
-    """Raises FineshardsError for a finished dataset with leaks.
+def end_finished(manifest: Manifest, checkpoints: Checkpoints, config: BuildConfig) -> None:
+    """Clears the checkpoints that a job leaves behind if it is killed just after its manifest.
 
-    A build that finds nothing to do must not pass where one that has to do it all fails.
+    Raises OutputError if a file has changed since, and FineshardsError for leaks.
     """
+    storage = checkpoints.storage
+    if not config.keep_checkpoints:
+        if any(True for _ in storage.names(f"{checkpoints.folder}/")):
+            refuse_damage(storage, expected_files(manifest), "the dataset is not finished")
+        checkpoints.clear()
     rule, leaks = manifest.settings.split, manifest.leaks
-    if leaks is not None and leaks.test_documents:
+    if config.fail_on_leak and leaks is not None and leaks.test_documents:
+        # A build that finds nothing to do must not pass where one that has to do it all fails.
         raise FineshardsError(
-            f"{root} is finished, but {describe_leaks(leaks)} (--fail_on_leak). Build it again "
-            f"with {flags_against_leaks(rule)} and --overwrite."
+            f"{storage.root} is finished, but {describe_leaks(leaks)} (--fail_on_leak). Build it "
+            f"again with {flags_against_leaks(rule)} and --overwrite."
         )
+
+
+def refuse_damage(storage: Storage, files: Iterable[tuple[str, int, str]], so: str) -> None:
+    """Raises OutputError if one of these files has changed. so: what follows from it."""
+    files = [*files]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        whole = pool.map(lambda file: storage.matches(*file), files)
+        for (name, *_), matches in zip(files, whole, strict=True):
+            if not matches:
+                raise OutputError(
+                    f"{storage.path(name)} is not what the manifest says, so {so}. See what "
+                    "fineshards verify says, and run fineshards repair."
+                )
 
 
 def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:

@@ -10,15 +10,14 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from support.damage import checksum, edit_manifest, entry_of, flip_bit
+from support.damage import edit_manifest
 from support.growing import (
     append,
     build,
     content_of,
     made_up_rows,
+    published_files,
     unfinished_append,
     write_rows,
 )
@@ -35,8 +34,8 @@ from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.seal import sealed
 from fineshards.shards.job.source_counts import FileReport
-from fineshards.shards.layout import SplitRule
-from fineshards.shards.piece_plan import plan_stream
+from fineshards.shards.layout import Layout, SplitRule
+from fineshards.shards.piece_plan import EarlierGeneration, plan_stream
 from fineshards.storage.local import LocalStorage
 from fineshards.storage.open import open_storage
 
@@ -201,70 +200,41 @@ def test_a_dataset_of_another_version(
         fineshards.status(dataset)
 
 
-@pytest.mark.parametrize("what", ["shard", "table", "shorter table"])
-def test_a_damaged_last_shard(
-    dataset: Path, new: Path, what: str, refused: Callable[..., str]
+def test_files_that_were_changed_after_a_kill_behind_the_manifest(
+    dataset: Path, new: Path, refused: Callable[..., str]
 ) -> None:
-    last = max((dataset / "train").iterdir())
-    table = dataset / f"metadata/documents/{last.stem}.parquet"
-    if what == "shorter table":
-        table.write_bytes(table.read_bytes()[:-1])
-    else:
-        flip_bit(last if what == "shard" else table, 200)
-    damaged = last if what == "shard" else table
+    append(dataset, new, "--keep_checkpoints")  # as a kill just after the manifest leaves it
+    first, second, *_ = sorted((dataset / "train").iterdir())
+    contents = first.read_bytes(), second.read_bytes()
+    second.write_bytes(contents[0])
+    first.write_bytes(contents[1])
     said = refused(dataset, new)
-    assert f"{damaged} is not what the manifest says, so nothing is added to the dataset." in said
-
-
-def broken(table: pa.Table) -> pa.Table:
-    """A table whose paths are no dictionary."""
-    at = table.schema.get_field_index("file")
-    return table.set_column(at, "file", table["file"].cast(pa.string()))
-
-
-def elsewhere(table: pa.Table) -> pa.Table:
-    """A table that names files that are not in the dataset."""
-    at = table.schema.get_field_index("file")
-    paths = pa.array(["no/such.parquet"] * len(table)).dictionary_encode()
-    return table.set_column(at, table.schema.field(at), paths)
-
-
-@pytest.mark.parametrize("change", [broken, elsewhere, lambda table: b"no table at all"])
-def test_a_last_table_that_is_what_a_false_manifest_says(
-    dataset: Path, new: Path, change: Callable[[pa.Table], object], capfd: object
-) -> None:
-    last = max((dataset / "train").iterdir())
-    table = dataset / f"metadata/documents/{last.stem}.parquet"
-    made = change(pq.read_table(table))
-    if isinstance(made, bytes):
-        table.write_bytes(made)
-    else:
-        pq.write_table(made, table)
-    content = table.read_bytes()
-    says = {"table_bytes": len(content), "table_crc32c": checksum(content)}
-    edit_manifest(dataset, lambda found: entry_of(found, f"train/{last.name}").update(says))
-    assert main(["append", str(dataset), f"--input={new}"]) == 1
-    said = capfd.readouterr().err  # type: ignore[attr-defined]
-    assert "Traceback" not in said
-    assert f"{table} is not what the manifest says, so nothing is added to the dataset." in said
+    assert f"{first} is not what the manifest says, so the dataset is not finished." in said
+    assert said.endswith("and run fineshards repair.")
+    assert main(["repair", str(dataset)]) == 0
+    append(dataset, new)
+    assert (first.read_bytes(), second.read_bytes()) == contents
+    assert not (dataset / "checkpoints").exists()
 
 
 def test_an_unfinished_append_of_other_files(
     dataset: Path, finished: Path, refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    before, first, second = files_in(dataset), *(finished / f"in/{n}.parquet" for n in (1, 2))
+    before, first, second = (
+        published_files(dataset),
+        *(finished / f"in/{n}.parquet" for n in (1, 2)),
+    )
     unfinished_append(dataset, first)
     assert fineshards.verify(dataset).problems == []
-    assert content_of(dataset) != {name: before[name] for name in before}
+    assert published_files(dataset) != before
     said = refused(dataset, second)
     assert f"another append to {dataset} is not finished: input file 1: was 1.parquet" in said
     assert "Finish it with its own command, or discard what it has done with --overwrite." in said
-    # What replaces it adds nothing to any shard, so that the old last shards must be back.
+    # What replaces it adds no shard.
     empty = finished / "in/empty.jsonl"
     empty.touch()
     append(dataset, empty, "--overwrite")
-    kept = {name: content for name, content in before.items() if name in content_of(dataset)}
-    assert content_of(dataset) == kept
+    assert published_files(dataset) == before
     for generation in (1, 2):
         assert fineshards.verify(dataset, generation=generation).problems == []
     append(dataset, second)
@@ -419,7 +389,8 @@ def test_a_dataset_does_not_outgrow_the_digits_of_its_names(rule: SplitRule) -> 
         sums = Sums(1, new)
         test = sums if rule.by_document else None
         counts = Counts(rows=streams, documents=streams, tokens=new * streams)
-        before = (Sums(1, held),) * streams
+        layout = Layout.plan((held,) * streams, 10, rule)
+        before = EarlierGeneration(1, (Sums(1, held),) * streams, layout.added)
         return plan_stream([FileReport(1, 1, counts, test)], 10, rule, before).layout.windows
 
     most = 100_000 if rule.by_document else 100_030

@@ -92,6 +92,12 @@ def unfinished_append(dataset: Path | str, file: Path) -> None:
     storage.write(MANIFEST_NAME, manifest, over=storage.version(MANIFEST_NAME))
 
 
+def published_files(folder: Path) -> dict[str, bytes]:
+    """Shards, tables, masks and lists of rejected rows, which are the same after any kill."""
+    kinds = ("documents", "masks", "rejected")
+    return files_in(folder, ("test", "train", *(f"metadata/{kind}" for kind in kinds)))
+
+
 def content_of(folder: Path) -> dict[str, Any]:
     """What does not say how a dataset has grown, nor where its shards are cut.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from support.checkout import ROOT
 from support.crash_driver import read
-from support.growing import content_of
+from support.growing import published_files
 
 
 def kill(stop: str, *command: object, workers: bool = False) -> None:
@@ -49,7 +49,7 @@ def check_appends(folder: Path, crashes: list[dict[str, Any]]) -> None:
         assert crash["seen"] in wholes, crash
         assert (crash["status"], crash["seen_after"]) == (0, wholes[1]), crash
         dataset = Path(crash["folder"])
-        assert content_of(dataset) == content_of(folder / "after"), crash
+        assert published_files(dataset) == published_files(folder / "after"), crash
         assert not (dataset / "checkpoints").exists(), crash
 
 

@@ -116,6 +116,26 @@ def cut(
     return shards
 
 
+def joined(generations: Iterable[dict[str, bytes]]) -> dict[str, bytes]:
+    """The shard files of a dataset, from those that a build and each append after it made."""
+    shards: dict[str, bytes] = {}
+    for generation in generations:
+        for split in ("test", "train"):
+            first = sum(name.startswith(split) for name in shards)
+            new = sorted(name for name in generation if name.startswith(split))
+            for number, name in enumerate(new, first):
+                shards[f"{split}/{split}_{number:04d}.npy"] = generation[name]
+    return shards
+
+
+def streams_of(shards: dict[str, bytes]) -> dict[str, bytes]:
+    """The tokens of each split, from its shard files."""
+    return {
+        split: b"".join(shards[name][128:] for name in sorted(shards) if name.startswith(split))
+        for split in ("test", "train")
+    }
+
+
 def npy_bytes(tokens: list[int], dtype: str = "<u4") -> bytes:
     from io import BytesIO
 
