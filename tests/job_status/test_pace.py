@@ -91,7 +91,7 @@ class Files:
             self.write(f"{self.folder}/{folder}/{file:05d}-{index:05d}.json", ago, mark)
 
     def plan(self) -> None:
-        self.launch.checkpoints.write_layout(Layout(TOKENS, 0, BLOCKS * TOKENS))
+        self.launch.checkpoints.write_layout(Layout(TOKENS, ((0, BLOCKS * TOKENS),)))
 
     def shards(self, *times: float) -> None:
         for index, ago in enumerate(times):

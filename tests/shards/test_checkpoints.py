@@ -313,8 +313,9 @@ def test_files_without_the_name_of_a_block_are_skipped(checkpoints: Checkpoints)
 
 def test_the_layout_is_stored(checkpoints: Checkpoints) -> None:
     assert checkpoints.read_layout() is None
-    checkpoints.write_layout(Layout(2**40, 100_000_000, 7))
-    assert checkpoints.read_layout() == Layout(2**40, 100_000_000, 7)
+    layout = Layout(2**40, ((100_000_000, 7), (0, 2**40)))
+    checkpoints.write_layout(layout)
+    assert checkpoints.read_layout() == layout
 
 
 def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(

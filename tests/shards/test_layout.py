@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -22,24 +23,48 @@ counts = st.one_of(st.integers(0, 60), st.integers(2**32, 2**34), st.integers(2*
 def layouts(draw: st.DrawFn, most_windows: int = 40) -> Layout:
     tokens = draw(counts)
     shard_tokens = draw(st.integers(max(1, tokens // most_windows), max(1, tokens) + 2))
-    if draw(st.booleans()):
-        rule = SplitRule(None, draw(st.integers(0, most_windows + 2)))
-        return Layout.plan([tokens], shard_tokens, rule)
-    test = draw(st.integers(0, tokens))
-    return Layout.plan([test, tokens - test], shard_tokens, BY_DOCUMENT)
+    by_document = draw(st.booleans())
+    rule = BY_DOCUMENT if by_document else SplitRule(None, draw(st.integers(0, most_windows + 2)))
+    layout = Layout(shard_tokens, ())
+    cuts = sorted(draw(st.lists(st.integers(0, tokens), max_size=3)))
+    for begin, end in pairwise([0, *cuts, tokens]):
+        test = draw(st.integers(0, end - begin))
+        new = [test, end - begin - test] if by_document else [end - begin]
+        layout = Layout.plan(new, shard_tokens, rule, layout.added)
+    return layout
 
 
 @given(layouts())
 def test_shards_tile_the_stream(layout: Layout) -> None:
     keys = list(layout.shard_keys())
     assert len(keys) == len(set(keys)) == layout.windows
-    lengths = [layout.shard_length(key) for key in keys]
+    size = layout.shard_tokens
+    for number, split in enumerate(("test", "train")):
+        of_split = [key for key in keys if key.split == split]
+        lengths = [layout.shard_length(key) for key in of_split]
+        # What each generation adds fills shards of its own, of which the last one may be shorter.
+        new = [added[number] for added in layout.added]
+        assert lengths == [min(size, left) for all_ in new for left in range(all_, 0, -size)]
+        begins = [0, *accumulate(lengths)]
+        assert [layout.begin(key) for key in of_split] == begins[:-1]
+        if layout.tokens + size < 2**62:
+            assert layout.begins(split).tolist() == begins
+
+
+@given(layouts(), st.data())
+def test_the_place_of_a_token_is_in_the_shard_that_has_it(
+    layout: Layout, data: st.DataObject
+) -> None:
     for split, tokens in (("test", layout.test_tokens), ("train", layout.train_tokens)):
-        of_split = [layout.shard_length(key) for key in keys if key.split == split]
-        assert sum(of_split) == tokens
-        assert all(length == layout.shard_tokens for length in of_split[:-1])
-    assert sum(lengths) == layout.tokens
-    assert all(0 < length <= layout.shard_tokens for length in lengths)
+        chosen = data.draw(st.lists(st.integers(0, tokens - 1), max_size=5)) if tokens else []
+        places = [layout.place(split, token) for token in chosen]
+        for token, (index, at) in zip(chosen, places, strict=True):
+            key = ShardKey(split, index)
+            assert layout.begin(key) + at == token
+            assert at < layout.shard_length(key)
+        if layout.tokens + layout.shard_tokens < 2**62:
+            shards, offsets = layout.places(split, np.array(chosen, np.int64))
+            assert [*zip(shards.tolist(), offsets.tolist(), strict=True)] == places
 
 
 @given(layouts())
@@ -64,7 +89,7 @@ def test_slices_put_every_token_of_a_run_into_its_window(
         assert piece.start == position < piece.stop
         assert piece.at + piece.stop - piece.start <= layout.shard_length(piece.key)
         begin = layout.test_tokens if piece.key.split == "train" else 0
-        assert begin + piece.key.index * layout.shard_tokens + piece.at == offset + piece.start
+        assert begin + layout.begin(piece.key) + piece.at == offset + piece.start
         position = piece.stop
     assert position == count
 

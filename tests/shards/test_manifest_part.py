@@ -97,7 +97,7 @@ def test_a_changed_checksum_of_a_shard_is_found(grown: Path, tmp_path: Path) -> 
 def test_a_layout_of_other_shards_is_found(grown: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(grown, folder)
-    edit_manifest(folder, lambda content: content["layout"].update(train_tokens=4_000))
+    edit_manifest(folder, lambda content: content["layout"]["added"].append([0, 900]))
     with pytest.raises(FineshardsError, match="shards, expected"):
         TokenDataset(folder, sequence_length=8)
 
