@@ -1,4 +1,4 @@
-"""Datasets that grow: build A, append B, append C is build A B C, byte for byte."""
+"""Datasets that grow: build A, append B, append C has the documents and tokens of build A B C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ from support.growing import (
     made_up_rows,
     write_rows,
 )
-from support.oracle import ENCODING, oracle, oracle_by_document, shards_in, side_of
+from support.oracle import (
+    ENCODING,
+    files_in,
+    joined,
+    oracle,
+    oracle_by_document,
+    shards_in,
+    side_of,
+    streams_of,
+)
 from support.tokenizer_files import save, train
 
 import fineshards
@@ -34,12 +43,17 @@ ROWS = made_up_rows(1, 120)
 
 
 def expected_shards(parts: list[list[Row]], flags: dict[str, str]) -> dict[str, bytes]:
-    """The oracle's shards of a build of all parts."""
-    size = int(flags["shard_tokens"])
-    if "test_shards" in flags:
-        texts = [row["text"] for rows in parts for row in rows]
-        return oracle(texts, size, int(flags["test_shards"]))
-    return oracle_by_document(parts, size, flags["test_fraction"], KEYS[flags["split_key"]])
+    """The oracle's shards of each part, which begins new ones."""
+    size, made = int(flags["shard_tokens"]), []
+    for number, rows in enumerate(parts):
+        if "test_shards" in flags:
+            texts = [row["text"] for row in rows]
+            made.append(oracle(texts, size, 0 if number else int(flags["test_shards"])))
+        else:
+            files = [*([[]] * number), rows]
+            key = KEYS[flags["split_key"]]
+            made.append(oracle_by_document(files, size, flags["test_fraction"], key))
+    return joined(made)
 
 
 def check_growth(tmp_path: Path, parts: list[list[Row]], flags: dict[str, str]) -> Manifest:
@@ -54,17 +68,18 @@ def check_growth(tmp_path: Path, parts: list[list[Row]], flags: dict[str, str]) 
     grown = tmp_path / "grown"
     build(grown, files[0], *given)
     for generation, file in enumerate(files[1:], 2):
-        full = {
-            name: (grown / name).stat().st_ino
-            for name, content in shards_in(grown).items()
-            if len(content) == 128 + 4 * int(flags["shard_tokens"])
-        }
+        published = files_in(grown)
+        del published["metadata/manifest.json"]
         append(grown, file)
-        assert {name: (grown / name).stat().st_ino for name in full} == full
+        assert published.items() <= files_in(grown).items()
         manifest = Manifest.load_finished(open_storage(str(grown)))
         assert manifest.generation == generation
-    assert content_of(grown) == content_of(tmp_path / "at-once")
     assert shards_in(grown) == expected_shards(parts, flags)
+    tokens = [streams_of(shards_in(tmp_path / name)) for name in ("grown", "at-once")]
+    # With --test_shards an append adds to train only, also to a build that did not fill them.
+    if "test_fraction" in flags or tokens[0] == tokens[1]:
+        assert content_of(grown) == content_of(tmp_path / "at-once")
+    assert b"".join(tokens[0].values()) == b"".join(tokens[1].values())
     assert not (grown / "checkpoints").exists()
     for generation in range(1, len(parts) + 1):
         assert fineshards.verify(grown, sample=100, generation=generation).problems == []
@@ -123,7 +138,7 @@ def tokens_of(rows: list[Row]) -> int:
     return sum(1 + len(ENCODING.encode_ordinary(row["text"])) for row in rows if row["text"])
 
 
-def test_appends_that_add_nothing_or_fill_a_shard_exactly(tmp_path: Path) -> None:
+def test_appends_that_add_nothing_or_a_few_documents(tmp_path: Path) -> None:
     texts = ["one two", "three", "four five six seven", "eight", "nine ten", "eleven", "twelve"]
     rows = [{"text": text} for text in texts]
     size = tokens_of(rows[:3])
@@ -145,14 +160,17 @@ def test_appends_that_add_nothing_or_fill_a_shard_exactly(tmp_path: Path) -> Non
     for file in files[1:]:
         append(grown, file)
     build(tmp_path / "at-once", source, *flags)
-    assert content_of(grown) == content_of(tmp_path / "at-once")
-    assert shards_in(grown) == oracle(texts, size, 1)
+    assert b"".join(streams_of(shards_in(grown)).values()) == b"".join(
+        streams_of(shards_in(tmp_path / "at-once")).values()
+    )
+    made = [oracle(texts[:1], size, 1), *(oracle(t, size, 0) for t in (texts[1:3], texts[3:4]))]
+    assert shards_in(grown) == joined([*made, oracle(texts[4:], size, 0)])
     for generation in range(1, 9):
         assert fineshards.verify(grown, generation=generation).problems == []
         manifest = Manifest.load_finished(open_storage(str(grown)), generation)
         documents = [1, 1, 1, 1, 1, 3, 4, 7][generation - 1]
         assert manifest.totals()["tokens"] == tokens_of(rows[:documents])
-        # The first shard was the last one while it was not full: it grew.
+        # Not full, and nothing is added to it.
         assert manifest.splits()["test"]["shards"] == 1
 
 
@@ -245,18 +263,15 @@ def test_each_generation_is_shuffled_within_itself(tmp_path: Path, split: str) -
     first = shards_in(grown)
     append(grown, files[1])
     append(grown, files[2], "--bucket_bytes=2000")
-    rows = []
+    made = []
     for number, part in enumerate(parts):
-        rows += shuffled(number, part, 5)
-    if split == "--test_shards=1":
-        expected = oracle([row["text"] for row in rows], 700, 1)
-    else:
-        expected = oracle_by_document([rows], 700, "0.3", KEYS["text"])
-    assert shards_in(grown) == expected
-    for name, content in first.items():
-        if len(content) == 128 + 4 * 700:
-            assert expected[name] == content
-        assert expected[name][128:].startswith(content[128:])
+        rows = shuffled(number, part, 5)
+        if split == "--test_shards=1":
+            made.append(oracle([row["text"] for row in rows], 700, 0 if number else 1))
+        else:
+            made.append(oracle_by_document([rows], 700, "0.3", KEYS["text"]))
+    assert made[0] == first
+    assert shards_in(grown) == joined(made)
     for generation in (1, 2, 3):
         assert fineshards.verify(grown, sample=100, generation=generation).problems == []
 

@@ -12,8 +12,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import growing
 from support.checkout import ROOT
 from support.curated import (
     Row,
@@ -26,7 +28,7 @@ from support.curated import (
 )
 from support.damage import flip_middle
 from support.growing import append, unfinished_append
-from support.oracle import files_in, shards_in
+from support.oracle import files_in, shards_in, streams_of
 
 import fineshards
 from fineshards.cli.cli import main
@@ -50,11 +52,19 @@ def build(output: Path, files: Sequence[Path], recipe: Path, *flags: str) -> Non
     assert main(["build", f"--output={output}", *inputs, f"--recipe={recipe}", *flags]) == 0
 
 
-def content_of(folder: Path) -> dict[str, bytes]:
+RECORDS = ("metadata/manifest.json", "metadata/job.json", "metadata/generations/")
+SHARDS = ("test/", "train/", "metadata/documents/")
+
+
+def files_of(folder: Path, but: tuple[str, ...] = RECORDS) -> dict[str, bytes]:
     """All files of a dataset but the records, which say how it has grown."""
-    records = ("metadata/manifest.json", "metadata/job.json", "metadata/generations/")
     files = files_in(folder)
-    return {name: files[name] for name in files if not name.startswith(records)}
+    return {name: files[name] for name in files if not name.startswith(but)}
+
+
+def content_of(folder: Path) -> dict[str, Any]:
+    """What does not say how a dataset has grown, nor where its shards are cut."""
+    return files_of(folder, RECORDS + SHARDS) | growing.content_of(folder)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,7 @@ def test_a_corpus_in_three_parts_is_the_corpus_at_once(
     assert content_of(grown) == content_of(tmp_path / "at-once")
     expected = curate(parts, steps)
     assert decisions_in(grown, 3) == expected.decisions
-    assert shards_in(grown) == expected.shards(400, "0.2")
+    assert streams_of(shards_in(grown)) == streams_of(expected.shards(400, "0.2"))
     assert (grown / "metadata/decisions/00000.parquet").read_bytes() == first_decisions
     for generation in (1, 2, 3):
         assert fineshards.verify(grown, generation=generation).problems == []
@@ -117,7 +127,7 @@ def test_new_documents_are_compared_with_the_texts_of_earlier_ones(
     assert content_of(grown) == content_of(tmp_path / "at-once")
     found, expected = decisions_in(grown, 3), curate(parts, steps)
     assert found == expected.decisions
-    assert shards_in(grown) == expected.shards(400, "0.2")
+    assert streams_of(shards_in(grown)) == streams_of(expected.shards(400, "0.2"))
     assert fineshards.verify(grown, sample=100).problems == []
     assert any(each[6] is not None and each[4] == 0 for each in found[1])
 
@@ -162,7 +172,7 @@ def test_an_append_that_overwrites_another_leaves_nothing_of_it(
     unfinished_append(dataset, grown / "in/2.jsonl.gz")
     assert (dataset / "metadata/decisions/00001.parquet").exists()
     append(dataset, grown / "in/1.jsonl", "--overwrite")
-    assert content_of(dataset) == content_of(grown / "grown")
+    assert files_of(dataset) == files_of(grown / "grown")
     assert fineshards.verify(dataset, sample=100).problems == []
 
 
@@ -209,7 +219,7 @@ def test_damaged_keys_are_a_sentence_and_not_other_duplicates(
     # Copied back, the same command finishes.
     keys.write_bytes(whole)
     append(dataset, grown / "in/1.jsonl")
-    assert content_of(dataset) == content_of(grown / "grown")
+    assert files_of(dataset) == files_of(grown / "grown")
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -253,7 +263,7 @@ def test_a_dataset_grows_after_a_redaction(grown: Path, tmp_path: Path) -> None:
     assert fineshards.verify(dataset, sample=100).problems == []
     append(dataset, grown / "in/1.jsonl")
     assert fineshards.verify(dataset, sample=100).problems == []
-    for name, content in content_of(grown / "grown").items():
+    for name, content in files_of(grown / "grown").items():
         if name.startswith(("metadata/decisions", "metadata/keys")):
             assert (dataset / name).read_bytes() == content
 
@@ -280,5 +290,5 @@ def test_an_append_killed_at_random_times(grown: Path, tmp_path: Path) -> None:
         generation = len(manifest["generations"])
         assert fineshards.verify(dataset, generation=generation).problems == []
     assert kills
-    assert content_of(dataset) == content_of(grown / "grown")
+    assert files_of(dataset) == files_of(grown / "grown")
     assert not (dataset / "checkpoints").exists()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from support.kills import kill
-from support.oracle import EOT, cut, files_in, shards_in, side_of, tokens_of
+from support.oracle import EOT, cut, files_in, shards_in, side_of, streams_of, tokens_of
 
 import fineshards
 from fineshards.cli.cli import main
@@ -119,7 +119,7 @@ def test_blocks_engines_appends_restarts_and_repairs_change_nothing(
 
     grown = build(inputs[:1], tmp_path / "grown")
     assert main(["append", str(grown), f"--input={inputs[1]}"]) == 0
-    assert shards_in(grown) == shards
+    assert streams_of(shards_in(grown)) == streams_of(shards)
 
     before = files_in(grown)
     for name in ("train/train_0000.npy", "metadata/documents/train_0001.parquet"):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.build_here import build_here
 from support.damage import edit_manifest, edit_table
 from support.faulty_proxy import Proxy
-from support.growing import KEYS, Row, append, build, content_of, made_up_rows, write_rows
+from support.growing import KEYS, Row, append, build, made_up_rows, published_files, write_rows
 from support.oracle import side_of, tokens_of
 
 import fineshards
@@ -259,7 +259,7 @@ def test_fail_on_repeats_changes_nothing_that_readers_see(
     assert fineshards.verify(output).problems == []
     # The same command without it finishes, and then with it fails again.
     assert main(arguments) == 0
-    assert content_of(output) == content_of(plain)
+    assert published_files(output) == published_files(plain)
     assert main([*arguments, "--fail_on_repeats"]) == 1
     assert "is finished, but 2 of 3 new documents" in capsys.readouterr().err
     with pytest.raises(UsageError, match="goes with an append"):

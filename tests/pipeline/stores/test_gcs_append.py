@@ -1,7 +1,8 @@
-"""Datasets that grow on gs://: the bytes of a local build, whole generations, no leftovers."""
+"""Datasets that grow on gs://: the bytes of local appends, whole generations, no leftovers."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 from support.growing import (
     append,
     build,
-    content_of,
     made_up_rows,
+    published_files,
     tokens_in,
     unfinished_append,
     write_rows,
@@ -48,15 +49,17 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory, parts: list[Path]) -> list[Path]:
-    """Local datasets of the first file, the first two, and all three."""
+    """Local datasets of the first file, and with the second and the third appended."""
     folder = tmp_path_factory.mktemp("local")
-    for number in (1, 2, 3):
-        build(folder / str(number), *parts[:number], *FLAGS)
+    build(folder / "1", parts[0], *FLAGS)
+    for number in (2, 3):
+        shutil.copytree(folder / str(number - 1), folder / str(number))
+        append(folder / str(number), parts[number - 1])
     return [folder / str(number) for number in (1, 2, 3)]
 
 
 def content_in(cloud: Proxy) -> dict[str, bytes]:
-    """As `content_of`."""
+    """As `published_files`."""
     names = {name.removeprefix("deep/out/"): name for name in cloud.names("data")}
     parts = ("test/test_", "train/train_", "metadata/documents/", "metadata/rejected/")
     return {
@@ -97,13 +100,13 @@ def check_readers(local: list[Path]) -> int:
 
 
 @pytest.mark.parametrize("assembly", [[], ["--assembly=stream"]])
-def test_appends_on_gs_give_the_bytes_of_a_local_build(
+def test_appends_on_gs_give_the_bytes_of_local_ones(
     cloud: Proxy, parts: list[Path], local: list[Path], assembly: list[str]
 ) -> None:
     build(OUTPUT, parts[0], *FLAGS)
     for number in (2, 3):
         append(OUTPUT, parts[number - 1], *assembly)
-        assert content_in(cloud) == content_of(local[number - 1])
+        assert content_in(cloud) == published_files(local[number - 1])
         assert records_in(cloud) == records(number)
     assert check_readers(local) == 3
     append(OUTPUT, *parts[:2])
@@ -128,7 +131,7 @@ def test_an_append_over_a_failing_network(
     append(OUTPUT, parts[1], f"--assembly={assembly}")
     assert sum(rule.hits for rule in cloud.rules) >= 6
     cloud.rules.clear()
-    assert content_in(cloud) == content_of(local[1])
+    assert content_in(cloud) == published_files(local[1])
     assert records_in(cloud) == records(2)
     assert check_readers(local) == 2
 
@@ -142,7 +145,7 @@ def test_an_append_that_is_killed_repeatedly(
     runs = run_until_done(cloud, "^(POST|PUT|DELETE)", 11, command, lambda: check_readers(local))
     assert runs > 3
     assert check_readers(local) == 2
-    assert content_in(cloud) == content_of(local[1])
+    assert content_in(cloud) == published_files(local[1])
     assert records_in(cloud) == records(2)
 
 
@@ -153,7 +156,7 @@ def test_two_appends_of_the_same_file_at_once(
     both = [start("append", OUTPUT, "--input", parts[1]) for _ in range(2)]
     errors = [one.communicate()[1] for one in both]
     assert [one.returncode for one in both] == [0, 0], "\n".join(errors)
-    assert content_in(cloud) == content_of(local[1])
+    assert content_in(cloud) == published_files(local[1])
     assert records_in(cloud) == records(2)
 
 
@@ -185,7 +188,7 @@ def test_an_unfinished_append_is_discarded_by_overwrite_only(
     assert f"another append to {OUTPUT} is not finished: " in capsys.readouterr().err
     assert content_in(cloud) == before
     append(OUTPUT, parts[1], "--overwrite")
-    assert content_in(cloud) == content_of(local[1])
+    assert content_in(cloud) == published_files(local[1])
     assert records_in(cloud) == records(2)
     assert check_readers(local) == 2
 
@@ -193,7 +196,7 @@ def test_an_unfinished_append_is_discarded_by_overwrite_only(
 def test_a_training_goes_on_while_the_dataset_grows(
     cloud: Proxy, parts: list[Path], local: list[Path]
 ) -> None:
-    """With a cache of a few small chunks, so that shards are read again after they are replaced."""
+    """With a cache of a few small chunks, so that shards are read again meanwhile."""
     build(OUTPUT, parts[0], *FLAGS)
     with BatchLoader(TokenDataset(local[0], sequence_length=32), batch_size=4, seed=7) as loader:
         expected = [next(loader).copy() for _ in range(20)]
