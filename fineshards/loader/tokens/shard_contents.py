@@ -47,6 +47,7 @@ class ShardContents:
 
         name = self._split.shard_name(shard)
         with opened() as file:
+            file.seek(0)  # one that was just written is at its end
             found = checksum_to_base64(file_checksum(file))
         if found != self._expected[name] and not self._is_latest(name, found):
             raise OutputError(
