@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from support.growing import (
 from support.oracle import files_in, shards_in
 
 import fineshards
-from fineshards import BatchLoader, Mixture, Packing, TokenDataset
+from fineshards import BatchLoader, Mixture, Packing, TokenDataset, WholeDocuments
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.job_status.status import StatusReader
@@ -44,15 +45,26 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
+FLAGS = ("--shard_tokens=700", "--test_fraction=0.4")
+
+
 @pytest.fixture(scope="module")
 def generations(tmp_path_factory: pytest.TempPathFactory, parts: list[Path]) -> list[Path]:
     """Copies of a dataset as it was in its generations 1, 2 and 3. Read-only."""
     folder = tmp_path_factory.mktemp("generations")
-    build(folder / "1", parts[0], "--shard_tokens=700", "--test_fraction=0.4")
+    build(folder / "1", parts[0], *FLAGS)
     for number in (2, 3):
         shutil.copytree(folder / str(number - 1), folder / str(number))
         append(folder / str(number), parts[number - 1])
     return [folder / str(number) for number in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory, parts: list[Path]) -> Path:
+    """One build of the three files. Read-only."""
+    folder = tmp_path_factory.mktemp("once")
+    build(folder / "out", *parts, *FLAGS)
+    return folder / "out"
 
 
 def opened(folder: Path, split: str = "train", generation: int | None = None) -> TokenDataset:
@@ -123,6 +135,63 @@ def test_a_state_is_of_its_generation(generations: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("mapped", [True, False])
+def test_samples_are_those_of_one_build(
+    generations: list[Path], once: Path, split: str, mapped: bool
+) -> None:
+    grown, built = generations[2], once
+    assert len(shards_in(grown)) > len(shards_in(built))
+    for length in (1, LENGTH, 700, 1999):  # up to samples with several borders of shards
+        kinds: dict[str, Any] = {"sequence_length": length, "mapped": mapped}
+        skip = range(0, 80, 7)
+        one, other = (TokenDataset(each, split, skip=skip, **kinds) for each in (grown, built))
+        numbers = np.arange(len(other))[:: max(len(other) // 300, 1)]
+        assert (len(one), one.tokens) == (len(other), other.tokens)
+        assert np.array_equal(one.gather(numbers), other.gather(numbers))
+        assert np.array_equal(one.loss_mask(numbers), other.loss_mask(numbers))
+        for number in numbers[::9].tolist():
+            assert one.documents(number) == other.documents(number)
+            assert np.array_equal(one.boundaries(number), other.boundaries(number))
+    assert np.array_equal(*(each.read_tokens(0, each.tokens) for each in (one, other)))
+
+
+LOADERS: dict[str, Callable[[Path], BatchLoader]] = {
+    "shuffled": lambda folder: BatchLoader(opened(folder), 4, 7, epochs=2),
+    "in order": lambda folder: BatchLoader(opened(folder), 4, shuffle=False, epochs=1),
+    "packed": lambda folder: BatchLoader(opened(folder), 4, 7, epochs=1, packing=Packing(rows=8)),
+    "whole documents": lambda folder: BatchLoader(WholeDocuments(opened(folder)), 4, 7, epochs=1),
+    "mixture": lambda folder: BatchLoader(
+        Mixture({split: (opened(folder, split), 1) for split in SPLITS}, exhausted="drop"), 4, 7
+    ),
+    "added": lambda folder: BatchLoader(
+        Mixture(
+            {
+                "old": (opened(folder, generation=1), 1),
+                "new": (TokenDataset(folder, sequence_length=LENGTH, after_generation=1), 2),
+            },
+            exhausted="drop",
+        ),
+        *(4, 7),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_batches_are_those_of_one_build(
+    generations: list[Path], parts: list[Path], once: Path, tmp_path: Path, kind: str
+) -> None:
+    if kind == "added":  # what was added at once, and in two generations
+        once = Path(shutil.copytree(generations[0], tmp_path / "out"))
+        append(once, *parts[1:])
+    with LOADERS[kind](generations[2]) as grown, LOADERS[kind](once) as built:
+        batches = 0
+        for one, other in zip(grown, built, strict=True):
+            np.testing.assert_equal(one, other)
+            batches += 1
+        assert batches > 10
+
+
+@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize(("earlier", "generation"), [(1, 2), (1, 3), (2, 3), (2, None)])
 def test_what_was_added_is_read_by_itself(
     generations: list[Path], split: str, earlier: int, generation: int | None
@@ -154,12 +223,14 @@ def test_what_was_added_is_read_by_itself(
     with pytest.raises(IndexError):
         added[len(added)]
     # The shard of each sample, from the first that has one.
-    shards = (first + numbers) * LENGTH // 700
+    lengths = [len(np.load(path)) for path in sorted((folder / split).iterdir())]
+    starts = (first + numbers) * LENGTH
+    shards = np.searchsorted(np.cumsum(lengths), starts, side="right")
     bounds = added.shard_bounds
     assert bounds[0] == 0
     assert bounds[-1] == len(added)
     found = np.searchsorted(bounds, numbers, side="right") - 1
-    assert np.array_equal(found, shards - first * LENGTH // 700)
+    assert np.array_equal(found, shards - shards[0])
     assert added.fingerprint != whole.fingerprint
     assert added.generation_of(added.fingerprint) == whole.generation
     with BatchLoader(added, 4, seed=1, shuffle_shards=2, epochs=1) as loader:
@@ -391,11 +462,10 @@ def test_the_first_command_again_finds_the_dataset_finished(
     folder = tmp_path / "out"
     shutil.copytree(generations[2], folder)
     before = files_in(folder)
-    flags = ["--shard_tokens=700", "--test_fraction=0.4"]
-    build(folder, parts[0], *flags)
+    build(folder, parts[0], *FLAGS)
     assert "already finished, nothing to do" in capsys.readouterr().out
     assert files_in(folder) == before
-    build(folder, parts[0], *flags, "--overwrite")
+    build(folder, parts[0], *FLAGS, "--overwrite")
     old, new = files_in(generations[0]), files_in(folder)
     assert new == old
 
@@ -411,8 +481,7 @@ def test_what_is_left_of_a_dataset_that_had_grown_is_no_unfinished_build(
     shutil.copytree(generations[1], folder)
     (folder / "metadata/manifest.json").unlink()
     before = files_in(folder)
-    flags = ["--shard_tokens=700", "--test_fraction=0.4"]
-    command = ["build", f"--output={folder}", f"--input={parts[0]}", *flags]
+    command = ["build", f"--output={folder}", f"--input={parts[0]}", *FLAGS]
     assert main(command) == 2
     assert "holds what is left of a dataset that had grown: " in capsys.readouterr().err
     assert files_in(folder) == before
@@ -420,26 +489,17 @@ def test_what_is_left_of_a_dataset_that_had_grown_is_no_unfinished_build(
     assert files_in(folder) == files_in(generations[0])
 
 
-def last_train_shard(folder: Path) -> tuple[str, int]:
-    """The last shard of the train split, and the bytes of its file."""
-    last = max((folder / "train").iterdir())
-    return last.name, last.stat().st_size
-
-
-@pytest.mark.parametrize("part", ["old", "new"])
-def test_damage_of_a_shard_that_has_grown_is_found(
-    generations: list[Path], tmp_path: Path, part: str
+@pytest.mark.parametrize("number", [1, 2])
+def test_damage_is_found_in_generations_that_have_the_shard(
+    generations: list[Path], tmp_path: Path, number: int
 ) -> None:
-    name, size = last_train_shard(generations[0])
-    assert (generations[1] / "train" / name).stat().st_size > size
-    folder = tmp_path / "out"
-    shutil.copytree(generations[1], folder)
-    flip_bit(folder / "train" / name, size + (-3 if part == "old" else 2))
-    problems = fineshards.verify(folder).problems
-    assert any(problem.startswith(f"train/{name} has crc32c") for problem in problems)
-    older = fineshards.verify(folder, generation=1).problems
-    assert bool(older) == (part == "old")
-    assert all(f"train/{name}" in problem for problem in older)
+    folder = Path(shutil.copytree(generations[1], tmp_path / "out"))
+    name = max(path.name for path in (generations[number - 1] / "train").iterdir())
+    flip_bit(folder / "train" / name, -3)
+    for generation in (1, 2):
+        problems = fineshards.verify(folder, generation=generation).problems
+        assert bool(problems) == (generation >= number)
+        assert all(f"train/{name}" in problem for problem in problems)
 
 
 @pytest.mark.parametrize("damage", ["flip", "delete"])

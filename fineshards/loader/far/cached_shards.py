@@ -123,7 +123,7 @@ class _Copies(LocalStorage):
         with suppress(OutputError):
             self._download(shard, part)
             return
-        # It may have been replaced, by an append or a redaction, since it was opened.
+        # It may have been replaced, by a redaction, since it was opened.
         self._far = FarShards(self._split)
         self._download(shard, part)
 

@@ -26,12 +26,12 @@ class FarShards:
         try:
             return opened.result().read_at(start, stop)
         except OutputError:
-            # An append, a redaction or a repair may have replaced it since it was opened.
+            # A redaction or a repair may have replaced it since it was opened.
             self._forget(shard, opened)
             return self._opened(shard).result().read_at(start, stop)
 
     def size(self, shard: int) -> int:
-        """The size of a shard's file in bytes, which may be longer than the dataset says."""
+        """The size of a shard's file in bytes."""
         return self._opened(shard).result().size
 
     def _opened(self, shard: int) -> Future[Ranges]:

@@ -225,17 +225,6 @@ def test_nothing_is_read_or_written_through_a_link_in_the_folder(
     assert files_in(outside) == before
 
 
-def test_a_generation_reads_its_own_part_of_a_shard_that_has_grown(tmp_path: Path) -> None:
-    make_dataset(open_storage(str(tmp_path / "set")), 3500, 1000)
-    dataset = opened(tmp_path / "set", tmp_path / "cache")
-    make_dataset(open_storage(str(tmp_path / "grown")), 3900, 1000)
-    name = "train/train_0003.npy"
-    os.replace(tmp_path / "grown" / name, tmp_path / "set" / name)
-    numbers = np.arange(301, 345)
-    expected = [stream(i * 10, i * 10 + 11) for i in numbers.tolist()]
-    assert np.array_equal(dataset.gather(numbers), expected)
-
-
 def test_threads_and_loaders_share_one_folder(made: Path, tmp_path: Path) -> None:
     wrong: list[BaseException] = []
 
