@@ -433,5 +433,5 @@ def _problem(storage: Storage, file: FileRecord) -> str:
 
 def _advice(file: FileRecord) -> str:
     if file.link:
-        return "If the dataset has grown or was redacted since, export it into another folder."
+        return "If the dataset was redacted since, export it into another folder."
     return "Delete it, and run the same export again."

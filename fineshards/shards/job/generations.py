@@ -6,8 +6,8 @@
     metadata/generations/0002.job.json    the job record of the second
     metadata/generations/0002.json        its manifest, the same as manifest.json while it is latest
 
-A generation is numbered from 1. Files of one are never changed by the next, but for the manifest
-and the last shard of each stream, which a longer one with the same beginning replaces.
+A generation is numbered from 1. Files of one are never changed by the next, but for the manifest;
+a redaction overwrites documents in place.
 """
 
 from __future__ import annotations
