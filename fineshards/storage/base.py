@@ -208,24 +208,19 @@ class Storage(ABC):
             "file instead."
         )
 
-    def compose(
-        self, name: str, header: bytes, parts: Sequence[FileRange], over: str | None = None
-    ) -> int:
+    def compose(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
         """Creates a file from a header and parts of other files; returns its CRC-32C.
 
-        Storage that can join files on the server does so. Otherwise this is `assemble`. over: as
-        in `create`; the file that is replaced may be among the parts.
+        Storage that can join files on the server does so. Otherwise this is `assemble`.
         """
-        return self.assemble(name, header, parts, over)
+        return self.assemble(name, header, parts)
 
-    def assemble(
-        self, name: str, header: bytes, parts: Sequence[FileRange], over: str | None = None
-    ) -> int:
+    def assemble(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
         """As `compose`, but copies all bytes through this process, in small chunks."""
         # Imported here because it needs google_crc32c, which a read-only install may lack.
         from fineshards.storage.checksums import copy_with_checksum, crc32c
 
-        with self.create(name, over=over) as target:
+        with self.create(name) as target:
             target.write(header)
             checksum = crc32c(header)
             for part in parts:

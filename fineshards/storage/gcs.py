@@ -290,13 +290,11 @@ class GcsStorage(ObjectStorage["Blob"]):
         if has_folders(self.root):
             remove_folders(self.path(name))
 
-    def compose(
-        self, name: str, header: bytes, parts: Sequence[FileRange], over: str | None = None
-    ) -> int:
+    def compose(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
         """See Storage. The server joins the parts."""
         from fineshards.storage.gcs_compose import compose
 
-        return compose(self, self.join_objects, name, header, parts, over)
+        return compose(self, self.join_objects, name, header, parts)
 
     # -- used by fineshards/storage/gcs_compose.py
 
@@ -323,13 +321,11 @@ class GcsStorage(ObjectStorage["Blob"]):
     def reader(self, found: Blob, read_ahead: int) -> BinaryIO:
         return RangeReader(found.size, partial(download_range, found)).buffered(read_ahead)
 
-    def join_objects(
-        self, name: str, sources: Sequence[Blob], over: str | None = None
-    ) -> Blob | None:
+    def join_objects(self, name: str, sources: Sequence[Blob]) -> Blob | None:
         """Creates an object from up to 32 others, in the generations that `find` returned.
 
-        over: the generation that it replaces, if any. Returns it with its metadata, or None if it
-        exists already or a source has changed. Raises google's errors.
+        Returns it with its metadata, or None if it exists already or a source has changed. Raises
+        google's errors.
         """
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
@@ -339,7 +335,7 @@ class GcsStorage(ObjectStorage["Blob"]):
         try:
             blob.compose(
                 sources,
-                if_generation_match=int(over or 0),
+                if_generation_match=0,
                 if_source_generation_match=[source.generation for source in sources],
                 retry=retry(),
             )

@@ -38,20 +38,18 @@ _CLEANUP_SECONDS = 30.0
 
 def compose(
     storage: ObjectStorage[Blob],
-    join: Callable[[str, Sequence[Blob], str | None], Blob | None],
+    join: Callable[[str, Sequence[Blob]], Blob | None],
     name: str,
     header: bytes,
     parts: Sequence[FileRange],
-    over: str | None = None,
 ) -> int:
     """Creates a file from a header and parts of other files; returns its CRC-32C.
 
     A part that is a whole file is not downloaded; only the header and cut parts are uploaded. The
-    file's checksum follows from those of its components and must equal the server's. over: the
-    generation that it replaces, if any. join: makes one object of several. Raises OutputError if a
-    part is missing or cannot be composed.
+    file's checksum follows from those of its components and must equal the server's. join: makes
+    one object of several. Raises OutputError if a part is missing or cannot be composed.
     """
-    return _GcsComposition(storage, join, name, over).run(header, parts)
+    return _GcsComposition(storage, join, name).run(header, parts)
 
 
 @dataclass
@@ -59,9 +57,8 @@ class _GcsComposition:
     """One attempt. Its components have unique names (see Contracts in docs/design.md)."""
 
     _storage: ObjectStorage[Blob]
-    _join_objects: Callable[[str, Sequence[Blob], str | None], Blob | None]
+    _join_objects: Callable[[str, Sequence[Blob]], Blob | None]
     _name: str
-    _over: str | None
     _attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     # By name; None until it is known that the component exists.
     _made: dict[str, Blob | None] = field(default_factory=dict)
@@ -70,7 +67,7 @@ class _GcsComposition:
         found = find_parts(self._storage, self._name, parts)
         if not any(one.whole for one in found):
             # No part can be joined on the server, so the whole file is uploaded.
-            with self._storage.create(self._name, over=self._over) as content:
+            with self._storage.create(self._name) as content:
                 return write_parts(self._storage, header, found, content)
         try:
             components = list(self._components(header, found))
@@ -119,8 +116,7 @@ class _GcsComposition:
         path = self._storage.path(name)
         with explained("composed", path):
             try:
-                over = self._over if name == self._name else None
-                joined = self._join_objects(name, sources, over)
+                joined = self._join_objects(name, sources)
             except BadRequest as error:
                 raise OutputError(
                     f"{self._storage.path(self._name)} cannot be composed"

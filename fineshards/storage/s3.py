@@ -146,13 +146,11 @@ class S3Storage(ObjectStorage[S3Object]):
         with explained("read", self.path(name)):
             return read_object(self.bucket, self.key(name), self.endpoint)
 
-    def compose(
-        self, name: str, header: bytes, parts: Sequence[FileRange], over: str | None = None
-    ) -> int:
+    def compose(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
         """See Storage. The store copies what is large enough, and its copies are checked."""
         from fineshards.storage.s3_compose import compose
 
-        return compose(self, name, header, parts, over)
+        return compose(self, name, header, parts)
 
     # -- used by the uploads in parts
 

@@ -40,17 +40,16 @@ def compose(
     name: str,
     header: bytes,
     parts: Sequence[FileRange],
-    over: str | None = None,
 ) -> int:
     """Creates a file from a header and parts of other files; returns its CRC-32C.
 
     A part that is a whole file of 5 MiB or more is not downloaded, except for what its neighbours
     lack for 5 MiB. Its checksum was stored with it, so the file's is known beforehand, and the
-    store must show it for each copy. Where it does not, all bytes go through this process. over:
-    the version that the file replaces, if any. Raises OutputError if a part is missing.
+    store must show it for each copy. Where it does not, all bytes go through this process. Raises
+    OutputError if a part is missing.
     """
     found = find_parts(storage, name, parts)
-    composition = _S3Composition(storage, name, header, found, over)
+    composition = _S3Composition(storage, name, header, found)
     try:
         with explained("composed", storage.path(name)):
             made = in_a_proven_way(storage, "copy", composition.run)
@@ -58,7 +57,7 @@ def compose(
         made = None
     if made is not None:
         return checksum_from_base64(made.crc32c or "")
-    with storage.create(name, over=over) as content:
+    with storage.create(name) as content:
         return write_parts(storage, header, found, content)
 
 
@@ -78,7 +77,6 @@ class _S3Composition:
     name: str
     header: bytes
     found: Sequence[FoundPart[S3Object]]
-    over: str | None
 
     def run(self, checked: bool) -> S3Object | None:
         """The file, made by copies that are proven; None if there is nothing to copy.
@@ -94,7 +92,7 @@ class _S3Composition:
             checksum, copies = self._read(plan, sent)  # type: ignore[arg-type]
             size = plan[-1].stop
             try:
-                upload = Upload(self.storage, self.name, size, checksum, self.over, checked)
+                upload = Upload(self.storage, self.name, size, checksum, None, checked)
                 made = self._send(upload, plan, sent, copies)  # type: ignore[arg-type]
             except Exception as error:
                 # A copy's source has changed; it may also be deleted because the job has ended.

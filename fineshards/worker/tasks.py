@@ -213,23 +213,21 @@ def write_bucket(worker: Worker, bucket: Bucket, fragments: tuple[Fragment, ...]
 @_task(lambda shard, _: f"writing {shard.name}")
 def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> ShardRecord:
     """Writes a shard from its pieces, in order."""
-    work = worker.work
-    record = assembly.finished_shard(shard.name, work.checkpoints)
+    work, checkpoints = worker.work, worker.work.checkpoints
+    record = assembly.finished_shard(shard.name, checkpoints)
     if record is None:
         try:
             for file in {piece.block.file for piece in pieces if piece.block.folder == "blocks"}:
-                work.checkpoints.stop_if_replaced(file)
+                checkpoints.stop_if_replaced(file)
             for place, stream in {(piece.block, piece.stream) for piece in pieces}:
                 if work.shared:
                     blocks.finished_part(place, stream, work)
-                elif work.checkpoints.blocks.is_dropped(place, stream):
+                elif checkpoints.blocks.is_dropped(place, stream):
                     blocks.make_again(place, worker)
-            record = assembly.write_shard(
-                shard, pieces, work.checkpoints, worker.paths, work.assembly
-            )
+            record = assembly.write_shard(shard, pieces, checkpoints, worker.paths, work.assembly)
         except OutputError:
             # Another launch of this job may have been faster, and have dropped the blocks.
-            record = assembly.finished_shard(shard.name, work.checkpoints)
+            record = assembly.finished_shard(shard.name, checkpoints)
             if record is None:
                 raise
     return record

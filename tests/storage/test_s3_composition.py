@@ -160,19 +160,6 @@ def test_an_existing_object_with_other_content_is_an_error_with_both_checksums(
     check(s3, b"other")
 
 
-def test_a_file_is_replaced_in_the_version_that_was_found(s3: S3Proxy, storage: S3Storage) -> None:
-    joined = b"".join(write_blocks(storage, FOUR))
-    storage.write(NAME, b"shorter")
-    version = storage.version(NAME)
-    storage.compose(NAME, HEADER, parts_of(FOUR), over=version)
-    check(s3, HEADER + joined)
-    # Again, by an attempt that is late; and by one with other bytes.
-    storage.compose(NAME, HEADER, parts_of(FOUR), over=version)
-    with pytest.raises(OutputError, match="with other content"):
-        storage.compose(NAME, HEADER, parts_of(FOUR, 1), over=version)
-    check(s3, HEADER + joined)
-
-
 def replace(storage: S3Storage) -> None:
     storage.delete(block_name(2))
     storage.write(block_name(2), bytes(FOUR[2]))
