@@ -84,9 +84,9 @@ build.__doc__ = f"""Builds a dataset, resumes it, or finds it finished; returns 
 def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
     """Adds new files at the end of a finished dataset, as a new generation of it.
 
-    All else is as the dataset was built. Full shards are not touched; the last one of each split is
-    replaced by a longer one that begins with it. A reader of an earlier generation is not
-    disturbed. An interrupted append resumes when it is called again.
+    All else is as the dataset was built. New shards begin, and none that is there changes: a reader
+    of an earlier generation is not disturbed. An interrupted append resumes when it is called
+    again.
 
     Args:
         output: The dataset's folder.

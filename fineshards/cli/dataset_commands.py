@@ -71,7 +71,7 @@ APPEND = Command(
     "add files to a dataset, as a new generation of it",
     "FOLDER --input FILE... [flags]",
     "Adds new files at the end of a finished dataset, with the settings it was built with.\n"
-    "Full shards stay as they are. After an interruption the same command resumes.",
+    "It begins new shards and changes none. After an interruption the same command resumes.",
     (
         "fineshards append out --input new/*.parquet",
         "fineshards append out --dataset OWNER/NAME --dataset_config CC-MAIN-2026-45",

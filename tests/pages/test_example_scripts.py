@@ -68,13 +68,7 @@ def test_months_are_appended_while_a_run_trains(tmp_path: Path) -> None:
     grown, built = Contents.read(web), Contents.read(whole)
     for split in ("test", "train"):
         np.testing.assert_array_equal(grown.tokens[split], built.tokens[split])
-    files = len([*whole.glob("t*/*.npy")])
-    assert f"{files} files are equal, byte for byte" in printed
-    # The tables too, but for the files, which have names below the folder of each input.
-    for table in whole.glob("metadata/documents/*"):
-        both = [pq.read_table(folder / table.relative_to(whole)) for folder in (web, whole)]
-        one, other = (each.drop_columns(["file"]) for each in both)
-        assert one.equals(other)
+        assert f"{len(built.tokens[split]):,} tokens of {split} are equal" in printed
 
 
 @pytest.mark.long
