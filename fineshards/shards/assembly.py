@@ -25,10 +25,7 @@ from fineshards.shards.tables.documents import (
     learned_ranges,
 )
 from fineshards.storage.base import FileRange
-from fineshards.storage.checksums import (
-    checksum_to_base64,
-    crc32c,
-)
+from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 
 def write_shard(

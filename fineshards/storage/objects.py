@@ -2,8 +2,8 @@
 
 An object appears complete, when its upload or composition ends. Objects are created under the
 condition that there is none of that name: if another attempt created the object first, its bytes
-must be the same. The few that are replaced, when a dataset grows, are replaced in the version that
-was found.
+must be the same. The few that are replaced, such as the manifest when a dataset grows, are replaced
+in the version that was found.
 """
 
 from __future__ import annotations
