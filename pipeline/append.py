@@ -175,11 +175,7 @@ def _is_same(path: str, file: SourceFile) -> bool:
 
 
 def _claim(
-    storage: Storage,
-    manifest: Manifest,
-    version: str | None,
-    job: Job,
-    config: BuildConfig,
+    storage: Storage, manifest: Manifest, version: str | None, job: Job, config: BuildConfig
 ) -> tuple[Job, str]:
     """Makes the next generation this job's; returns how a job that it replaces differed.
 
@@ -238,10 +234,7 @@ def _differences(other: Job, job: Job) -> str:
 
 
 def _discard(
-    storage: Storage,
-    manifest: Manifest,
-    versions: tuple[str | None, str],
-    folder: str | None,
+    storage: Storage, manifest: Manifest, versions: tuple[str | None, str], folder: str | None
 ) -> None:
     """Deletes what an unfinished append has written: its checkpoints first, its record last.
 

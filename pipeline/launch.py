@@ -31,14 +31,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Chat, Columns, FillInMiddle, Settings, Tokenizer
-from fineshards.shards.layout import (
-    FILES,
-    FRACTION,
-    HASH_VERSION,
-    KEY_VERSION,
-    Shuffle,
-    SplitRule,
-)
+from fineshards.shards.layout import FILES, FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
 from fineshards.shards.split_hash import split_column
 from fineshards.sources.roots import below_root
@@ -132,11 +125,8 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     others, recipe = _curation(config)
     place = _tokenizer_place(os.fspath(config.tokenizer), config.chat_template is not None)
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
-    columns = replace(
-        columns_of(config),
-        others=others,
-        scores=() if recipe is None else tuple(recipe.scores),
-    )
+    scores = () if recipe is None else tuple(recipe.scores)
+    columns = replace(columns_of(config), others=others, scores=scores)
     files = settle_input(files, columns, config)
     chat, template = _chat(config, place, tokenizer, vocabulary)
     settings = Settings(

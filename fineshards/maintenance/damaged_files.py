@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
