@@ -137,20 +137,20 @@ def describe_repeats(manifest: Manifest) -> str:
 
 
 def warn_of_steps(manifest: Manifest, only: int | None = None) -> list[str]:
-    """Sources of which one step drops nearly all documents: a line for each of the largest.
-
-    only: the step that is asked for, from 1. Default: all.
-    """
+    """The largest files and dumps of which a step, or the `only` one, from 1, drops nearly all."""
     steps, found = manifest.settings.recipe.steps if manifest.settings.recipe else (), []
-    for file, report in zip(manifest.files, manifest.reports, strict=True):
-        for number, (reach, gone) in enumerate(report.counts.by_step(len(steps)), 1):
-            enough = reach >= _LEAST_DOCUMENTS and gone > _NEARLY_ALL * reach
-            if enough and only in (None, number):
-                found.append((-gone, file.index, number, reach, file.path))
+    count, files = len(steps), manifest.files
+    dumps = manifest.counts().by_step(count)
+    parts = [(f"dump {dump}", sums) for dump, sums in dumps.items() if dump is not None]
+    parts += [(files[r.file].path, r.counts.by_step(count)[None]) for r in manifest.reports]
+    for source, sums in parts:
+        for number, (reach, gone) in enumerate(sums, 1):
+            if reach >= _LEAST_DOCUMENTS and gone > _NEARLY_ALL * reach and only in (None, number):
+                found.append((-gone, source, number, reach))
     lines = [
         f"step {number} {steps[number - 1].use} dropped {-gone:,} of {reach:,} documents "
-        f"({share(-gone, reach)}) of {shortened(path)}"
-        for gone, _, number, reach, path in sorted(found)[:_MOST_WARNINGS]
+        f"({share(-gone, reach)}) of {shortened(source)}"
+        for gone, source, number, reach in sorted(found)[:_MOST_WARNINGS]
     ]
     if more := len(found) - len(lines):
         lines.append(f"and {more:,} more, each over 90 %")

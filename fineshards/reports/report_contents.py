@@ -236,7 +236,7 @@ def _steps(
         for each in (() if counted is None else counted.counts)
         if each.what == "dropped"
     }
-    sums = counts.by_step(len(recipe.steps))
+    sums = counts.by_step(len(recipe.steps))[None]
     for number, (step, (found, dropped)) in enumerate(zip(recipe.steps, sums, strict=True)):
         reasons = [
             replace(each, text_bytes=measured.get((number, each.reason), each.text_bytes))

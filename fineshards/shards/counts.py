@@ -65,6 +65,21 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class DroppedDump:
+    """Documents with one value of the label column `dump` that a step of the recipe dropped.
+
+    Args:
+        step: Number of the step in the recipe, from 0.
+        dump: The value, or `(more than 2,000 values)` for all of a step with so many.
+        documents: Number of documents.
+    """
+
+    step: int
+    dump: str
+    documents: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unextracted:
     """Pages of WARC files whose text cannot be extracted, for one reason.
 
@@ -93,6 +108,7 @@ class Counts:
         learned: Tokens of conversations that are learned.
         labels: Documents and tokens per label, sorted by column and value.
         dropped: Documents that the recipe dropped, by step and reason, sorted.
+        dropped_dumps: Those of them with a value of `dump`, by step and value, sorted.
         unextracted: Pages whose text cannot be extracted, by reason, sorted.
 
     Example:
@@ -113,6 +129,7 @@ class Counts:
     learned: int = 0
     labels: tuple[LabelCount, ...] = ()
     dropped: tuple[Dropped, ...] = ()
+    dropped_dumps: tuple[DroppedDump, ...] = ()
     unextracted: tuple[Unextracted, ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
@@ -132,6 +149,7 @@ class Counts:
         numbers = dict.fromkeys(_NUMBERS, 0)
         labels: dict[str, dict[str, list[int]]] = {}
         dropped: dict[int, dict[str, list[int]]] = {}
+        dumps: dict[int, dict[str, list[int]]] = {}
         unextracted: Counter[str] = Counter()
         for part in parts:
             for name in _NUMBERS:
@@ -142,6 +160,8 @@ class Counts:
             for each in part.dropped:
                 sums = (each.documents, each.text_bytes)
                 _add_value(dropped.setdefault(each.step, {}), each.reason, sums)
+            for of in part.dropped_dumps:
+                _add_value(dumps.setdefault(of.step, {}), of.dump, (of.documents, 0))
             unextracted.update({each.reason: each.rows for each in part.unextracted})
         return cls(
             **numbers,
@@ -154,6 +174,11 @@ class Counts:
                 Dropped(step, reason, *reasons[reason])
                 for step, reasons in sorted(dropped.items())
                 for reason in sorted(reasons)
+            ),
+            dropped_dumps=tuple(
+                DroppedDump(step, dump, values[dump][0])
+                for step, values in sorted(dumps.items())
+                for dump in sorted(values)
             ),
             unextracted=tuple(starmap(Unextracted, sorted(unextracted.items()))),
         )
@@ -183,11 +208,23 @@ class Counts:
         """The number of documents that the recipe dropped."""
         return sum(each.documents for each in self.dropped)
 
-    def by_step(self, steps: int) -> list[tuple[int, int]]:
-        """For each step of a recipe, the documents that reach it, and those that it drops."""
-        dropped = [sum(e.documents for e in self.dropped if e.step == n) for n in range(steps)]
-        left = accumulate(dropped, sub, initial=self.documents + self.documents_dropped)
-        return list(zip(left, dropped, strict=False))
+    def by_step(self, steps: int) -> dict[str | None, list[tuple[int, int]]]:
+        """For each step of a recipe, the documents that reach it, and those that it drops.
+
+        Of each dump of which any is dropped, and of all documents: None.
+        """
+        kept = {each.value: each.documents for each in self.labels if each.column == "dump"}
+        gone: dict[str | None, list[int]] = {None: [0] * steps}
+        for each in self.dropped:
+            gone[None][each.step] += each.documents
+        for of in self.dropped_dumps:
+            gone.setdefault(of.dump, [0] * steps)[of.step] += of.documents
+        first = {dump: kept.get(dump or "", 0) + sum(sums) for dump, sums in gone.items()}
+        first[None] = self.documents + self.documents_dropped
+        return {
+            dump: list(zip(accumulate(sums, sub, initial=first[dump]), sums, strict=False))
+            for dump, sums in gone.items()
+        }
 
     def imbalance(self) -> str:
         """The numbers of rows that do not balance, for an error message."""
@@ -229,6 +266,7 @@ class Counts:
         """What was left out, in the manifest's form: by step or reason, without what is empty."""
         left_out = {
             "dropped": [asdict(each) for each in self.dropped],
+            "dropped_dumps": [asdict(each) for each in self.dropped_dumps],
             "unextracted": [asdict(each) for each in self.unextracted],
         }
         return {name: found for name, found in left_out.items() if found}
@@ -240,7 +278,7 @@ class Counts:
         return from_fields(cls, {"learned": 0, **content}, labels=labels, **_left_out(content))
 
 
-_GROUPED = ("labels", "dropped", "unextracted")
+_GROUPED = ("labels", "dropped", "dropped_dumps", "unextracted")
 _NUMBERS = tuple(each.name for each in fields(Counts) if each.name not in _GROUPED)
 
 
@@ -251,7 +289,7 @@ def _recorded(numbers: dict[str, int]) -> dict[str, int]:
 
 def _left_out(content: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """The inverse of `Counts.left_out_json`."""
-    kinds = {"dropped": Dropped, "unextracted": Unextracted}
+    kinds = {"dropped": Dropped, "dropped_dumps": DroppedDump, "unextracted": Unextracted}
     return {
         name: tuple(from_fields(kind, each) for each in content.get(name, ()))
         for name, kind in kinds.items()

@@ -10,7 +10,6 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator, rewrites
@@ -111,11 +110,8 @@ class DecisionReplay:
 
     def count_dropped(self, file: SourceFile, documents: Rows) -> Counts:
         """The counts of those documents of a file that the recipe dropped."""
-        gone = ~self.kept(file, documents)
-        lengths = pc.binary_length(documents.texts).to_numpy(zero_copy_only=False)[gone]
-        decisions = self.decisions(file.index)
-        dropped = decisions.count_dropped(documents.numbers[gone], lengths.astype(np.int64))
-        return Counts(dropped=dropped)
+        numbers, dumps = documents.numbers, documents.labels.get("dump")
+        return self.decisions(file.index).count_dropped(numbers, documents.texts, dumps)
 
     def texts(self, file: SourceFile, documents: Rows) -> Batch:
         """Documents that the recipe kept, with the texts that were tokenized."""

@@ -9,12 +9,11 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fineshards.curation.curator import Curator, Judged
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.steps.other_datasets import SeenIn
-from fineshards.shards.counts import Dropped
+from fineshards.shards.counts import Counts
 from fineshards.shards.job.curated_files import decisions_name, keys_name, scores_name
 from fineshards.shards.job.records import Block, MetadataFile, SourceFile
 from fineshards.shards.tables import scores
@@ -200,13 +199,12 @@ class Judging:
 
 def _survivors(read: Rows, found: Rows, judged: Judged, earlier: Decisions) -> Rows:
     """As `survivors`, with the counts of the rows that are left out."""
-    lengths = pc.binary_length(found.texts).to_numpy(zero_copy_only=False).astype(np.int64)
-    dropped: list[Dropped] = []
-    for decisions in (earlier, Decisions(merged(judged.dropped))):
-        gone = decisions.are_dropped(found.numbers)
-        dropped += decisions.count_dropped(found.numbers[gone], lengths[gone])
+    dropped = [
+        decisions.count_dropped(found.numbers, found.texts, found.labels.get("dump"))
+        for decisions in (earlier, Decisions(merged(judged.dropped)))
+    ]
     there = survivors(found, judged.kept)
-    return replace(there, nulls=read.texts.null_count, dropped=tuple(dropped))
+    return replace(there, nulls=read.texts.null_count, dropped=Counts.total(dropped))
 
 
 def _key_records(

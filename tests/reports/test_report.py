@@ -334,6 +334,21 @@ def test_a_source_of_which_a_step_drops_nearly_all_is_warned_of(tmp_path: Path) 
     assert page.xpath("//section[@id='recipe']//p[@class='note']/text()")[:4] == lines
 
 
+def test_a_dump_of_which_a_step_drops_nearly_all_is_warned_of(tmp_path: Path) -> None:
+    """In no file it is most of the documents."""
+    for name in "ab":
+        texts = {"X": ["same"] * 140 + ["x"] * 10, "Y": [f"{name} {n}" for n in range(200)]}
+        rows = [{"text": text, "dump": dump} for dump, of in texts.items() for text in of]
+        growing.write_rows(tmp_path / f"{name}.jsonl", [*rows, {"text": "x"}])
+    steps = '{use = "length", min_chars = 2}, {use = "exact"}, {use = "length", max_chars = 9}'
+    (tmp_path / "recipe.toml").write_text(f"steps = [{steps}]")
+    folder = tmp_path / "out"
+    growing.build(folder, *tmp_path.glob("*.jsonl"), f"--recipe={tmp_path}/recipe.toml")
+    (line,) = fineshards.stats(folder).warnings
+    assert line == "step 2 exact dropped 279 of 280 documents (99.64 %) of dump X"
+    assert fineshards.verify(folder, sample=100).ok
+
+
 def test_a_step_shows_what_it_dropped_with_the_bytes_of_stats(tmp_path: Path) -> None:
     """A step before rewrites the texts, so that the source has other bytes."""
     texts = [f"Text number {number}.\n***\n{'Long. ' * number}" for number in range(1, 91)]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.errors import OutputError
-from fineshards.shards.counts import Dropped
+from fineshards.shards.counts import Counts, Dropped, DroppedDump
 from fineshards.shards.job.curated_files import decisions_name
 from fineshards.shards.parquet_file import open_parquet, parquet_bytes
 from fineshards.storage.base import Storage
@@ -39,6 +39,8 @@ SCHEMA = pa.schema(
         pa.field("similarity", pa.float32()),
     ]
 )
+# Of decisions that are grouped.
+_SUMS = ("step", "reason", "text_bytes_count", "text_bytes_sum")
 _ORDER = [("row", "ascending"), ("step", "ascending"), ("span", "ascending")]
 
 
@@ -152,22 +154,28 @@ class Decisions:
         return found
 
     def count_dropped(
-        self, rows: npt.NDArray[np.int64], text_bytes: npt.NDArray[np.int64]
-    ) -> tuple[Dropped, ...]:
-        """Counts of the rows that are dropped, by step and reason.
+        self, rows: npt.NDArray[np.int64], texts: pa.Array, dumps: pa.Array | None
+    ) -> Counts:
+        """Counts those of the given rows, ascending, that are dropped, by step and reason.
 
-        rows: some that are dropped, ascending. text_bytes: of their texts. Both have shape (n,).
+        texts: of the rows. dumps: their values of that label column. All have length n.
         """
-        if not len(rows):
-            return ()
-        places = pa.array(np.searchsorted(self.dropped_rows, rows))
-        found = self._whole.select(["step", "reason"]).take(places)
-        found = found.append_column("text_bytes", pa.array(text_bytes))
+        gone = self.are_dropped(rows)
+        if not gone.any():
+            return Counts()
+        found = self._whole.select(["step", "reason"]).take(pa.array(self._places(rows[gone])))
+        lengths = pc.binary_length(texts.filter(pa.array(gone))).cast(pa.int64())
+        found = found.append_column("text_bytes", lengths)
         sums = found.group_by(["step", "reason"], use_threads=False).aggregate(
             [("text_bytes", "count"), ("text_bytes", "sum")]
         )
-        names = ("step", "reason", "text_bytes_count", "text_bytes_sum")
-        return tuple(Dropped(*(row[name] for name in names)) for row in sums.to_pylist())
+        dropped = tuple(Dropped(*(row[name] for name in _SUMS)) for row in sums.to_pylist())
+        if dumps is None:
+            return Counts(dropped=dropped)
+        found = found.append_column("dump", dumps.filter(pa.array(gone))).drop_null()
+        sums = found.group_by(["step", "dump"], use_threads=False).aggregate([("dump", "count")])
+        of_dumps = (DroppedDump(r["step"], r["dump"], r["dump_count"]) for r in sums.to_pylist())
+        return Counts(dropped=dropped, dropped_dumps=tuple(of_dumps))
 
     @cached_property
     def _sorted_rows(self) -> npt.NDArray[np.int64]:
