@@ -123,7 +123,7 @@ def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
 
     def enlarge(content: dict[str, object]) -> None:
         (shard,) = content["shards"]  # type: ignore[misc]
-        content["layout"] |= {"train_tokens": tokens, "shard_tokens": shard_tokens}  # type: ignore[operator]
+        content["layout"] |= {"added": [(0, tokens)], "shard_tokens": shard_tokens}  # type: ignore[operator]
         content["files"][0]["tokens"] = content["totals"]["tokens"] = tokens  # type: ignore[index]
         content["shards"] = [
             shard

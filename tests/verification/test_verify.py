@@ -326,12 +326,10 @@ def _set(change: Callable[[dict[str, Any]], object]) -> Damage:
     return lambda folder: edit_manifest(folder, change)
 
 
-def _moved(layout: dict[str, Any]) -> dict[str, int]:
+def _moved(layout: dict[str, Any]) -> dict[str, Any]:
     """Two test shards instead of one."""
-    return {
-        "test_tokens": 2 * SHARD_TOKENS,
-        "train_tokens": layout["train_tokens"] - SHARD_TOKENS,
-    }
+    ((_, train),) = layout["added"]
+    return {"added": [(2 * SHARD_TOKENS, train - SHARD_TOKENS)]}
 
 
 def _add(what: str, by: int) -> Damage:
@@ -374,7 +372,7 @@ def _add(what: str, by: int) -> Damage:
             _set(lambda c: entry_of(c, SHARD).update(first_document=1)), "begins with", id="first"
         ),
         pytest.param(
-            _set(lambda c: c["layout"].update(train_tokens=10**15)), "expected 16", id="layout"
+            _set(lambda c: c["layout"].update(added=[(0, 10**15)])), "expected 16", id="layout"
         ),
         pytest.param(
             _set(lambda c: c["layout"].update(_moved(c["layout"]))), "names of the sh", id="split"
