@@ -108,3 +108,11 @@ def test_a_changed_digit_is_named_and_the_work_is_done_again(
         found = files_in(folder)
         assert {n: found[n] for n in found if "checkpoints" not in n} == undisturbed, name
         shutil.rmtree(folder)
+    # Full shards, which have the same size; those of an append are the last ones.
+    first, second = sorted(stopped.glob("train/*.npy"))[-3:-1]
+    assert first.stat().st_size == second.stat().st_size
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    assert main([word.replace(str(output), str(stopped)) for word in command]) == 0
+    assert files_in(stopped) == undisturbed
