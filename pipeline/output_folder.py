@@ -143,14 +143,12 @@ def _conflict(storage: Storage, existing: Job, job: Job) -> str:
             f"{storage.root} holds another job: {differences}. Choose another --output, "
             "or delete what is there with --overwrite."
         )
-    if storage.size(MANIFEST_NAME) is None and any(
-        True for _ in storage.entries(GENERATIONS_FOLDER)
-    ):
+    if storage.size(MANIFEST_NAME) is None and any(storage.entries(GENERATIONS_FOLDER)):
         # As an --overwrite leaves it that was interrupted, or someone who deleted the manifest.
         return (
             f"{storage.root} holds what is left of a dataset that had grown: {GENERATIONS_FOLDER}/ "
-            f"is there, but {MANIFEST_NAME} is missing. Put the manifest of the latest generation "
-            "back, from that folder, or start again with --overwrite."
+            f"is there, but {MANIFEST_NAME} is missing. Put it back with fineshards repair, or "
+            "start again with --overwrite."
         )
     return ""
 
@@ -166,7 +164,9 @@ def resumed(
     found = job.as_begun(existing)
     for was, now in zip(existing.files, found.files, strict=True):
         refuse_other_version(was, now, config)
-    found = replace(existing, files=found.files, generations=found.generations)
+    # The recipe is the same, but for how the files that it names are signed now.
+    settings = replace(existing.settings, recipe=found.settings.recipe)
+    found = replace(existing, settings=settings, files=found.files, generations=found.generations)
     if found != existing:
         storage.write(existing.record_name, found.to_bytes(), over=record)
     return found

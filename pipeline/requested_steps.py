@@ -21,6 +21,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.finding import find_files
+from fineshards.sources.places.http_files import unsigned
 from fineshards.storage.open import open_storage
 
 # Parameters of keyed steps that decide no key.
@@ -93,7 +94,13 @@ def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | No
     """The record of a job's steps; None if it has none."""
     if not steps:
         return None
-    recipe = replace(describe(steps), keep_keys=keep_keys, indexes=tuple(_indexes(steps)))
+    recorded = [
+        replace(each, step=replace(step, files=tuple(map(unsigned, step.files))))
+        if isinstance(step := each.step, SeenIn)
+        else each
+        for each in steps
+    ]
+    recipe = replace(describe(recorded), keep_keys=keep_keys, indexes=tuple(_indexes(steps)))
     if keep_keys and not any(step.compares for step in recipe.steps):
         raise UsageError("--keep_keys goes with deduplication, and no step compares documents.")
     return recipe

@@ -10,7 +10,7 @@ from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
-from fineshards.shards.job.job import Job
+from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.seal import seal_holds
@@ -24,14 +24,20 @@ def restore_manifests(storage: Storage) -> list[str]:
     names = [MANIFEST_NAME, *(entry.name for entry in storage.entries(GENERATIONS_FOLDER))]
     names = [name for name in names if not name.endswith(".job.json")]
     stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
-    found = (Manifest.parse(each, "a copy") for each in stored.values() if seal_holds(each))
+    found = [Manifest.parse(each, "a copy") for each in stored.values() if seal_holds(each)]
     wanted = {kept_name(each.generation): each.to_bytes() for each in found}
-    # A job that makes a generation keeps its manifest before it is the latest.
-    unfinished = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
-    latest = stored[MANIFEST_NAME]
-    if not wanted or (unfinished and (not latest or seal_holds(latest))):
+    if not wanted:
         return []
-    wanted[MANIFEST_NAME] = wanted[max(wanted)]
+    # Kept before it is the latest, so all of its generation is there.
+    latest = max(each.generation for each in found)
+    wanted[MANIFEST_NAME] = wanted[kept_name(latest)]
+    lost = wanted[MANIFEST_NAME] != stored[MANIFEST_NAME] and storage.size(job_name(latest + 1))
+    if lost and all(name == f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/")):
+        raise OutputError(
+            f"{storage.path(MANIFEST_NAME)} and {kept_name(latest + 1)} are both damaged, and "
+            "nothing else says what that generation was. Copy one of them from its origin. "
+            "Nothing was repaired."
+        )
     wrong = [name for name in stored if wanted.get(name, stored[name]) != stored[name]]
     for name in wrong:
         storage.write(name, wanted[name], over=storage.version(name))

@@ -185,9 +185,13 @@ class Checkpoints:
         if self.storage.size(job_name(self._generation + 1)) is not None:
             raise _FollowedError
 
-    def files_to_read(self) -> tuple[SourceFile, ...]:
-        """The source files that the job reads; signed as at launch, for the record is not."""
-        files, signed = self.job().new_files, self._signed
+    def files_to_read(self, earlier: bool = False) -> tuple[SourceFile, ...]:
+        """The source files that the job reads; signed as at launch, for the record is not.
+
+        earlier: those of earlier generations too.
+        """
+        job, signed = self.job(), self._signed
+        files = job.files if earlier else job.new_files
         return tuple(replace(f, signed=signed.get(f.path, "")) for f in files) if signed else files
 
     def finished_shards(self) -> list[float]:

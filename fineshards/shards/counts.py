@@ -217,7 +217,7 @@ class Counts:
         gone: dict[str | None, list[int]] = {None: [0] * steps}
         for each in self.dropped:
             gone[None][each.step] += each.documents
-        for of in self.dropped_dumps:
+        for of in () if MANY_VALUES in kept else self.dropped_dumps:  # those are counted together
             gone.setdefault(of.dump, [0] * steps)[of.step] += of.documents
         first = {dump: kept.get(dump or "", 0) + sum(sums) for dump, sums in gone.items()}
         first[None] = self.documents + self.documents_dropped

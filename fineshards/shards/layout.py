@@ -166,10 +166,11 @@ class Layout:
     Example:
         >>> from fineshards.shards.layout import Layout
         >>> layout = Layout(shard_tokens=100_000, added=((6_000, 659_971), (0, 30_000)))
-        >>> [layout.shard_name(key) for key in layout.shard_keys()][:2]
-        ['test/test_0000.npy', 'train/train_0000.npy']
-        >>> layout.windows, [layout.shard(layout.key(n)).tokens for n in (0, 7, 8)]
-        (9, [6000, 59971, 30000])
+        >>> shards = list(layout.shards())
+        >>> [(shard.name, shard.tokens) for shard in shards[:2]]
+        [('test/test_0000.npy', 6000), ('train/train_0000.npy', 100000)]
+        >>> layout.windows, [shard.tokens for shard in shards[-2:]]
+        (9, [59971, 30000])
     """
 
     shard_tokens: int
@@ -240,14 +241,8 @@ class Layout:
         most = max(self.test_windows, self.train_windows)
         return max(MIN_INDEX_WIDTH, len(str(max(most - 1, 0))))
 
-    def key(self, window: int) -> ShardKey:
-        """The shard at a place in global order, from 0."""
-        if window < self.test_windows:
-            return ShardKey("test", window)
-        return ShardKey("train", window - self.test_windows)
-
     def window(self, key: ShardKey) -> int:
-        """The place of a shard in global order; the inverse of `key`."""
+        """The place of a shard in global order, from 0."""
         return key.index if key.split == "test" else key.index + self.test_windows
 
     def begin(self, key: ShardKey) -> int:
@@ -306,9 +301,18 @@ class Layout:
         number = SPLITS.index(split)
         return [new[number] for new in self.added]
 
+    def shards(self) -> Iterator[Shard]:
+        """All shards with their names and lengths, in global order."""
+        width, size = self.index_width, self.shard_tokens
+        for split in SPLITS:
+            lengths = (min(size, n) for new in self._added_to(split) for n in range(new, 0, -size))
+            for index, tokens in enumerate(lengths):
+                key = ShardKey(split, index)
+                yield Shard(key, shard_name(key, width), tokens)
+
     def shard_keys(self) -> Iterator[ShardKey]:
         """All shards, in global order."""
-        return map(self.key, range(self.windows))
+        return (shard.key for shard in self.shards())
 
     def shard_name(self, key: ShardKey) -> str:
         """A shard's path below the output folder, such as `train/train_0017.npy`."""

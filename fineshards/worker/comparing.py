@@ -198,7 +198,7 @@ class Comparing(Marking):
 
     @cached_property
     def _files(self) -> Sequence[SourceFile]:
-        return self._work.checkpoints.job().files
+        return self._work.checkpoints.files_to_read(earlier=True)
 
     def _decisions(self, source: SourceFile) -> Decisions:
         """The decisions about a file, at least those before the step."""

@@ -179,17 +179,18 @@ def test_a_damaged_manifest_is_not_repaired(
     manifest = dataset / MANIFEST_NAME
     manifest.write_text(manifest.read_text().replace("origin", "origim", 1))
     assert main(["repair", str(dataset)]) == 1
-    assert "manifest.json is damaged. If the dataset has grown" in capsys.readouterr().err
+    assert "manifest.json is damaged. If metadata/generations/ has" in capsys.readouterr().err
     manifest.write_text(manifest.read_text().replace("origim", "origin", 1).replace("\n", "\n ", 1))
     assert main(["repair", str(dataset)]) == 1
-    assert "manifest.json is damaged. If the dataset has grown" in capsys.readouterr().err
+    assert "manifest.json is damaged. If metadata/generations/ has" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("cut", "is damaged. If the dataset has grown, put it back with fineshards repair"),
-        ("version", "is damaged. If the dataset has grown, put it back with fineshards repair"),
+        ("cut", "is damaged. If metadata/generations/ has the same manifest, put it back"),
+        ("version", "is damaged. If metadata/generations/ has the same manifest, put it back"),
+        ("lost", "metadata/manifest.json is missing. Put it back from its copy"),
         ("older", "is the manifest of generation 1, but metadata/generations/0002.json is there"),
         ("swapped", "is the manifest of generation 1, but metadata/generations/0002.json is there"),
     ],
@@ -211,6 +212,8 @@ def test_the_manifest_of_a_dataset_that_has_grown_is_put_back(
     manifest.write_bytes(changed.get(damage, older))
     if damage == "swapped":
         first.write_bytes(latest)
+    if damage == "lost":
+        manifest.unlink()
     for command in (["verify", folder], ["append", folder, "--input", files[2]], ["stats", folder]):
         assert main([*map(str, command)]) != 0
         assert said in capsys.readouterr().err, command
@@ -219,6 +222,14 @@ def test_the_manifest_of_a_dataset_that_has_grown_is_put_back(
     assert main(["repair", str(folder)]) == 0
     assert f"repaired {MANIFEST_NAME}" in capsys.readouterr().out
     assert files_in(folder) == whole
+    # Without both, an earlier one is no substitute: a later append would delete what came after.
+    if damage in changed:
+        manifest.write_bytes(changed[damage])
+        (folder / "metadata/generations/0002.json").unlink()
+        before = files_in(folder)
+        assert main(["repair", str(folder)]) == 1
+        assert "0002.json are both damaged" in capsys.readouterr().err
+        assert files_in(folder) == before
 
 
 def test_a_tokenizer_file_comes_from_where_it_is_now(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.curated import Steps, write_recipe
 from support.fresh_interpreter import run_program
 from support.kills import kill
 from support.oracle import shards_in
@@ -165,6 +166,33 @@ def test_a_url_that_is_signed_again_is_the_same_file_and_its_signature_is_nowher
     assert all("secret" in request.path for request in web.requests)
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or b"secret" not in path.read_bytes()
+
+
+@pytest.mark.kills
+def test_what_a_recipe_reads_again_is_read_with_the_signature(web: Web, tmp_path: Path) -> None:
+    """Texts are compared that are nearly the same, and looked up in a file that is signed too."""
+    near = [f"one two three four five six seven eight nine ten {word}" for word in "abcdef"]
+    others = [" ".join(f"{word}{number}" for word in "abcdefgh") for number in range(300)]
+    rows = [json.dumps({"text": text}).encode() for text in (*near, *others)]
+    places = [web.put("in.jsonl", b"\n".join(rows)), web.put("other.jsonl", rows[-1])]
+    steps: Steps = [("minhash", {"n_grams": 2, "threshold": 0.5})]
+    out, recipe = tmp_path / "out", tmp_path / "recipe.toml"
+    for attempt in (1, 2):
+        first, second = (f"{url}?{SIGNATURES[0].format(attempt)}" for url in places)
+        write_recipe(recipe, [*steps, ("seen_in", {"files": [second]})])
+        command = ["build", f"--input={first}", f"--output={out}", f"--recipe={recipe}"]
+        if attempt == 1:
+            kill("replace:12", *command, workers=True)
+    job = start(*command)
+    _, said = job.communicate()
+    assert job.returncode == 0, said
+    assert "resuming: " in said
+    recipe.unlink()
+    assert all("secret" in request.path for request in web.requests)
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or b"secret" not in path.read_bytes()
+    counts = Manifest.load_finished(open_storage(str(out))).counts()
+    assert (counts.rows, counts.documents_dropped) == (len(rows), len(near) - 1 + 1)
 
 
 def test_signs_in_a_query_are_no_wildcards(web: Web) -> None:

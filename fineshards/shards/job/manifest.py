@@ -403,8 +403,8 @@ class Manifest:
                     "build the dataset again with --overwrite."
                 ) from error
         raise OutputError(
-            f"{path} is damaged. If the dataset has grown, put it back with fineshards repair, "
-            f"from its copy in {GENERATIONS_FOLDER}/; otherwise copy it from its origin."
+            f"{path} is damaged. If {GENERATIONS_FOLDER}/ has the same manifest, put it back with "
+            "fineshards repair; otherwise copy it from its origin."
         )
 
 

@@ -51,16 +51,15 @@ def in_the_shards(
     # Counted first, because a damaged layout may ask for more names than fit into memory.
     if len(names) != layout.windows:
         yield f"{len(names)} shards, expected {layout.windows}"
-    elif names != (expected := list(map(layout.shard_name, layout.shard_keys()))):
+    elif names != (expected := [shard.name for shard in layout.shards()]):
         difference = sorted(set(names) ^ set(expected)) or "their order"
         yield f"the names of the shards are not those of the layout: {clipped(str(difference))}"
     else:
-        for key, shard in zip(layout.shard_keys(), shards, strict=True):
-            length = layout.shard_length(key)
-            if (shard.split, shard.index) != (key.split, key.index):
+        for planned, shard in zip(layout.shards(), shards, strict=True):
+            if (shard.split, shard.index) != (planned.key.split, planned.key.index):
                 yield f"{shard.name} is recorded as {shard.split} {shard.index}"
-            if shard.tokens != length:
-                yield f"{shard.name} has {shard.tokens} tokens, expected {length}"
+            if shard.tokens != planned.tokens:
+                yield f"{shard.name} has {shard.tokens} tokens, expected {planned.tokens}"
             if shard.bytes != npy.file_bytes(shard.tokens, dtype):
                 yield f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens"
 

@@ -70,6 +70,11 @@ def no_generation(storage: Storage, generation: int, latest: int) -> str:
 
 def unfinished(storage: Storage) -> str:
     """The message for an output folder without a manifest."""
+    if storage.size(kept_name(1)) is not None:
+        return (
+            f"{storage.path(MANIFEST_NAME)} is missing. Put it back from its copy with fineshards "
+            "repair."
+        )
     if storage.size(EXPORT_NAME) is not None:
         return (
             f"{storage.root} is an export, not a dataset: {EXPORT_NAME} says of what. Give the "
