@@ -231,7 +231,7 @@ assert os.waitpid(child, 0)[1] == 0
 # Through a proxy that records requests and makes some of them fail
 
 
-def test_opening_is_a_request_for_the_manifest_and_a_look_for_its_copy(stored: Stored) -> None:
+def test_opening_is_a_request_for_the_manifest_and_a_look_for_a_later_one(stored: Stored) -> None:
     root = f"{stored.url}/set"
     make_dataset(open_storage(root), 5000, 100)
     before = len(stored.proxy.requests)
@@ -239,7 +239,7 @@ def test_opening_is_a_request_for_the_manifest_and_a_look_for_its_copy(stored: S
     lines = [request.line for request in stored.proxy.requests[before:]]
     assert len(lines) == 2
     assert "metadata/manifest.json" in lines[0]
-    assert "metadata/generations/0001.json?" in lines[1]
+    assert "metadata/generations/0002.json?" in lines[1]
     # A sample needs one request for its chunk. Opening and checking its shard needs two.
     before = len(stored.proxy.requests)
     assert np.array_equal(dataset[14], stream(700, 751))
