@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.pipeline import output_folder
 from fineshards.pipeline.input_files import find_input, settle_input
 from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
 from fineshards.pipeline.long_files import warn_of_long_files
-from fineshards.pipeline.output_folder import (
-    refuse_foreign_files,
-    refuse_other_version,
-    resumed,
-)
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -34,7 +30,7 @@ from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.places.schemes import is_content_hash, is_url
 from fineshards.sources.roots import below_root, job_with_sources
-from fineshards.storage.base import Storage
+from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_repeats
 from fineshards.worker.document_encoder import document_encoder
@@ -57,7 +53,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     roots = [generation.root for generation in before.generations]
     files, origin, _ = find_input(config, roots)
     refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
-    refuse_foreign_files(storage)
+    output_folder.refuse_foreign_files(storage)
     files = settle_input(files, before.settings.columns, config)
     there = job_with_sources(before, config.sources, config.patterns)
     if not are_new(there, files, config):
@@ -92,13 +88,12 @@ def withdraw(launch: Launch) -> None:
     storage, job = launch.checkpoints.storage, launch.job
     version, record = storage.version(MANIFEST_NAME), storage.version(job.record_name)
     manifest = Manifest.load(storage)
-    earlier = launch.earlier
-    if not earlier or manifest is None or manifest.generation != earlier.generation:
+    if not launch.earlier or manifest is None or manifest.generation != launch.earlier.generation:
         return
     if record is not None and not launch.checkpoints.has_finished_blocks():
         launch.checkpoints.job()  # raises if it is another's
         # Not the folder of an append that takes its place meanwhile.
-        _discard(storage, manifest, (version, record), launch.checkpoints.folder)
+        _discard(storage, manifest, (version, record), (launch.checkpoints.folder,))
 
 
 def _refuse_lost_keys(storage: Storage, before: Job) -> None:
@@ -131,7 +126,7 @@ def are_new(before: Job, files: Sequence[SourceFile], config: BuildConfig) -> bo
                 f"{file.path} is in the dataset already, and has changed since: it had "
                 f"{was.described()}, now {file.described()}. A dataset grows by new files only."
             )
-        refuse_other_version(was, file, config)
+        output_folder.refuse_other_version(was, file, config)
         if (file.stop_row, file.extraction) != (was.stop_row, was.extraction):
             rows = "all rows" if was.stop_row is None else f"the rows before {was.stop_row}"
             raise UsageError(
@@ -165,12 +160,10 @@ def _is_same(path: str, file: SourceFile) -> bool:
     """Whether a file of the dataset and one with its size and identity have the same content."""
     if is_url(file.path) or is_url(path):
         return is_content_hash(file)
-    try:
+    with suppress(OSError):
         if os.path.getsize(path) == file.size:
             filecmp.clear_cache()  # it trusts sizes and times
             return filecmp.cmp(path, file.path, shallow=False)
-    except OSError:
-        pass
     return True  # The old one is gone: most likely it was moved.
 
 
@@ -185,7 +178,7 @@ def _claim(
     replaces, overwrite = "", config.overwrite
     record = storage.version(job.record_name)
     try:
-        other = Job.load(storage, job.generation)
+        other = output_folder.on_record(storage, job, record)
     except OutputError:
         if not overwrite:
             raise
@@ -195,31 +188,40 @@ def _claim(
     if record is not None and (
         overwrite if other is None else other.fingerprint() != job.fingerprint()
     ):
-        if other is not None and not overwrite:
+        if other is None or overwrite:
+            _discard(storage, manifest, (version, record), (CHECKPOINTS,))
+        else:
             replaces = _differences(other, job)
-            begun = Checkpoints.of(storage, other).has_finished_blocks()
-            if begun and other.fingerprint() == job.as_begun(other).fingerprint():
-                return resumed(storage, other, job, config, record), ""
-            if begun:
+            if Checkpoints.of(storage, other).has_finished_blocks():
+                if other.fingerprint() == job.as_begun(other).fingerprint():
+                    return output_folder.resumed(storage, other, job, config, record), ""
                 raise UsageError(
                     f"another append to {storage.root} is not finished: {replaces}. Finish it with "
                     "its own command, or discard what it has done with --overwrite."
                 )
-            _discard(storage, manifest, (version, record), None)
+            if storage.version(MANIFEST_NAME) != version:
+                raise UsageError(_faster(storage))
+            # What a launch of this job left that the other one has replaced: it has not begun.
+            if any(storage.names(f"{Checkpoints.of(storage, job).folder}/files/")):
+                storage.delete_folder(Checkpoints.of(storage, job).folder)
             # In one step, which stops the other one. If that one has withdrawn, there is none.
             with suppress(OutputError):
                 storage.write(job.record_name, job.to_bytes(), over=record)
-                return job, replaces
-        else:
-            _discard(storage, manifest, (version, record), CHECKPOINTS)
-    if storage.claim(job.record_name, job.to_bytes()):
-        return job, replaces
-    winner = Job.load(storage, job.generation)
-    if winner is not None and winner.fingerprint() == job.as_begun(winner).fingerprint():
-        # Another launch of this very job was faster, or an earlier one.
-        record = storage.version(job.record_name)
-        return resumed(storage, winner, job, config, record), replaces
-    raise UsageError(_faster(storage, "" if winner is None else f": {_differences(winner, job)}"))
+    if not storage.claim(job.record_name, job.to_bytes()):
+        winner = Job.load(storage, job.generation)
+        if winner is None or winner.fingerprint() != job.as_begun(winner).fingerprint():
+            raise UsageError(_faster(storage, f": {_differences(winner, job)}" if winner else ""))
+        job = output_folder.resumed(storage, winner, job, config, storage.version(job.record_name))
+    if record is not None and (now := storage.version(job.record_name)) is not None:
+        jobs = (job, *(manifest.job.at(number) for number in range(1, job.generation)))
+        own, *kept = (Checkpoints.of(storage, each).folder for each in jobs)
+        others = {name.rstrip("/") for name in storage.names(f"{CHECKPOINTS}/")}
+        others -= {own, TEMPORARY, CHECKPOINTS, *kept}
+        # Their blocks first, without which they write nothing more.
+        folders = [folder + part for part in ("/files", "") for folder in others]
+        with suppress(_BegunError):
+            _discard(storage, manifest, (version, now), folders, own)
+    return job, replaces
 
 
 def _faster(storage: Storage, how: str = "") -> str:
@@ -233,35 +235,47 @@ def _differences(other: Job, job: Job) -> str:
     return "; ".join(other.differences(job)) or "it does something else"
 
 
+class _BegunError(Exception):
+    """The append has begun: what there is may be its own."""
+
+
 def _discard(
-    storage: Storage, manifest: Manifest, versions: tuple[str | None, str], folder: str | None
+    storage: Storage,
+    manifest: Manifest,
+    versions: tuple[str | None, str],
+    folders: Iterable[str],
+    own: str | None = None,
 ) -> None:
     """Deletes what an unfinished append has written: its checkpoints first, its record last.
 
-    versions: of the manifest's file and of the record's. folder: of its checkpoints; with None they
-    and the record stay. Raises UsageError if either file is another by now.
+    versions: of the manifest's file and of the record's. folders: of its checkpoints. own: of those
+    of the append that has taken its place, if one has: then the record stays. Raises UsageError if
+    either file is another by now, and _BegunError once the append that took the place has begun.
     """
     generation = manifest.generation + 1
     record = job_name(generation)
 
     def check() -> None:
+        if own is not None and any(storage.names(f"{own}/files/")):
+            raise _BegunError
+        # Looked at last: a job that was finished has no checkpoints either.
         found = storage.version(MANIFEST_NAME), storage.version(record)
         if found not in (versions, (versions[0], None)):  # a record that is gone was withdrawn
             raise UsageError(_faster(storage))
 
     # A manifest that is kept without checkpoints is that of a finished generation.
     storage.delete(kept_name(generation), check)
-    if folder is not None:
+    for folder in folders:
         # First, so that workers of an append that still runs finish no shard behind our back.
-        storage.delete_folder(folder, check)
+        with suppress(*() if own is None else (OutputError,)):  # one of them writes there
+            storage.delete_folder(folder, check)
     kept = {name for shard in manifest.shards for name, *_ in shard.files()}
     kept |= {file.name for file in manifest.metadata}
     for folder_name in (*_OF_SHARDS, REJECTED_FOLDER, *CURATED_FOLDERS):
         for entry in list(storage.entries(folder_name)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)
-    if generation == 2:
-        # A dataset that has not grown has no other manifest.
+    if generation == 2:  # a dataset that has not grown has no other manifest
         storage.delete(kept_name(1), check)
-    if folder is not None:
+    if own is None:
         storage.delete(record, check)

@@ -84,13 +84,9 @@ def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
     resolved = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)
-    origin = {
-        "dataset": config.dataset,
-        "config": resolved.config,
-        "split": config.dataset_split,
-        "commit": resolved.commit or "",
-    }
-    return FoundInput(resolved.files, tuple(origin.items()))
+    names = "dataset", "config", "split", "commit"
+    values = config.dataset, resolved.config, config.dataset_split, resolved.commit or ""
+    return FoundInput(resolved.files, tuple(zip(names, values, strict=True)))
 
 
 def settle_input(

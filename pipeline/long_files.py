@@ -35,8 +35,5 @@ def warn_of_long_files(files: Sequence[SourceFile]) -> None:
         "%s (%s)%s cannot be split: one worker reads a file to its end, this one for about %s or "
         "longer, and begins again if it is lost. Split them into files of about 1 GB, or convert "
         "them to Parquet, so that more workers can help.",
-        longest.path,
-        size(longest.size),
-        others,
-        duration(seconds[longest]),
+        *(longest.path, size(longest.size), others, duration(seconds[longest])),
     )

@@ -98,7 +98,7 @@ def _take_as_found(
             )
 
     replaces = ""
-    existing = None if overwrite else _on_record(storage, job, record)
+    existing = None if overwrite else on_record(storage, job, record)
     if existing is not None:
         begun = job.as_begun(existing)
         same = (begun.settings, begun.files) == (existing.settings, existing.files)
@@ -123,15 +123,15 @@ def _take_as_found(
     return job, replaces
 
 
-def _on_record(storage: Storage, job: Job, record: str | None) -> Job | None:
+def on_record(storage: Storage, job: Job, record: str | None) -> Job | None:
     """The job on record, of a version; a damaged record of this very job is written again."""
     try:
-        return Job.load(storage)
+        return Job.load(storage, job.generation)
     except OutputError:
-        if not any(storage.names(f"{Checkpoints.of(storage, job).folder}/")):
+        if not any(storage.names(f"{Checkpoints.of(storage, job).folder}/files/")):
             raise
-        _log.warning("%s is damaged; it is written again", storage.path(JOB_NAME))
-        storage.write(JOB_NAME, job.to_bytes(), over=record)
+        _log.warning("%s is damaged; it is written again", storage.path(job.record_name))
+        storage.write(job.record_name, job.to_bytes(), over=record)
         return job
 
 

@@ -20,14 +20,9 @@ from fineshards.storage.base import Storage
 
 # Names as a job writes them, of every kind of which an input pattern may match one.
 _WRITTEN = (
-    JOB_NAME,
-    MANIFEST_NAME,
-    "metadata/documents/train_0000.parquet",
-    "metadata/statistics/00000.parquet",
-    "metadata/rejected/00000-00000.jsonl",
-    "checkpoints/0/blocks/00000-00000.parquet",
-    "checkpoints/0/blocks/00000-00000.tokens",
-    "train/train_0000.npy",
+    *(JOB_NAME, MANIFEST_NAME, "train/train_0000.npy", "metadata/rejected/00000-00000.jsonl"),
+    *("metadata/documents/train_0000.parquet", "metadata/statistics/00000.parquet"),
+    *("checkpoints/0/blocks/00000-00000.parquet", "checkpoints/0/blocks/00000-00000.tokens"),
 )
 
 

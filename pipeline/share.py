@@ -113,13 +113,11 @@ def part_of(status: Status, job: Job) -> str:
         return "judge" if status.judged != status.blocks_total else "compare"
     if status.blocks != status.blocks_total:
         return "tokenize"
-    if status.stage == "finished" or (status.stage == "writing" and not _shards_left(status)):
+    if status.stage == "finished" or (
+        status.stage == "writing" and status.shards == (status.shards_total or 0)
+    ):
         return "commit"
     return "write" if job.settings.shuffle is None else "shuffle"
-
-
-def _shards_left(status: Status) -> int:
-    return (status.shards_total or 0) - status.shards
 
 
 def describe_left(share: Share, status: Status, job: Job) -> str:
@@ -136,7 +134,7 @@ def describe_left(share: Share, status: Status, job: Job) -> str:
         left, whom = f"documents are left to compare, step {status.step}", f"share 1/{share.count}"
     elif part == "write":
         total = status.shards_total or 0
-        left = f"{_shards_left(status):,} of {counted(total, 'shard')} are left to write"
+        left = f"{total - status.shards:,} of {counted(total, 'shard')} are left to write"
         if status.shards_estimated:
             left = f"about {counted(total, 'shard')} are left to write"
     elif blocks is None:

@@ -9,6 +9,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.damage import edit_manifest
@@ -38,6 +39,9 @@ from fineshards.shards.layout import Layout, SplitRule
 from fineshards.shards.piece_plan import EarlierGeneration, plan_stream
 from fineshards.storage.local import LocalStorage
 from fineshards.storage.open import open_storage
+from fineshards.worker.tasks import discover_files, finish_block, write_shard
+from fineshards.worker.work import Work
+from fineshards.worker.worker import Worker
 
 pytestmark = pytest.mark.growing
 
@@ -321,6 +325,63 @@ def test_one_of_two_appends_wins_while_the_other_writes_or_withdraws(
     append(dataset, second)
     assert fineshards.verify(dataset, sample=100).problems == []
     assert not (dataset / "checkpoints").exists()
+
+
+def test_an_append_that_is_killed_while_it_takes_the_place_of_another(
+    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has written shards since it was found with nothing done."""
+    before, empty = published_files(dataset), finished / "in/empty.jsonl"
+    empty.touch()
+    for kill in ("delete_folder", "delete"):
+        unfinished_append(dataset, finished / "in/1.parquet")
+        assert published_files(dataset) != before
+        config = BuildConfig(output=dataset, input=empty, append=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(Checkpoints, "has_finished_blocks", lambda _: False)
+            patched.setattr(LocalStorage, kill, raise_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                prepare_append(config)
+        append(dataset, empty, "--keep_checkpoints")
+        assert published_files(dataset) == before
+        assert fineshards.verify(dataset).problems == []
+        shutil.rmtree(dataset)
+        shutil.copytree(finished / "out", dataset)
+
+
+def test_a_replaced_append_that_has_begun_meanwhile_writes_no_shard(
+    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finishes a block and a shard after the other one has looked."""
+    before, empty = published_files(dataset), finished / "in/empty.jsonl"
+    empty.touch()
+    config = BuildConfig(output=dataset, input=finished / "in/1.parquet", append=True)
+    launch, looked = prepare_append(config), Checkpoints.has_finished_blocks
+    worker = Worker(Work.of(launch.checkpoints, launch.job, config, launch.earlier))
+    shards: list[Any] = []
+
+    def look(checkpoints: Checkpoints) -> bool:
+        begun = looked(checkpoints)
+        (file,) = launch.job.new_files
+        blocks = discover_files(file).run(worker)[0][1]
+        prefix = worker.work.shard_prefix(blocks)
+        assert prefix is not None
+        for block in blocks:
+            shards.extend(prefix.add(finish_block(file, block).run(worker)[0]))
+        write_shard(*shards[0]).run(worker)
+        return begun
+
+    monkeypatch.setattr(Checkpoints, "has_finished_blocks", look)
+    prepare_append(BuildConfig(output=dataset, input=empty, append=True))
+    assert published_files(dataset) == before
+    for shard in shards:
+        with pytest.raises(OutputError, match="so this one stops"):
+            write_shard(*shard).run(worker)
+    assert published_files(dataset) == before
+
+
+def raise_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_an_append_that_withdraws_late_leaves_the_next_one_alone(
