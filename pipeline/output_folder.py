@@ -116,7 +116,7 @@ def _take_as_found(
         storage.make_folders((*SPLITS, CHECKPOINTS))
         for name, content in zip(job.settings.stored_files, stored, strict=True):
             storage.write(name, content)
-        job.save(storage)
+        storage.write(job.record_name, job.to_bytes())
     except OutputError:
         check(None)  # On gs:// a record that is there by now is the reason.
         raise

@@ -206,7 +206,7 @@ def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> No
         if job.record_name in damaged:
             if job.generations[-1].redacted:
                 job = replace(job, redaction=_redaction(dataset, damaged, number))
-            job.save(scratch)
+            scratch.write(job.record_name, job.to_bytes())
         if kept_name(number) in damaged:
             if number < manifest.generation:
                 raise InputError(
@@ -237,7 +237,7 @@ def _remake(dataset: Dataset, stretch: Damage, own: Storage, records: Storage) -
     """Makes the shards of a stretch again, with their tables and lists of rejected rows."""
     manifest, settings = dataset.manifest, dataset.manifest.settings
     job = Job(settings, manifest.files, manifest.origin)
-    job.save(own)
+    own.write(job.record_name, job.to_bytes())
     checkpoints = Checkpoints.of(own, job)
     work = Work(checkpoints, settings, max_bad_rows=sys.maxsize)
     listed = {file.name for file in manifest.metadata}

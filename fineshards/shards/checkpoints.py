@@ -207,11 +207,11 @@ class Checkpoints:
 
     def write_layout(self, layout: Layout) -> None:
         """Stores the layout, which `status` reads."""
-        write_json(self.storage, self._plan_name(), asdict(layout))
+        write_json(self.storage, f"{self.folder}/plan.json", asdict(layout))
 
     def read_layout(self) -> Layout | None:
         """The layout, or None if it is not planned yet, or damaged."""
-        fields = read_json(self.storage, self._plan_name())
+        fields = read_json(self.storage, f"{self.folder}/plan.json")
         return None if fields is None else layout_from_json(fields)
 
     def planned_at(self) -> float:
@@ -243,9 +243,6 @@ class Checkpoints:
                 if found is not None and len(found[2]) != layout.index_width:
                     name = f"{found[1]}{int(found[2]):0{layout.index_width}d}{found[3]}"
                     self.storage.rename(entry.name, name)
-
-    def _plan_name(self) -> str:
-        return f"{self.folder}/plan.json"
 
     def _shard_name(self, shard_name: str) -> str:
         return f"{self.folder}/shards/{shard_stem(shard_name)}.json"

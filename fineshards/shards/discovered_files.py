@@ -27,8 +27,7 @@ class DiscoveredFiles:
 
     def write_blocks(self, file: int, blocks: list[Block]) -> None:
         """Stores the blocks of a file."""
-        content = [asdict(block) for block in blocks]
-        write_json(self._storage, self.blocks_name(file), content)
+        write_json(self._storage, self.blocks_name(file), [asdict(block) for block in blocks])
 
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if they are not stored yet, or damaged."""

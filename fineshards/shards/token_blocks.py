@@ -212,7 +212,8 @@ class TokenBlocks:
         return f"{self._part_name(name)}{MARK}"
 
     def _part_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
-        return f"{self._folder}/{name.folder}/{name.file:05d}-{name.index:05d}{_suffix(stream)}"
+        suffix = "" if stream == ONE_STREAM else f".{stream}"
+        return f"{self._folder}/{name.folder}/{name.file:05d}-{name.index:05d}{suffix}"
 
     def finished_blocks(
         self, folder: str = "blocks", files: int = 0
@@ -250,8 +251,3 @@ class TokenBlocks:
 def _statistics(parquet: pq.ParquetFile, group: int, column: str) -> Any:
     index = parquet.schema_arrow.get_field_index(column)
     return parquet.metadata.row_group(group).column(index).statistics
-
-
-def _suffix(stream: str) -> str:
-    """What distinguishes the parts of a block in their names."""
-    return "" if stream == ONE_STREAM else f".{stream}"

@@ -32,7 +32,7 @@ REPORTS = [FileReport(0, 1, Counts(rejected=1)), FileReport(2, 1, Counts(rejecte
 def storage(tmp_path: Path) -> Storage:
     """The folder of a job before its manifest."""
     storage = open_storage(str(tmp_path))
-    JOB.save(storage)
+    storage.write(JOB.record_name, JOB.to_bytes())
     storage.write(VOCABULARY_NAME, RANKS)
     for name, paths in LISTS.items():
         storage.write(name, b"".join(json.dumps({"file": path}).encode() + b"\n" for path in paths))

@@ -155,10 +155,6 @@ class Job:
             del content["redaction"]
         return sealed(content)
 
-    def save(self, storage: Storage) -> None:
-        """Writes the record."""
-        storage.write(self.record_name, self.to_bytes())
-
     @classmethod
     def load(cls, storage: Storage, generation: int = 1) -> Job | None:
         """The job of a generation, or None; raises OutputError if its record is unreadable."""

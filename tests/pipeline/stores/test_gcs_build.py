@@ -188,6 +188,30 @@ def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
     assert main(["verify", OUTPUT]) == 0
 
 
+def test_damaged_records_are_replaced_and_whole_ones_are_not(
+    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(small, "--keep_checkpoints")) == 0
+    storage = open_storage(OUTPUT)
+    storage.delete("metadata/manifest.json")
+    names = sorted(entry.name for entry in storage.entries("checkpoints"))
+    kinds = ("plan.json", "/blocks/00000-00000.json", "/files/00000.json", "/train_0001.json")
+    victims = [name for name in names if name.endswith(kinds)]
+    assert len(victims) == len(kinds)
+    for name in victims:
+        damaged = storage.read(name)[:-1] + b"-"
+        storage.write(name, damaged, over=storage.version(name))
+    capfd.readouterr()
+    assert main(command(small, "--keep_checkpoints")) == 0
+    said = capfd.readouterr().err
+    assert all(f"{storage.path(name)} is damaged" in said for name in victims), said
+    for name in victims:
+        with pytest.raises(OutputError, match="already exists with other content"):
+            checkpoint_file.write_json(storage, name, "of another launch")
+    assert main(command(small)) == 0
+    check(cloud, expected)
+
+
 def test_two_concurrent_builds_both_succeed(
     cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
