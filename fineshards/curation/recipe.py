@@ -102,7 +102,7 @@ class Recipe:
         ...     input="samples/debian_text.parquet", output=folder, recipe=recipe
         ... )
         >>> manifest.totals()["documents"]
-        909
+        907
     """
 
     steps: Sequence[NamedStep]

@@ -51,7 +51,7 @@ def build_flags(source: Path, output: Path, engine: str = "tiktoken") -> list[st
 
 def begun(output: Path) -> bool:
     """Whether a block is finished, and others are being made."""
-    return any(output.glob("checkpoints/*/blocks/*.parquet"))
+    return any(output.glob("checkpoints/*/blocks/*.json"))
 
 
 @pytest.fixture(scope="module")
