@@ -71,8 +71,8 @@ def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
     except OtherTokensError as error:
         raise InputError(
             f"{file.path}, block {block.index + 1} of {block.blocks}: gives other tokens than when "
-            "the block was finished, and a shard that was made of it is damaged. Put the old file "
-            "back and run again, or start over with --overwrite."
+            "the block was finished, and its tokens, or a shard made of them, are lost or damaged. "
+            "Put the old file back and run again, or start over with --overwrite."
         ) from error
 
 

@@ -247,13 +247,22 @@ def test_an_unfinished_append_of_other_files(
 
 
 def test_an_unfinished_append_whose_record_is_damaged(
-    dataset: Path, finished: Path, refused: Callable[..., str]
+    dataset: Path,
+    finished: Path,
+    refused: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     first, second = finished / "in/1.parquet", finished / "in/2.parquet"
     unfinished_append(dataset, first)
     record = dataset / "metadata/generations/0002.job.json"
     record.write_bytes(record.read_bytes()[:-30])
     assert f"{record} is damaged" in refused(dataset, second)
+    for command in ("status", "inspect"):
+        assert main([command, str(dataset)]) == 1
+        assert "run that command again, or with --overwrite to discard" in capsys.readouterr().err
+    # The same append writes it again; a copy, because the other one is to discard it.
+    append(shutil.copytree(dataset, dataset.parent / "healed"), first)
+    assert fineshards.verify(dataset.parent / "healed", sample=100).problems == []
     (problem,) = (
         each for each in fineshards.verify(dataset).problems if "job.json is damaged" in each
     )

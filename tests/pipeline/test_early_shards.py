@@ -293,7 +293,7 @@ def test_a_changed_source_is_noticed_when_a_dropped_block_is_made_again(
     (folder / "train/train_0000.npy").unlink()
     for _ in range(2):  # the second run must not take what the first one refused
         assert main(command) == 1
-        assert "and a shard that was made of it is damaged" in capsys.readouterr().err
+        assert "its tokens, or a shard made of them, are lost or damaged" in capsys.readouterr().err
     source.write_bytes(content)
     os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert main(command) == 0

@@ -167,8 +167,8 @@ class Job:
         """The job of a record; raises OutputError, with the path, if it is unreadable."""
         if seal_holds(stored) is False:
             raise OutputError(
-                f"{path} is damaged. Put it back with fineshards repair, if the dataset is "
-                "finished, or start again with --overwrite."
+                f"{path} is damaged. Put it back with fineshards repair, if what it began is "
+                "finished. If not, run that command again, or with --overwrite to discard its work."
             )
         try:
             content = json.loads(stored)
