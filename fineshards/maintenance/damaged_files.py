@@ -26,17 +26,17 @@ def restore_manifests(storage: Storage) -> list[str]:
     stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
     found = [Manifest.parse(each, "a copy") for each in stored.values() if seal_holds(each)]
     wanted = {kept_name(each.generation): each.to_bytes() for each in found}
-    if not wanted:
+    unfinished = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
+    # A job that makes a generation keeps its manifest before it is the latest: it will finish that.
+    if not wanted or (unfinished and seal_holds(stored[MANIFEST_NAME])):
         return []
-    # Kept before it is the latest, so all of its generation is there.
     latest = max(each.generation for each in found)
     wanted[MANIFEST_NAME] = wanted[kept_name(latest)]
     lost = wanted[MANIFEST_NAME] != stored[MANIFEST_NAME] and storage.size(job_name(latest + 1))
-    if lost and all(name == f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/")):
+    if lost and not unfinished:
         raise OutputError(
-            f"{storage.path(MANIFEST_NAME)} and {kept_name(latest + 1)} are both damaged, and "
-            "nothing else says what that generation was. Copy one of them from its origin. "
-            "Nothing was repaired."
+            f"{storage.path(MANIFEST_NAME)} and {kept_name(latest + 1)} are both damaged. Copy one "
+            "of them from its origin. Nothing was repaired."
         )
     wrong = [name for name in stored if wanted.get(name, stored[name]) != stored[name]]
     for name in wrong:

@@ -108,6 +108,8 @@ def test_a_changed_digit_is_named_and_the_work_is_done_again(
         found = files_in(folder)
         assert {n: found[n] for n in found if "checkpoints" not in n} == undisturbed, name
         shutil.rmtree(folder)
+    if kind not in ("plain", "append"):
+        return
     # Full shards, which have the same size; those of an append are the last ones.
     first, second = sorted(stopped.glob("train/*.npy"))[-3:-1]
     assert first.stat().st_size == second.stat().st_size
