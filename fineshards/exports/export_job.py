@@ -203,7 +203,7 @@ def _claim(job: ExportJob) -> Export | None:
                 )
     if not storage.claim(_CLAIM, job.fingerprint.encode()):
         raise UsageError(
-            f"{storage.root} holds another export that is not finished, says {_CLAIM}. Finish it "
+            f"{storage.path(_CLAIM)} belongs to another export that is not finished. Finish it "
             "with its own command, choose another --output, or delete the folder."
         )
     return None

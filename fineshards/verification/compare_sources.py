@@ -123,7 +123,7 @@ def _other_counts(
         if now != recorded and not (what == "text_bytes" and rewrites):
             yield f"{file.path}: {what} is {now}; the manifest says {recorded}"
     if found.dropped_dumps != report.counts.dropped_dumps:
-        yield f"{file.path}: other documents are dropped of a dump than the manifest says"
+        yield f"{file.path}: dropped_dumps differ from those of the manifest"
     if found.unextracted != report.counts.unextracted:
         yield (f"{file.path}: {_pages(found)}; the manifest says {_pages(report.counts)}")
     for now, recorded in zip_longest(found.dropped, report.counts.dropped):

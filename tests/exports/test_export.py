@@ -370,7 +370,7 @@ def test_generations_and_redactions_are_exported(folder: Path, tmp_path: Path) -
         assert filecmp.cmp(tmp_path / "before" / name, tmp_path / "first" / name, shallow=False)
     fineshards.export(out, tmp_path / "all", "megatron")
     assert read_megatron(tmp_path / "all/train_0000.idx") == documents_of(out, "end", "train")
-    with pytest.raises(UsageError, match="not finished, says checkpoints/export"):
+    with pytest.raises(UsageError, match="holds another export"):
         fineshards.export(out, tmp_path / "first", "megatron")
     redact(str(out), documents=[1])
     fineshards.export(out, tmp_path / "redacted", "megatron")

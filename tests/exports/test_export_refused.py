@@ -15,7 +15,7 @@ from support.oracle import files_in
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
-from fineshards.exports.export_job import prepare
+from fineshards.exports.export_job import _CLAIM, prepare
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format_table import NAMES
 from fineshards.storage.s3 import S3Storage
@@ -25,7 +25,7 @@ Run = Callable[..., CompletedProcess[str]]
 
 def test_an_unfinished_export_is_not_taken_for_another(by_document: Path, tmp_path: Path) -> None:
     prepare(str(by_document), str(tmp_path / "x"), ExportOptions("raw"))
-    with pytest.raises(UsageError, match="another export that is not finished"):
+    with pytest.raises(UsageError, match=f"{_CLAIM} belongs to another export"):
         fineshards.export(by_document, tmp_path / "x", "megatron")
     fineshards.export(by_document, tmp_path / "x", "raw")
 

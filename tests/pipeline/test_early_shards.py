@@ -118,7 +118,8 @@ def stop(folder: Path, kind: str) -> tuple[Path, list[str]]:
     command, _ = prepare(folder, kind)
     output = folder / "stopped"
     command = [argument.replace("OUT", str(output)) for argument in command]
-    kill("replace:manifest.json", *command, workers=True)
+    # Of two workers the second may take the last task before the first has finished a shard.
+    kill("replace:manifest.json", *command, "--workers=1", workers=True)
     return output, command
 
 

@@ -348,10 +348,12 @@ def test_a_wrong_reason_is_found_with_a_sample(dataset: Path, capsys) -> None:
 def test_other_counts_of_dropped_text_are_found_with_a_sample(dataset: Path, capsys) -> None:
     def more(manifest: dict[str, Any]) -> None:
         manifest["files"][1]["dropped"][0]["text_bytes"] += 1
+        manifest["files"][1]["dropped_dumps"] = [{"step": 0, "dump": "X", "documents": 1}]
 
     edit_manifest(dataset, more)
-    (problem,) = check(capsys, dataset, "--sample=1%")["problems"]
-    assert problem.endswith(
+    of_dumps, of_reasons = check(capsys, dataset, "--sample=1%")["problems"]
+    assert of_dumps.endswith("b.jsonl: dropped_dumps differ from those of the manifest")
+    assert of_reasons.endswith(
         "dropped is 1 document of 5 bytes by step 1 (min_chars); the manifest says 1 document of "
         "6 bytes by step 1 (min_chars)"
     )

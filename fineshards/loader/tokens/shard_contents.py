@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from fineshards.errors import OutputError
@@ -35,10 +33,11 @@ class ShardContents:
         """As `compare`, of the stored shard, but not a second time."""
         if shard not in self._checked:
             name = self._split.shard_name(shard)
-            self.compare(shard, lambda: self._split.storage.open(name, READ_AHEAD))
+            with self._split.storage.open(name, READ_AHEAD) as file:
+                self.compare(shard, file)
             self._checked.add(shard)
 
-    def compare(self, shard: int, opened: Callable[[], AbstractContextManager[BinaryIO]]) -> None:
+    def compare(self, shard: int, file: BinaryIO) -> None:
         """Raises OutputError if a file is neither the shard of its generation nor the latest.
 
         That may have redacted documents, which the latest manifest knows.
@@ -46,9 +45,8 @@ class ShardContents:
         from fineshards.storage.checksums import checksum_to_base64, file_checksum
 
         name = self._split.shard_name(shard)
-        with opened() as file:
-            file.seek(0)  # one that was just written is at its end
-            found = checksum_to_base64(file_checksum(file))
+        file.seek(0)  # one that was just written is at its end
+        found = checksum_to_base64(file_checksum(file))
         if found != self._expected[name] and not self._is_latest(name, found):
             raise OutputError(
                 f"the shard {self._split.storage.path(name)} has the crc32c {found}, expected "
