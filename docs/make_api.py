@@ -25,8 +25,7 @@ from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.maintenance.redact import Redacted
 from fineshards.maintenance.repair import Repaired
-from fineshards.pipeline.recipe_check import Check
-from fineshards.pipeline.sample import Estimate
+from fineshards.pipeline.sample import Check, Estimate
 from fineshards.publishing.publish import Published
 from fineshards.reports.report import Report
 from fineshards.shards.counts import Counts

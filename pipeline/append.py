@@ -11,9 +11,8 @@ from dataclasses import replace
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import find_input, settle_input
+from fineshards.pipeline.input_files import find_input, settle_input, warn_of_long_files
 from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
-from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -88,9 +87,9 @@ def withdraw(launch: Launch) -> None:
     storage, job = launch.checkpoints.storage, launch.job
     version, record = storage.version(MANIFEST_NAME), storage.version(job.record_name)
     manifest = Manifest.load(storage)
-    if not launch.earlier or manifest is None or manifest.generation != launch.earlier.generation:
+    if record is None or manifest is None or manifest.generation >= job.generation:
         return
-    if record is not None and not launch.checkpoints.has_finished_blocks():
+    if not launch.checkpoints.has_finished_blocks():
         launch.checkpoints.job()  # raises if it is another's
         # Not the folder of an append that takes its place meanwhile.
         _discard(storage, manifest, (version, record), (launch.checkpoints.folder,))

@@ -18,8 +18,7 @@ from fineshards.suggestions import did_you_mean
 if TYPE_CHECKING:
     from fineshards.curation.recipe import Recipe
     from fineshards.job_status.status import Status
-    from fineshards.pipeline.recipe_check import Check
-    from fineshards.pipeline.sample import Estimate
+    from fineshards.pipeline.sample import Check, Estimate
     from fineshards.shards.job.manifest import Manifest
 
 _Arguments = ParamSpec("_Arguments")
@@ -168,7 +167,7 @@ def recipe_check(*, examples: int = 2, **options: Any) -> Check:
         [461]
     """
     from fineshards.loader.arguments import checked_integer
-    from fineshards.pipeline.recipe_check import check
+    from fineshards.pipeline.sample import check
 
     return check(_of_sample("recipe_check", options), checked_integer("examples", examples, 0))
 

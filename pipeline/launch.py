@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fineshards.chat.chat_template import BESIDE, find_chat_template
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, OutputError, UsageError, quoted
-from fineshards.pipeline.input_files import find_input, settle_input
-from fineshards.pipeline.long_files import warn_of_long_files
-from fineshards.pipeline.output_folder import refuse_foreign_files, take_folder
+from fineshards.pipeline import output_folder
+from fineshards.pipeline.input_files import find_input, settle_input, warn_of_long_files
 from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
@@ -50,7 +50,7 @@ class Launch:
 
     replaces: how a job that had finished nothing, and whose place this one takes, differed; empty
     if there was none. earlier: what the dataset holds already, if this job is to make it grow.
-    resumes: whether the same command goes on where it ends.
+    resumes: whether the same command goes on where it ends. made: folders that it made.
     """
 
     job: Job
@@ -59,6 +59,7 @@ class Launch:
     replaces: str = ""
     earlier: EarlierGeneration = NO_EARLIER
     resumes: bool = True
+    made: Sequence[Path] = ()
 
 
 def prepare(config: BuildConfig) -> Launch:
@@ -73,15 +74,19 @@ def prepare(config: BuildConfig) -> Launch:
     if not any(file.size for file in job.files):
         which = f"{len(job.files):,} files have" if job.files[1:] else f"{job.files[0].path} has"
         raise InputError(f"the input has no documents: {which} no bytes. Check --input.")
-    refuse_foreign_files(storage)
-    job, replaces = take_folder(storage, job, stored, config)
+    output_folder.refuse_foreign_files(storage)
+    made = output_folder.missing_folders(storage)
+    try:
+        job, replaces = output_folder.take_folder(storage, job, stored, config)
+    except OutputError:
+        output_folder.withdraw(storage, job, made)
+        raise
     manifest = Manifest.load(storage)
     checkpoints = Checkpoints.of(storage, job)
-    if manifest is None:
-        warn_of_long_files(job.files)
-    else:
+    if manifest is not None:
         end_finished(manifest, checkpoints, config)
-    return Launch(job, checkpoints, manifest, replaces)
+    warn_of_long_files(job.files if manifest is None else ())
+    return Launch(job, checkpoints, manifest, replaces, made=made)
 
 
 def end_finished(manifest: Manifest, checkpoints: Checkpoints, config: BuildConfig) -> None:

@@ -6,9 +6,12 @@ A folder is taken by writing the job record into it, after everything else that 
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
@@ -19,6 +22,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import JOB_NAME, Job
+from fineshards.shards.job.local_run import is_running
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import STORED_FILES
@@ -186,6 +190,31 @@ def refuse_other_version(was: SourceFile, now: SourceFile, config: BuildConfig) 
         )
 
 
+def missing_folders(storage: Storage) -> list[Path]:
+    """The output folder and those above it that are not there, the innermost first."""
+    root = Path(storage.root)
+    return [] if storage.composes else [p for p in (root, *root.parents) if not os.path.lexists(p)]
+
+
+def withdraw(storage: Storage, job: Job, made: Sequence[Path]) -> None:
+    """Takes back a job that has finished nothing, unless another process works on it too.
+
+    made: folders that it made. Raises OutputError if another job has the output folder.
+    """
+    checkpoints, record = Checkpoints.of(storage, job), storage.version(JOB_NAME)
+
+    def check() -> None:
+        if storage.version(JOB_NAME) is not None:
+            checkpoints.job()
+
+    busy = is_running(storage, checkpoints.folder) or _has_results(storage, job)
+    if (made or record) and not busy:
+        _clear_job(storage, check)
+        with suppress(OSError):  # on a store, and where something else is in them
+            for folder in (Path(storage.root, "metadata"), *made):
+                folder.rmdir()
+
+
 def _has_results(storage: Storage, job: Job) -> bool:
     """Whether a job has finished a block or a shard."""
     shards = any(True for split in SPLITS for _ in storage.entries(split))
@@ -214,14 +243,20 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     file of it, and deletes name the generations that were listed before the check.
     """
     version, card = _card(storage)  # before anything is deleted
-    storage.delete(MANIFEST_NAME, check)
-    lists = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
-    for folder in (CHECKPOINTS, *SPLITS, *lists, *CURATED_FOLDERS):
-        storage.delete_folder(folder, check)
-    for name in (*STORED_FILES, *PUBLISHED):
+    for name in (MANIFEST_NAME, *PUBLISHED):
         storage.delete(name, check)
     if card is not None:
         _clear_card(storage, version, card, check)
+    _clear_job(storage, check)
+
+
+def _clear_job(storage: Storage, check: Callable[[], object]) -> None:
+    """Deletes what a job writes before its manifest."""
+    lists = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
+    for folder in (CHECKPOINTS, *SPLITS, *lists, *CURATED_FOLDERS):
+        storage.delete_folder(folder, check)
+    for name in STORED_FILES:
+        storage.delete(name, check)
     storage.delete(JOB_NAME, check)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
-from fineshards.errors import FineshardsError, InputError
+from fineshards.errors import FineshardsError, InputError, UsageError
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.beam_flags import check_beam_args, launches_template
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fineshards.pipeline.launch import Launch
     from fineshards.shards.job.records import SourceFile
     from fineshards.worker.work import Work
+
+_Working = Callable[[Storage], AbstractContextManager[None]]
 
 
 def run(config: BuildConfig, hear: Callable[[Status], None] | None = None) -> Manifest:
@@ -98,17 +100,31 @@ def prepare(config: BuildConfig) -> Launch:
     return prepare_append(config) if config.append else prepare(config)
 
 
-def execute(
-    launch: Launch, config: BuildConfig, working: Callable[[Storage], AbstractContextManager[None]]
-) -> str | None:
+def execute(launch: Launch, config: BuildConfig, working: _Working) -> str | None:
     """Runs a launched job to its end.
 
     working: wraps the run, to show progress. A local run in a process that does other things too
     does all its work in the calling thread.
 
     Returns None, or, for a job that is not waited for, a sentence that says what became of it.
-    Raises whatever the runner raises.
+    Raises whatever the runner raises. An input that cannot be used leaves nothing behind.
     """
+    try:
+        return _execute(launch, config, working)
+    except Exception as error:
+        # A share never knows whether others have begun.
+        if isinstance(explain(error), InputError | UsageError) and not config.share:
+            from fineshards.pipeline import append, output_folder
+
+            with suppress(FineshardsError):  # the input is what the user should hear of
+                if launch.earlier:
+                    append.withdraw(launch)
+                elif launch.manifest is None:
+                    output_folder.withdraw(launch.checkpoints.storage, launch.job, launch.made)
+        raise
+
+
+def _execute(launch: Launch, config: BuildConfig, working: _Working) -> str | None:
     from fineshards.worker.document_encoder import document_encoder
     from fineshards.worker.work import Work
 
@@ -122,25 +138,16 @@ def execute(
         return _run_share(launch, config, share, working)
     work = Work.of(launch.checkpoints, launch.job, config, launch.earlier, inline=not here)
     if here:
-        try:
-            with (
-                held_lock(storage, work.checkpoints.folder),
-                _pool(launch, work, config, work.checkpoints.files_to_read())
-                if own_process.is_alone()
-                else nullcontext(),
-                working(storage),
-            ):
-                _run_here(launch, config, lambda root: _build_graph(root, launch, work, config))
-        except Exception as error:
-            if launch.earlier and isinstance(explain(error), InputError):
-                from fineshards.pipeline.append import withdraw
-
-                with suppress(FineshardsError):  # the input is what the user should hear of
-                    withdraw(launch)
-            raise
+        with (
+            held_lock(storage, work.checkpoints.folder),
+            _pool(launch, work, config, work.checkpoints.files_to_read())
+            if own_process.is_alone()
+            else nullcontext(),
+            working(storage),
+        ):
+            _run_here(launch, config, lambda root: _build_graph(root, launch, work, config))
         return None
     forget(storage, launch.checkpoints.folder)
-    _warn_of_memory(launch, config)
     with working(storage), choice.temporary_files_of_beam(here):
         if dataflow.runs_on_dataflow(config):
             pipeline = dataflow.new_pipeline(config)
@@ -164,25 +171,7 @@ def _note_run(launch: Launch, config: BuildConfig, run: RemoteRun) -> None:
             launch.checkpoints.clear()
 
 
-def _warn_of_memory(launch: Launch, config: BuildConfig) -> None:
-    """Warns of buckets that workers with 4 GB per core cannot hold."""
-    from fineshards.shards.shuffle_order import MOST_BUCKET_BYTES
-
-    asked = config.bucket_bytes or 0
-    if launch.job.settings.shuffle is not None and asked > MOST_BUCKET_BYTES:
-        logging.getLogger("fineshards").warning(
-            "--bucket_bytes: each worker process sorts in twice that memory, %.1f GB. Machines "
-            "with 4 GB per core do not hold it: take larger ones, or leave the flag out.",
-            2 * asked / 1e9,
-        )
-
-
-def _run_share(
-    launch: Launch,
-    config: BuildConfig,
-    share: Share,
-    working: Callable[[Storage], AbstractContextManager[None]],
-) -> str:
+def _run_share(launch: Launch, config: BuildConfig, share: Share, working: _Working) -> str:
     """Does a share of what comes next in a job; returns a sentence that says what is left."""
     from fineshards.job_status.status import StatusReader
     from fineshards.worker.work import Work
@@ -237,12 +226,7 @@ def _pool(
 
 def _run_here(launch: Launch, config: BuildConfig, add: Callable[[Pipeline], None]) -> None:
     """Runs the job on this machine; add: adds its steps to a pipeline."""
-    import apache_beam as beam
-
-    from fineshards.pipeline.runners.cached_options import CachedOptions
-
-    with choice.temporary_files_of_beam(here=True):
-        pipeline = beam.Pipeline(options=CachedOptions(choice.local_args(config)))
+    pipeline = choice.local_pipeline(config)
     add(pipeline)
     own_process.collect_garbage_again()
     try:

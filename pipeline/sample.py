@@ -1,4 +1,4 @@
-"""A build of a sample of the input, and what it says of a build of the whole."""
+"""A build of a sample of the input: what it says of the whole, and what a recipe does to it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
+from fineshards.errors import UsageError
 from fineshards.pipeline.launch import Launch, describe_job
 from fineshards.pipeline.output_folder import take_folder
 from fineshards.pipeline.run import complete
@@ -28,6 +30,10 @@ from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder
 from fineshards.wording import approximately, duration, size
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
+
+if TYPE_CHECKING:
+    from fineshards.inspection.dropped import DroppedDocuments
+    from fineshards.inspection.stats import Stats
 
 # Where the input is read, and text that is read there: 64 MiB in all.
 _POINTS, _POINT_BYTES = 32, 2 << 20
@@ -70,6 +76,25 @@ class Estimate:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a recipe does to a sample of the input.
+
+    sample_share: the sample's share of the input, 0 to 1. stats: of the sample. dropped: for each
+    step, some of the documents that it dropped or cut.
+    """
+
+    sample_share: float
+    stats: Stats
+    dropped: list[DroppedDocuments]
+
+    def __str__(self) -> str:
+        from fineshards.inspection.dropped import describe_dropped
+
+        examples = ["\n".join(describe_dropped(each)) for each in self.dropped if each.shown]
+        return "\n\n".join([str(self.stats), *examples])
+
+
 def estimate(config: BuildConfig) -> Estimate:
     """Builds a sample in a temporary folder; raises FineshardsError for what `build` refuses."""
     with scratch_folder() as folder:
@@ -105,6 +130,31 @@ def _estimate(config: BuildConfig, folder: str) -> Estimate:
         seconds, disk = seconds + (last - first) * (scale * at_once - 1), round(scale * disk)
     tokens, documents, dropped = sums
     return Estimate(not parts, share, tokens, likely, documents, dropped, seconds, disk)
+
+
+def check(config: BuildConfig, examples: int) -> Check:
+    """Builds a sample in a temporary folder; returns its statistics, and examples of each step."""
+    if not config.curates:
+        raise UsageError("give a recipe, or --where, --dedup or --decontaminate.")
+    with scratch_folder() as folder:
+        return call_in_fresh_interpreter(_check, config, examples, folder)
+
+
+def _check(config: BuildConfig, examples: int, folder: str) -> Check:
+    manifest, parts, part = build_sample(replace(config, statistics=True), folder)
+    # Steps load libraries, which the build's workers must not find here.
+    from fineshards.inspection.dropped import show_dropped
+    from fineshards.inspection.stats import stats
+    from fineshards.shards.dataset_files import Dataset
+
+    dataset, recipe = Dataset.open(open_storage(folder)), manifest.settings.recipe
+    steps = range(1, 1 + len(recipe.steps if recipe else ()))
+    dropped = [show_dropped(dataset, None, step, None, examples) for step in steps]
+    more = ""
+    if parts and recipe and recipe.keyed:
+        more = ", of which the whole has more duplicates"
+    name = f"a build of {part:.2%} of the input{more}"
+    return Check(part, replace(stats(folder), folder=name), dropped)
 
 
 def build_sample(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part], float]:

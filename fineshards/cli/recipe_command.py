@@ -75,7 +75,7 @@ def _steps(args: argparse.Namespace) -> Answer:
 
 def _check(args: argparse.Namespace) -> Answer:
     config = sample_config(args, recipe=args.name)
-    from fineshards.pipeline.recipe_check import check
+    from fineshards.pipeline.sample import check
 
     if config.curates:  # if not, `check` says so
         note("building a sample of the input …")

@@ -16,6 +16,9 @@ from support.damage import MANIFEST
 from support.oracle import oracle, shards_in
 
 from fineshards.cli.cli import main
+from fineshards.errors import OutputError
+from fineshards.shards.job.job import JOB_NAME
+from fineshards.storage.local import LocalStorage
 
 TEXTS = [f"text number {number}, and some more words" for number in range(300)]
 LINES = [json.dumps({"text": text, "id": f"id-{i}"}).encode() for i, text in enumerate(TEXTS)]
@@ -102,6 +105,46 @@ def test_a_finished_dataset_survives_every_refusal(
     (output / "metadata/job.json").unlink()
     assert "no record of the job" in fails(capfd, 2, "build", *given)
     assert shards_in(output) == expected
+
+
+@pytest.mark.parametrize("flags", [["--text_column=nope"], ["--where=nope > 3"], []])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_build_that_fails_before_it_finishes_anything_leaves_nothing_behind(
+    fineshards: Callable[..., Any], tmp_path: Path, flags: list[str], there: bool
+) -> None:
+    """In worker processes, on Beam's own runner, and beside files of the user's own."""
+    good, output = tmp_path / "a.parquet", tmp_path / "deep/out"
+    write_parquet(good, {"text": TEXTS if flags else invalid(0)})
+    before = ["README.md"] if there else []
+    if there:
+        output.mkdir(parents=True)
+        (output / "README.md").write_text("mine")
+    given = ["build", f"--output={output}", f"--input={good}"]
+    for runner in ([], ["--runner=DirectRunner"]):
+        assert fineshards(*given, *flags, *runner).returncode == 1
+        assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(
+            ["a.parquet", *before, *(["deep", "out"] if there else [])]
+        )
+    write_parquet(good)
+    done = fineshards(*given, "--shard_tokens=500")
+    assert (done.returncode, "replaces" in done.stderr) == (0, False)
+
+
+def test_a_build_whose_record_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, where the vocabulary was the last to find room."""
+    source, written = tmp_path / "a.jsonl", LocalStorage.write
+    source.write_bytes(JSONL)
+
+    def write(storage: LocalStorage, name: str, content: bytes, **options: Any) -> None:
+        if name == JOB_NAME:
+            raise OutputError("there is no space.")
+        written(storage, name, content, **options)
+
+    monkeypatch.setattr(LocalStorage, "write", write)
+    fails(capfd, 1, "build", f"--input={source}", f"--output={tmp_path}/out")
+    assert [*tmp_path.iterdir()] == [source]
 
 
 def test_input_that_changed_while_the_job_was_interrupted_is_refused(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fineshards.config import BuildConfig
+from fineshards.pipeline.input_files import warn_of_long_files
 from fineshards.pipeline.launch import prepare
-from fineshards.pipeline.long_files import warn_of_long_files
 from fineshards.shards.job.records import SourceFile
 
 GB = 10**9

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -13,9 +11,6 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fineshards.config import BuildConfig
-from fineshards.pipeline.launch import Launch
-from fineshards.pipeline.run import _warn_of_memory
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, FileReport, SortedRun, report_file
@@ -190,16 +185,6 @@ def test_default_buckets_fit_machines_with_4_gb_per_core() -> None:
         assert (largest[0] > largest[1]) == limited
         # What was asked for is not limited.
         assert plans[2].bits == plans[3].bits
-
-
-@pytest.mark.parametrize("asked", [None, MOST_BUCKET_BYTES, 2 << 30])
-def test_a_launch_on_other_machines_warns_of_buckets_that_need_much_memory(
-    asked: int | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    launch = SimpleNamespace(job=SimpleNamespace(settings=SimpleNamespace(shuffle=Shuffle(1, 1))))
-    config = BuildConfig(input="in", output="out", shuffle_seed=1, bucket_bytes=asked)
-    _warn_of_memory(cast("Launch", launch), config)
-    assert ("twice that memory, 4.3 GB" in caplog.text) == (asked == 2 << 30)
 
 
 @given(file_sizes, st.none() | st.integers(1 << 20, 1 << 40), st.sampled_from([2, 4]))

@@ -75,6 +75,13 @@ def test_a_build_on_gs_gives_the_bytes_of_a_local_one_and_no_leftovers(
     assert bool(cloud.count("/compose")) == (assembly != ["--assembly=stream"])
 
 
+def test_a_build_that_fails_before_it_finishes_anything_leaves_no_object(
+    cloud: Proxy, small: Path
+) -> None:
+    assert main([*command(small), "--text_column=nope"]) == 1
+    assert dataset_in(cloud) == {}
+
+
 def test_many_checkpoints_are_deleted_in_parts(
     cloud: Proxy, small: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
