@@ -15,7 +15,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.seal import seal_holds
 from fineshards.storage.base import TEMPORARY, Storage
-from fineshards.verification.check_folders import Folders
+from fineshards.verification.check_files import check_names
 from fineshards.verification.check_published import check_published
 
 
@@ -63,7 +63,7 @@ def is_whole(storage: Storage, name: str, size: int, checksum: str) -> bool:
 def left_wrong(storage: Storage, manifest: Manifest) -> list[str]:
     """What is wrong in a dataset whose files are whole, a sentence each."""
     following = Job.load(storage, manifest.generation + 1)
-    found = [*Folders(storage, manifest, following).problems()]
+    _, found = check_names(storage, manifest, following)
     if not found and following is None:
         found += check_published(storage, manifest, hashes=False)
     return found

@@ -1,9 +1,12 @@
-"""Checks of what a recipe decided and scored, as part of verify: without sources or judging."""
+"""What a recipe decided and scored, and statistics: as many as the manifest says, and possible.
+
+Part of verify, without sources or judging.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -14,17 +17,22 @@ import pyarrow.compute as pc
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import MANY_VALUES
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.curated_files import decisions_name, scores_name
+from fineshards.shards.job.curated_files import decisions_name, scores_name, statistics_name
+from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.source_counts import FileReport
-from fineshards.shards.tables.decisions import Decisions, read_decisions
+from fineshards.shards.tables import statistics
+from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.documents import DocumentTable
 from fineshards.shards.tables.scores import read_scores
+from fineshards.verification.check_files import differences
 from fineshards.wording import counted
 from fineshards.worker.indexes import index_of
 
 # Files whose dropped rows are kept where documents are in the order of the files.
 _FILES_KEPT = 64
+# What is wrong, row by row; and the sentence about the first such row, by its index.
+_Check = tuple[npt.NDArray[np.bool_], Callable[[int], str]]
 
 
 class DroppedRows:
@@ -32,7 +40,6 @@ class DroppedRows:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._there = {file.name for file in dataset.manifest.metadata}
         # Each shard of a shuffled dataset has rows of all files. A bit per row: 3 GB for FineWeb.
         kept = None if dataset.manifest.settings.shuffle else _FILES_KEPT
         self._bits = lru_cache(kept)(self._read)
@@ -45,10 +52,7 @@ class DroppedRows:
         files: the number of each document's source file.
         """
         for file in np.unique(files[files >= 0]).tolist():
-            bits = self._bits(file)
-            if bits is None:
-                continue
-            rows = table.row[files == file]
+            bits, rows = self._bits(file), table.row[files == file]
             # Rows beyond the end of a file are another check's.
             rows = rows[rows < 8 * len(bits)]
             dropped = rows[(bits[rows >> 3] >> (rows & 7)) & 1 == 1]
@@ -59,168 +63,167 @@ class DroppedRows:
                     f"is dropped; {counted(len(dropped), 'such document')}"
                 )
 
-    def _read(self, file: int) -> npt.NDArray[np.uint8] | None:
-        if decisions_name(file) not in self._there:
-            return None
-        rows = self._dataset.manifest.reports[file].counts.rows
-        bits = np.zeros(rows, np.bool_)
-        try:
-            dropped = read_decisions(self._dataset.storage, file).dropped_rows
-        except FineshardsError:
-            return None  # reported by check_decisions
-        bits[dropped[(dropped >= 0) & (dropped < rows)]] = True
+    def _read(self, file: int) -> npt.NDArray[np.uint8]:
+        bits = np.zeros(self._dataset.manifest.reports[file].counts.rows, np.bool_)
+        dropped = read_decisions(self._dataset.storage, file).dropped_rows
+        bits[dropped[(dropped >= 0) & (dropped < len(bits))]] = True
         return np.packbits(bits, bitorder="little")
 
 
-def check_decisions(dataset: Dataset) -> Iterator[str]:
-    """The decisions about each source file can be those of the recipe, and are as many as counted.
+def check_curated(dataset: Dataset) -> Iterator[str]:
+    """Decisions, scores and statistics about each source file are possible, and as many as counted.
 
-    Rows are in the file, each is dropped once and by its last step, keyed steps have witnesses that
-    come earlier, and the counts by step and reason are those of the manifest.
+    Their files are whole.
     """
     manifest = dataset.manifest
-    there = {file.name for file in manifest.metadata}
+    recipe, there = manifest.settings.recipe, {file.name for file in manifest.metadata}
     for report in manifest.reports:
-        name = decisions_name(report.file)
-        if manifest.settings.recipe is None:
-            if name in there or report.counts.dropped:
-                yield f"{manifest.files[report.file].path} has decisions, but there is no recipe"
-            continue
-        if name not in there:
-            if report.counts.dropped:
-                yield (
-                    f"{manifest.files[report.file].path}: the manifest says "
-                    f"{counted(report.counts.documents_dropped, 'document')} dropped, but names no "
-                    f"{name}"
-                )
-            continue
-        try:
-            decisions = read_decisions(dataset.storage, report.file)
-        except FineshardsError as error:
-            yield str(error)
-            continue
-        for problem in _contradictions(dataset, report, decisions):
-            yield f"{name}: {problem}"
+        path, counts = manifest.files[report.file].path, report.counts
+        scored = _reached(report, min(recipe.scores.values())) if recipe and recipe.scores else 0
+        counted_blocks = report.blocks if manifest.settings.statistics else 0
+        for name, check, least in (
+            (decisions_name(report.file), _wrong_decisions, counts.documents_dropped),
+            (scores_name(report.file), _wrong_scores, scored),
+            (statistics_name(report.file), _wrong_statistics, counted_blocks),
+        ):
+            if name not in there:
+                if least:
+                    yield f"{path}: by its counts it has {name}, but the manifest does not name it"
+                continue
+            try:
+                yield from (f"{name}: {problem}" for problem in check(dataset, recipe, report))
+            except FineshardsError as error:
+                yield str(error)
 
 
-def _contradictions(dataset: Dataset, report: FileReport, decisions: Decisions) -> Iterator[str]:
-    recipe = dataset.manifest.settings.recipe
-    assert recipe is not None
-    table = decisions.table
+def _wrong_decisions(
+    dataset: Dataset, recipe: RecipeRecord | None, report: FileReport
+) -> Iterator[str]:
+    """Rows are in the file, each is dropped once and by its last step, witnesses come earlier."""
+    if recipe is None:
+        yield "there is no recipe that decided"
+        return
+    table = read_decisions(dataset.storage, report.file).table
     rows, steps = table["row"].to_numpy(), table["step"].to_numpy()
-    for index in _first((rows < 0) | (rows >= report.counts.rows)):
-        yield f"row {rows[index]} is beyond the {counted(report.counts.rows, 'row')} of the file"
     beyond = (steps < 0) | (steps >= len(recipe.steps))
-    for index in _first(beyond):
-        yield f"row {rows[index]}: step {steps[index]} is not in the recipe"
+    yield from _first(
+        (
+            (rows < 0) | (rows >= report.counts.rows),
+            lambda at: f"row {rows[at]} is beyond the {report.counts.rows:,} rows of the file",
+        ),
+        (beyond, lambda at: f"row {rows[at]}: step {steps[at]} is not in the recipe"),
+    )
     if beyond.any():
         return
     whole = table["span"].is_null().to_numpy()
-    yield from _order(rows, steps, table["span"], whole)
-    yield from _witnesses(dataset, report, table, np.isin(steps, recipe.keyed) & whole)
-    yield from _counts(dataset, report, table.filter(pa.array(whole)))
-
-
-def _first(wrong: npt.NDArray[np.bool_]) -> list[int]:
-    """The first index where something is wrong, if there is any."""
-    found: list[int] = np.flatnonzero(wrong)[:1].tolist()
-    return found
-
-
-def _order(
-    rows: npt.NDArray[np.int64],
-    steps: npt.NDArray[np.int16],
-    spans: pa.ChunkedArray,
-    whole: npt.NDArray[np.bool_],
-) -> Iterator[str]:
-    """Rows ascend; a row is dropped once, and no step follows."""
-    numbers = np.where(whole, -1, pc.fill_null(spans, 0).to_numpy().astype(np.int64))
+    spans = np.where(whole, -1, pc.fill_null(table["span"], 0).to_numpy().astype(np.int64))
     same_row, same_step = rows[1:] == rows[:-1], steps[1:] == steps[:-1]
     # At one step a cut may empty a text, which drops the document: that decision has no span.
-    sorted_ = (rows[1:] > rows[:-1]) | same_row & (
-        (steps[1:] > steps[:-1]) | same_step & ((numbers[1:] > numbers[:-1]) | whole[1:])
+    ordered = (rows[1:] > rows[:-1]) | same_row & (
+        (steps[1:] > steps[:-1]) | same_step & ((spans[1:] > spans[:-1]) | whole[1:])
     )
-    for index in _first(~sorted_):
-        yield f"row {rows[index + 1]} is not in order, or has a decision twice"
-    for index in _first(same_row & whole[:-1]):
-        yield f"row {rows[index]} is dropped, and judged by a later step or dropped again"
-
-
-def _witnesses(
-    dataset: Dataset, report: FileReport, table: pa.Table, keyed: npt.NDArray[np.bool_]
-) -> Iterator[str]:
-    """Witnesses are there, and come earlier. A span may have its own document as its witness."""
-    rows = table["row"].to_numpy()
     has = table["witness_file"].is_valid().to_numpy()
     files = pc.fill_null(table["witness_file"], 0).to_numpy().astype(np.int64)
-    at = pc.fill_null(table["witness_row"], 0).to_numpy()
-    cut = table["span"].is_valid().to_numpy()
+    places = pc.fill_null(table["witness_row"], 0).to_numpy()
     # A document of which nothing is left after a cut is dropped by the step without a witness.
-    judged = rows << 15 | table["step"].to_numpy()
-    emptied = np.isin(judged, judged[cut])
-    for index in _first((keyed & ~emptied | cut) & ~has):
-        yield f"row {rows[index]}: there is no witness of an earlier document with its key"
-    later = (files > report.file) | (files == report.file) & ((at > rows) | (at == rows) & ~cut)
-    for index in _first(has & later):
-        yield (
-            f"row {rows[index]}: its witness, row {at[index]} of file {files[index]}, is not "
-            "earlier"
-        )
-    recipe = dataset.manifest.settings.recipe
-    assert recipe is not None
-    steps = table["step"].to_numpy()
-    for index in np.flatnonzero(has & (files < 0)).tolist():
-        if index_of(recipe, int(steps[index]), -1 - int(files[index])) is None:
-            name = recipe.step_name(int(steps[index]))
-            yield f"row {rows[index]}: step {name} has no index {-1 - files[index]}"
-            break
+    judged = rows << 15 | steps
+    needs = np.isin(steps, recipe.keyed) & whole & ~np.isin(judged, judged[~whole]) | ~whole
+    # A span may have its own document as its witness.
+    same_file = files == report.file
+    later = (files > report.file) | same_file & ((places > rows) | (places == rows) & whole)
+    foreign = np.flatnonzero(has & (files < 0)).tolist()
+    unknown = np.zeros(len(rows), np.bool_)
+    unknown[[n for n in foreign if index_of(recipe, int(steps[n]), int(-1 - files[n])) is None]] = (
+        True
+    )
     of_files = np.array([each.counts.rows for each in dataset.manifest.reports], np.int64)
     inside = has & ~later & (files >= 0)
-    for index in _first(inside & ((at < 0) | (at >= of_files[np.where(inside, files, 0)]))):
-        yield f"row {rows[index]}: its witness, row {at[index]}, is not in file {files[index]}"
+    outside = inside & ((places < 0) | (places >= of_files[np.where(inside, files, 0)]))
+    yield from _first(
+        (~ordered, lambda at: f"row {rows[at + 1]} is not in order, or has a decision twice"),
+        (
+            same_row & whole[:-1],
+            lambda at: f"row {rows[at]} is dropped, and judged by a later step or dropped again",
+        ),
+        (
+            needs & ~has,
+            lambda at: f"row {rows[at]}: there is no witness of an earlier document with its key",
+        ),
+        (
+            has & later,
+            lambda at: (
+                f"row {rows[at]}: its witness, row {places[at]} of file {files[at]}, is not earlier"
+            ),
+        ),
+        (
+            unknown,
+            lambda at: (
+                f"row {rows[at]}: step {recipe.step_name(int(steps[at]))} has no index "
+                f"{-1 - files[at]}"
+            ),
+        ),
+        (
+            outside,
+            lambda at: f"row {rows[at]}: its witness, row {places[at]}, is not in file {files[at]}",
+        ),
+    )
+    dropped = table.filter(pa.array(whole)).group_by(["step", "reason"], use_threads=False)
+    yield from _other_drops(
+        recipe,
+        report,
+        {
+            (each["step"], each["reason"]): each["row_count"]
+            for each in dropped.aggregate([("row", "count")]).to_pylist()
+        },
+    )
 
 
-def _counts(dataset: Dataset, report: FileReport, dropped: pa.Table) -> Iterator[str]:
+def _first(*checks: _Check) -> Iterator[str]:
+    """The first thing of each kind that is wrong."""
+    for wrong, sentence in checks:
+        yield from map(sentence, np.flatnonzero(wrong)[:1].tolist())
+
+
+def _other_drops(
+    recipe: RecipeRecord | None, report: FileReport, dropped: dict[tuple[int, str], int]
+) -> Iterator[str]:
     """As many documents are dropped, by step and reason, as the manifest says."""
-    recipe = dataset.manifest.settings.recipe
-    assert recipe is not None
-    grouped = dropped.group_by(["step", "reason"], use_threads=False).aggregate([("row", "count")])
-    found = Counter[tuple[int, str]]()
-    said = {(each.step, each.reason): each.documents for each in report.counts.dropped}
-    for each in grouped.to_pylist():
-        step, reason = each["step"], each["reason"]
-        found[step, MANY_VALUES if (step, MANY_VALUES) in said else reason] += each["row_count"]
-    for step, reason in sorted(said.keys() | found.keys()):
-        if found[step, reason] != said.get((step, reason), 0):
-            yield (
-                f"{counted(found[step, reason], 'document')} dropped by step "
-                f"{recipe.step_name(step)} ({reason}); the manifest says "
-                f"{said.get((step, reason), 0):,}"
-            )
+    many = {each.step for each in report.counts.dropped if each.reason == MANY_VALUES}
+
+    def what(step: int, reason: str) -> str:
+        name = recipe.step_name(step) if recipe else step + 1
+        return f"documents dropped by step {name} ({MANY_VALUES if step in many else reason})"
+
+    found = Counter[str]()
+    for place, documents in sorted(dropped.items()):
+        found[what(*place)] += documents
+    listed = report.counts.dropped
+    yield from differences(found, {what(each.step, each.reason): each.documents for each in listed})
 
 
-def check_scores(dataset: Dataset) -> Iterator[str]:
-    """The scores of each source file are those of the recipe, of the documents that got some."""
-    manifest = dataset.manifest
-    there = {file.name for file in manifest.metadata}
-    steps = manifest.settings.recipe.scores if manifest.settings.recipe else {}
-    for report in manifest.reports:
-        name, path = scores_name(report.file), manifest.files[report.file].path
-        if name not in there:
-            if steps and _reached(report, min(steps.values())):
-                yield f"{path}: its documents got scores, but the manifest names no {name}"
-            continue
-        if not steps:
-            yield f"{path} has scores, but no step gives any"
-            continue
-        try:
-            table = read_scores(dataset.storage, report.file)
-        except FineshardsError as error:
-            yield str(error)
-            continue
-        assert table is not None
-        for problem in _score_contradictions(table, steps, report):
-            yield f"{name}: {problem}"
+def _wrong_scores(
+    dataset: Dataset, recipe: RecipeRecord | None, report: FileReport
+) -> Iterator[str]:
+    """The scores are those of the recipe, of the documents that got some."""
+    table, steps = read_scores(dataset.storage, report.file), recipe.scores if recipe else {}
+    assert table is not None
+    if not steps or table.column_names != ["row", *steps]:
+        yield f"its columns are {table.column_names}, expected {['row', *steps]}"
+        return
+    rows, last = table["row"].to_numpy(), report.counts.rows
+    yield from _first(
+        (
+            (rows < 0) | (rows >= last) | (np.diff(rows, prepend=-1) < 1),
+            lambda at: f"row {rows[at]} is not in order, or beyond the {last:,} rows of the file",
+        )
+    )
+    reached = _reached(report, min(steps.values()))
+    what = "documents with scores"
+    yield from differences({what: len(rows)}, {what: reached})
+    for name, step in steps.items():
+        scored, most = len(rows) - table[name].null_count, _reached(report, step)
+        if scored > most:
+            yield f"{counted(scored, 'document')} with a score {name}, expected {most:,} at most"
 
 
 def _reached(report: FileReport, step: int) -> int:
@@ -229,20 +232,17 @@ def _reached(report: FileReport, step: int) -> int:
     return report.counts.documents + dropped
 
 
-def _score_contradictions(
-    table: pa.Table, steps: dict[str, int], report: FileReport
+def _wrong_statistics(
+    dataset: Dataset, recipe: RecipeRecord | None, report: FileReport
 ) -> Iterator[str]:
-    if table.column_names != ["row", *steps]:
-        yield f"its columns are {table.column_names}, expected {['row', *steps]}"
-        return
-    rows, last = table["row"].to_numpy(), report.counts.rows
-    wrong = (rows < 0) | (rows >= last) | (np.diff(rows, prepend=-1) < 1)
-    for index in np.flatnonzero(wrong)[:1].tolist():
-        yield f"row {rows[index]} is not in order, or beyond the {counted(last, 'row')} of the file"
-    expected = _reached(report, min(steps.values()))
-    if len(rows) != expected:
-        yield f"{counted(len(rows), 'document')} with scores, expected {expected:,}"
-    for name, step in steps.items():
-        scored, most = len(rows) - table[name].null_count, _reached(report, step)
-        if scored > most:
-            yield f"{counted(scored, 'document')} with a score {name}, expected {most:,} at most"
+    """The statistics count what the manifest does."""
+    table, counts = statistics.read_file(dataset.storage, report.file), report.counts
+    of_dataset = table.filter(pc.equal(table["what"], "dataset"))
+    names = ("documents", "bytes", "tokens")
+    expected = {"documents": counts.documents, "bytes": counts.text_bytes, "tokens": counts.tokens}
+    yield from differences(
+        {name: pc.sum(of_dataset[name]).as_py() or 0 for name in names}, expected
+    )
+    rows = table.filter(pc.equal(table["what"], "dropped")).to_pylist()
+    dropped = {(row["step"], row["value"]): row["documents"] for row in rows}
+    yield from _other_drops(recipe, report, dropped)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError
-from fineshards.exports.record import Export, FileRecord
+from fineshards.exports.record import Export
 from fineshards.publishing import sums
 from fineshards.publishing.sums import SUMS_NAME
 from fineshards.shards.counts import Sums
@@ -23,35 +24,29 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import (
-    EXPORT_NAME,
     MANIFEST_NAME,
     forgotten,
     no_generation,
     unfinished,
 )
+from fineshards.shards.job.records import Leaks
 from fineshards.shards.job.source_counts import sums_by_stream
-from fineshards.shards.readable import readable_manifest, unfinished_redaction
+from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.sources.roots import with_sources
-from fineshards.storage.base import READ_AHEAD, Storage
-from fineshards.storage.checksums import checksum_to_base64, file_checksum
+from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
-from fineshards.verification.check_decisions import DroppedRows, check_decisions, check_scores
-from fineshards.verification.check_folders import Folders
-from fineshards.verification.check_metadata import (
+from fineshards.verification.check_decisions import DroppedRows, check_curated
+from fineshards.verification.check_files import (
     check_manifest,
     check_metadata,
-    check_statistics,
+    check_names,
+    differences,
 )
-from fineshards.verification.check_published import check_published
-from fineshards.verification.check_shards import (
-    check_borders,
-    check_redactions,
-    check_shard,
-    check_totals,
-)
+from fineshards.verification.check_published import check_export, check_published
+from fineshards.verification.check_tables import check_shard, check_stream
 from fineshards.verification.compare_sources import Compared, compare_with_sources
-from fineshards.wording import counted, describe_leaks
+from fineshards.wording import counted
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 from fineshards.worker.own_process import is_alone
 
@@ -133,7 +128,7 @@ def verify(
         >>> verdict.ok, verdict.problems, verdict.sampled
         (True, [], 1063)
     """
-    share = _Sample.of(sample)
+    share = _percent(sample)
     if sources and share is None:
         raise UsageError("--sources goes with --sample, which reads the source files.")
     storage = open_storage(folder)
@@ -160,48 +155,33 @@ def verify(
             return verdict
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """How many documents are compared: a percentage, or a number; the other is None."""
-
-    percent: float | None
-    documents: float | None = None
-
-    @classmethod
-    def of(cls, sample: float | str) -> _Sample | None:
-        """What the argument of `verify` means; None for no documents."""
-        share = isinstance(sample, str) and sample.endswith("%")
-        try:
-            number = float(str(sample).removesuffix("%"))
-        except ValueError:
-            number = -1
-        if not 0 <= number < math.inf or (share and number > 100):
-            raise UsageError(
-                f"--sample is a share such as 1%, or a number of documents such as 1000, got "
-                f"{sample}."
-            )
-        if not number:
-            return None
-        if not share and number < 100:
-            raise UsageError(
-                f"--sample {sample}: write a share as text, such as '1%' or '100%'. A number of "
-                "documents is larger than 100."
-            )
-        return cls(number) if share or number <= 100 else cls(None, number)
-
-    def percent_of(self, documents: int) -> float:
-        """The percentage of a number of documents."""
-        if self.documents is None:
-            return self.percent or 0.0
-        return min(100.0, 100 * self.documents / max(documents, 1))
+def _percent(sample: float | str) -> Callable[[int], float] | None:
+    """The percentage of a number of documents that is compared; None for no documents."""
+    share = isinstance(sample, str) and sample.endswith("%")
+    try:
+        number = float(str(sample).removesuffix("%"))
+    except ValueError:
+        number = -1
+    if not 0 <= number < math.inf or (share and number > 100):
+        raise UsageError(
+            f"--sample is a share such as 1%, or a number of documents such as 1000, got {sample}."
+        )
+    if not number:
+        return None
+    if not share and number < 100:
+        raise UsageError(
+            f"--sample {sample}: write a share as text, such as '1%' or '100%'. A number of "
+            "documents is larger than 100."
+        )
+    if share or number <= 100:
+        return lambda documents: number
+    return lambda documents: min(100.0, 100 * number / max(documents, 1))
 
 
 def _verify_export(
     storage: Storage, export: Export, dataset: str | os.PathLike[str] | None
 ) -> Verdict:
-    problems = list(check_export(storage, export))
-    known = linked_dataset(storage, export) if dataset is None else open_storage(dataset)
-    problems += check_dataset(export, known) if known else []
+    problems = [*check_export(storage, export, open_storage(dataset) if dataset else None)]
     tokens = sum(counts["tokens"] for counts in export.splits.values())
     documents = sum(counts["documents"] or 0 for counts in export.splits.values())
     return Verdict(not problems, problems, 0, tokens, documents, 0, files=len(export.files))
@@ -220,7 +200,7 @@ def _verify(
     storage: Storage,
     stored: bytes,
     record: bytes | None,
-    sample: _Sample | None,
+    percent_of: Callable[[int], float] | None,
     generation: int | None,
     sha256: bool,
     sources: Sequence[str],
@@ -243,48 +223,35 @@ def _verify(
             problems.append(str(error))
     if problem := unfinished_redaction(storage, following):
         return Verdict(False, [problem], len(latest.shards), 0, 0, 0)
-    folders = Folders(storage, latest, following)
-    problems += folders.problems()
-    problems += check_manifest(latest, stored)
-    problems += check_metadata(storage, latest, folders)
+    there, of_names = check_names(storage, latest, following)
+    problems += [*of_names, *check_manifest(latest, stored)]
+    problems += check_metadata(storage, latest, there)
     manifest = latest
     if generation not in (None, latest.generation) and not problems:
         manifest = Manifest.load_finished(storage, generation)
-    dataset = Dataset(storage, manifest)
+    dataset, dropped = Dataset(storage, manifest), None
     # Damaged decisions and scores would be named again, for each thing that is wrong in them.
     if not problems:
-        problems += [*check_decisions(dataset), *check_scores(dataset)]
-        problems += check_statistics(storage, manifest)
-    dropped = DroppedRows(dataset) if manifest.settings.recipe else None
-    now = {shard.name: shard for shard in latest.shards}
-    file_numbers = {file.name: number for number, file in enumerate(manifest.files)}
+        problems += check_curated(dataset)
+        dropped = DroppedRows(dataset) if manifest.settings.recipe else None
+    numbers = {file.name: number for number, file in enumerate(manifest.files)}
+    shards = latest.shards
+    if manifest is not latest:
+        # Later generations may have redacted documents in them.
+        names = {shard.name for shard in manifest.shards}
+        shards = tuple(shard for shard in latest.shards if shard.name in names)
+    check = partial(check_shard, dataset, there=there, numbers=numbers, dropped=dropped)
     with ThreadPoolExecutor(usable_cores()) as pool:
-        found = list(
-            pool.map(
-                lambda shard: check_shard(
-                    dataset,
-                    shard,
-                    folders.files,
-                    file_numbers,
-                    now.get(shard.name),
-                    dropped,
-                ),
-                manifest.shards,
-            )
-        )
-    for contents in found:
-        problems += contents.problems
-    problems += check_borders(manifest, found, file_numbers)
-    problems += check_totals(manifest, found)
-    problems += check_redactions(manifest, found)
+        found = list(pool.map(check, shards))
+    problems += [problem for contents in found for problem in contents.problems]
+    problems += check_stream(manifest, found, numbers)
     if not problems and following is None and manifest is latest:
         problems += _check_shared_texts(storage, manifest)
         problems += check_published(storage, manifest, sha256)
     compared = Compared()
-    if sample and not problems:
-        documents = manifest.totals()["documents"]
-        moved = with_sources(manifest, sources)
-        compared = _compare(storage, moved, sample.percent_of(documents))
+    if percent_of and not problems:
+        percent = percent_of(manifest.totals()["documents"])
+        compared = _compare(storage, with_sources(manifest, sources), percent)
         problems += compared.problems
     return Verdict(
         ok=not problems,
@@ -300,31 +267,31 @@ def _verify(
 
 def _check_shared_texts(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """The manifest counts as many leaks and repeats as the document tables have."""
-    if manifest.leaks is None and manifest.repeats is None:
+    leaks, repeats, rule = manifest.leaks, manifest.repeats, manifest.settings.split
+    if leaks is None and repeats is None:
         return
-    rule = manifest.settings.split
     before: tuple[Sums, ...] = ()
-    if manifest.repeats is not None:
+    if repeats is not None:
         # Before the latest generation that added files.
         files = [generation.files for generation in manifest.generations if generation.files]
         before = sums_by_stream(manifest.reports[: sum(files[:-1])], rule)
     comparison = Comparison.of(manifest.shards, before, rule)
-    found = SharedTexts.total(
-        [
-            compare_range(storage, rule, comparison, number, usable_cores())
-            for number in range(comparison.ranges)
-        ]
+    ranges = (
+        compare_range(storage, rule, comparison, number, usable_cores())
+        for number in range(comparison.ranges)
     )
-    if manifest.leaks not in (None, found.leaks):
-        yield (
-            f"by text_hash in the document tables {describe_leaks(found.leaks)}; {MANIFEST_NAME} "
-            f"says {manifest.leaks.test_documents:,} and {manifest.leaks.train_documents:,}"
-        )
-    if manifest.repeats not in (None, found.repeats):
-        yield (
-            f"by the hashes in the document tables {counted(found.repeats, 'new document')} repeat "
-            f"earlier ones; {MANIFEST_NAME} says {manifest.repeats:,}"
-        )
+    found = SharedTexts.total([*ranges])
+    expected = _shared(leaks or found.leaks, found.repeats if repeats is None else repeats)
+    ours = _shared(found.leaks, found.repeats)
+    yield from differences(ours, expected, "by the hashes in the document tables")
+
+
+def _shared(leaks: Leaks, repeats: int) -> dict[str, int]:
+    return {
+        "test documents with a text of train": leaks.test_documents,
+        "train documents with a text of test": leaks.train_documents,
+        "new documents with the text of an earlier one": repeats,
+    }
 
 
 def _compare(storage: Storage, manifest: Manifest, percent: float) -> Compared:
@@ -362,76 +329,3 @@ def describe_verdict(verdict: Verdict) -> list[str]:
         *(f"  {problem}" for problem in verdict.problems),
         f"read: {counts}",
     ]
-
-
-def check_export(storage: Storage, export: Export) -> Iterator[str]:
-    """One sentence per file that is missing, damaged, or not of the export."""
-    expected = {file.name for file in export.files} | {EXPORT_NAME}
-    for entry in sorted(storage.entries(""), key=lambda entry: entry.name):
-        if entry.name not in expected:
-            yield (
-                f"{entry.name} is not a file of the export, and readers take every file of a "
-                "folder. Move it away."
-            )
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        for problem in pool.map(lambda file: _problem(storage, file), export.files):
-            if problem:
-                yield problem
-
-
-def linked_dataset(storage: Storage, export: Export) -> Storage | None:
-    """The folder of the dataset whose shards an export links to; None if there are no links."""
-    for file in export.files if storage.supports_mmap else ():
-        if file.link:
-            target = os.path.realpath(storage.path(file.name))
-            found = open_storage(target.removesuffix(f"/{file.link}"))
-            if found.size(MANIFEST_NAME) is not None:
-                return found
-    return None
-
-
-def check_dataset(export: Export, dataset: Storage) -> Iterator[str]:
-    """One sentence if an export is not of a dataset, or if that was redacted since."""
-    fingerprint, generation = map(export.dataset.get, ("fingerprint", "generation"))
-    try:
-        latest = readable_manifest(dataset)
-    except OutputError as error:
-        yield str(error)
-        return
-    known = type(generation) is int and 1 <= generation <= latest.generation
-    if not known or Manifest.load_finished(dataset, generation).fingerprint != fingerprint:
-        yield (
-            f"the export is not of {dataset.root}: it is of generation {generation} of the dataset "
-            f"with the fingerprint {fingerprint}. Name that dataset."
-        )
-    elif redacted := sum(each.redacted for each in latest.generations[generation:]):
-        linked = any(file.link for file in export.files)
-        state = "are of the state before" if linked else "still have them"
-        yield (
-            f"{counted(redacted, 'document')} of {dataset.root} were redacted since generation "
-            f"{generation} was exported, and these files {state}. Delete them, and export the "
-            "dataset again."
-        )
-
-
-def _problem(storage: Storage, file: FileRecord) -> str:
-    where = f"{file.name} (a link to the dataset's {file.link})" if file.link else file.name
-    size = storage.size(file.name)
-    if size is None:
-        return f"{where} is missing. {_advice(file)}"
-    if size != file.bytes:
-        return f"{where} has {size:,} bytes, expected {file.bytes:,}. {_advice(file)}"
-    try:
-        with storage.open(file.name, READ_AHEAD) as opened:
-            found = checksum_to_base64(file_checksum(opened))
-    except OutputError as error:
-        return str(error)
-    if found != file.crc32c:
-        return f"{where} has crc32c {found}, expected {file.crc32c}. {_advice(file)}"
-    return ""
-
-
-def _advice(file: FileRecord) -> str:
-    if file.link:
-        return "If the dataset was redacted since, export it into another folder."
-    return "Delete it, and run the same export again."

@@ -237,7 +237,7 @@ def where_no_document_came(rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (one_less, "documents with scores, expected"),
+        (one_less, "the number of documents with scores is"),
         (beyond, "row 999 is not in order, or beyond the 60 rows of the file"),
         (out_of_order, "is not in order, or beyond"),
         (where_no_document_came, "documents with a score words, expected"),

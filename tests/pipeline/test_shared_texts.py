@@ -299,14 +299,17 @@ def dataset(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        ({"leaks": {"test_documents": 1, "train_documents": 1}}, "by text_hash in the document "),
+        (
+            {"leaks": {"test_documents": 1, "train_documents": 1}},
+            "by the hashes in the document tables: the number of test documents with a ",
+        ),
         ({"leaks": None}, "it counts leaks where there can be none, or does not where there can"),
         ({"leaks": {"test_documents": 0, "train_documents": 3}}, "documents of one split leak, "),
         (
             {"leaks": {"test_documents": 10**6, "train_documents": 3}},
             "1000000 documents of test leak, more",
         ),
-        ({"repeats": 3}, "by the hashes in the document tables "),
+        ({"repeats": 3}, "the number of new documents with the text of an earlier one is"),
         ({"repeats": 1000}, "1000 documents repeat earlier ones, more than were appended"),
     ],
 )

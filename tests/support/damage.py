@@ -64,6 +64,11 @@ def load(folder: Path, shard: str) -> np.ndarray:
 def save_consistently(folder: Path, shard: str, tokens: np.ndarray) -> None:
     """Writes a shard and its checksum, so that only the tokens are wrong."""
     np.save(folder / shard, tokens.astype("<u4"))
+    record_checksum(folder, shard)
+
+
+def record_checksum(folder: Path, shard: str) -> None:
+    """Puts the checksum that a shard has now into the manifest."""
     crc32c = checksum((folder / shard).read_bytes())
 
     def change(content: dict[str, Any]) -> None:

@@ -112,8 +112,7 @@ def test_a_shard_that_does_not_continue_the_document_of_the_one_before(dataset: 
     edit_table(dataset, "train/train_0000.npy", change)
     problems = problems_of(dataset)
     assert "not in the order" not in problems
-    assert f"{TABLE} begins with row" in problems
-    assert "but the previous shard ended in row" in problems
+    assert re.search(rf"{TABLE} begins with .*, row .*, but the previous shard ended at", problems)
 
 
 def test_another_seed_in_the_manifest(dataset: Path) -> None:

@@ -22,6 +22,7 @@ from support.damage import (
     entry_of,
     flip_bit,
     load,
+    record_checksum,
     rewrite_table,
     save_consistently,
 )
@@ -139,21 +140,23 @@ def _swap(first: str, second: str) -> Damage:
         pytest.param(_truncate(SHARD, -1000), SHARD, "bytes; the manifest says", id="cut short"),
         pytest.param(_truncate(SHARD, -4), SHARD, "bytes; the manifest says", id="one token short"),
         pytest.param(_truncate(SHARD, 128), SHARD, "has 128 bytes", id="header only"),
-        pytest.param(_truncate(SHARD, 60), SHARD, "fewer than the header", id="half a header"),
-        pytest.param(_truncate(SHARD, 0), SHARD, "fewer than the header", id="empty file"),
+        pytest.param(_truncate(SHARD, 60), SHARD, "has 60 bytes", id="half a header"),
+        pytest.param(_truncate(SHARD, 0), SHARD, "has 0 bytes", id="empty file"),
         pytest.param(lambda f: flip_bit(f / SHARD, 4711), SHARD, "has crc32c", id="one bit"),
         pytest.param(lambda f: flip_bit(f / SHARD, -1), SHARD, "has crc32c", id="the last bit"),
-        pytest.param(lambda f: flip_bit(f / SHARD, 3), SHARD, "is not a .npy file", id="magic"),
-        pytest.param(_save(lambda a: a.astype("<u2")), SHARD, "holds dtype '<u2'", id="uint16"),
-        pytest.param(_save(lambda a: a.astype("<i4")), SHARD, "holds dtype '<i4'", id="int32"),
-        pytest.param(_save(lambda a: a.astype(">u4")), SHARD, "holds dtype '>u4'", id="big end"),
-        pytest.param(_save(lambda a: a.reshape(2, -1)), SHARD, "has the header", id="two axes"),
-        pytest.param(_save(lambda a: a[:0]), SHARD, "header says 0 tokens", id="no tokens"),
-        pytest.param(_save(lambda a: a[0]), SHARD, "has the header", id="no axis"),
-        pytest.param(_npy_version_2, SHARD, "is .npy version (2, 0)", id="version 2"),
-        pytest.param(_header(b"False", b"True "), SHARD, "has the header", id="fortran order"),
-        pytest.param(_header(b"60000", b"59999"), SHARD, "header says 59,999", id="short shape"),
-        pytest.param(_header(b"(60000", b"(-1   "), SHARD, "has the header", id="negative shape"),
+        pytest.param(lambda f: flip_bit(f / SHARD, 3), SHARD, "has crc32c", id="magic"),
+        pytest.param(
+            _save(lambda a: a.astype("<u2")), SHARD, "bytes; the manifest says", id="uint16"
+        ),
+        pytest.param(_save(lambda a: a.astype("<i4")), SHARD, "has crc32c", id="int32"),
+        pytest.param(_save(lambda a: a.astype(">u4")), SHARD, "has crc32c", id="big end"),
+        pytest.param(_save(lambda a: a.reshape(2, -1)), SHARD, "has crc32c", id="two axes"),
+        pytest.param(_save(lambda a: a[:0]), SHARD, "has 128 bytes", id="no tokens"),
+        pytest.param(_save(lambda a: a[0]), SHARD, "has 132 bytes", id="no axis"),
+        pytest.param(_npy_version_2, SHARD, "has crc32c", id="version 2"),
+        pytest.param(_header(b"False", b"True "), SHARD, "has crc32c", id="fortran order"),
+        pytest.param(_header(b"60000", b"59999"), SHARD, "has crc32c", id="short shape"),
+        pytest.param(_header(b"(60000", b"(-1   "), SHARD, "has crc32c", id="negative shape"),
         pytest.param(_swap(SHARD, "train/train_0004.npy"), SHARD, "has crc32c", id="swapped"),
         pytest.param(
             _swap("test/test_0000.npy", "train/train_0000.npy"),
@@ -180,6 +183,25 @@ def test_an_id_outside_the_vocabulary_is_found_without_any_other_sign(
     save_consistently(dataset, SHARD, tokens)
     (problem,) = problems_of(dataset, capsys)
     assert problem.startswith(f"{SHARD}, token {place}: id 100277 is outside the vocabulary")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (b"\x01\x00", b"\x02\x00", "is .npy version (2, 0)"),
+        (b"<u4", b"<i4", "holds dtype '<i4'"),
+        (b"False", b"True ", "has the header"),
+        (b"60000", b"59999", "the number of tokens in its header is 59,999"),
+    ],
+)
+def test_another_header_is_found_without_any_other_sign(
+    dataset: Path, capsys: pytest.CaptureFixture[str], old: bytes, new: bytes, expected: str
+) -> None:
+    _header(old, new)(dataset)
+    record_checksum(dataset, SHARD)
+    (problem,) = problems_of(dataset, capsys)
+    assert problem.startswith(f"{SHARD}")
+    assert expected in problem
 
 
 def _move_eot(tokens: np.ndarray) -> int:
@@ -279,9 +301,11 @@ def _shift_border(folder: Path) -> None:
             "has the columns",
             id="other type",
         ),
-        pytest.param(_rewrite_table(lambda t: t.slice(0, 0)), "has 0 rows", id="no rows"),
         pytest.param(
-            _rewrite_table(lambda t: t.slice(1)), "rows; the manifest says", id="first row missing"
+            _rewrite_table(lambda t: t.slice(0, 0)), "the number of rows is 0", id="no rows"
+        ),
+        pytest.param(
+            _rewrite_table(lambda t: t.slice(1)), "the number of rows is", id="first row missing"
         ),
         pytest.param(_rewrite_table(lambda t: t[:-1]), "does not cover", id="last row missing"),
         pytest.param(
@@ -298,9 +322,11 @@ def _shift_border(folder: Path) -> None:
         pytest.param(_cell("length", -1, -1), "does not cover", id="early end"),
         pytest.param(_cell("document", 10, 1), "not consecutive", id="document skipped"),
         pytest.param(_cell("start", 10, 1), "'start' is negative, or not 0", id="start inside"),
-        pytest.param(_cell("start", 0, 1), "previous shard ended at", id="other start"),
+        pytest.param(_cell("start", 0, 1), "but the previous shard ended at", id="other start"),
         pytest.param(_cell("start", 0, -(10**9)), "'start' is negative", id="negative start"),
-        pytest.param(_cell("row", 0, 1), "previous shard ended in row", id="continues another row"),
+        pytest.param(
+            _cell("row", 0, 1), "but the previous shard ended at", id="continues another row"
+        ),
         pytest.param(_set_column("file", "elsewhere"), "not in the manifest", id="other file"),
     ],
 )
@@ -356,7 +382,9 @@ def _add(what: str, by: int) -> Damage:
         ),
         pytest.param(_set(lambda c: c["shards"].reverse()), "names of the shards", id="reversed"),
         pytest.param(
-            _set(lambda c: entry_of(c, SHARD).update(documents=1)), f"{SHARD} has", id="documents"
+            _set(lambda c: entry_of(c, SHARD).update(documents=1)),
+            "documents that begin is",
+            id="documents",
         ),
         pytest.param(
             _set(lambda c: entry_of(c, SHARD).update(tokens=59_999)), f"{SHARD} has", id="tokens"

@@ -23,7 +23,7 @@ from fineshards.inspection.inspect import show_document, summarize
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
-from fineshards.verification.check_metadata import check_manifest
+from fineshards.verification.check_files import check_manifest
 
 FILES = [
     "train/train_0000.npy",

@@ -24,18 +24,17 @@ what: which documents, and by what they are counted.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoint_file import read_record, whole_record, write_record
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import MANY_VALUES, MAX_VALUES, Counts
+from fineshards.shards.counts import MANY_VALUES, MAX_VALUES
 from fineshards.shards.job.curated_files import statistics_name
 from fineshards.shards.job.records import Block, MetadataFile
 from fineshards.shards.parquet_file import open_parquet, parquet_bytes
@@ -236,24 +235,3 @@ def from_bytes(content: bytes, path: str) -> pa.Table:
         return open_parquet(io.BytesIO(content)).read(use_threads=False).cast(SCHEMA)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
-
-
-def contradictions(table: pa.Table, counts: Counts) -> Iterator[str]:
-    """What the statistics of a source file have that the manifest's counts do not."""
-    found = table.filter(pc.equal(table["what"], "dataset"))
-    sums = tuple(pc.sum(found[name]).as_py() or 0 for name in ("documents", "bytes", "tokens"))
-    expected = counts.documents, counts.text_bytes, counts.tokens
-    if sums != expected:
-        yield "{:,} documents, {:,} bytes and {:,} tokens".format(*sums) + (
-            "; the manifest says {:,}, {:,} and {:,}".format(*expected)
-        )
-    rows = table.filter(pc.equal(table["what"], "dropped")).to_pylist()
-    dropped = {(row["step"], row["value"]): row["documents"] for row in rows}
-    listed = {(each.step, each.reason): each.documents for each in counts.dropped}
-    for step, reason in sorted(dropped.keys() | listed.keys()):
-        ours, theirs = dropped.get((step, reason), 0), listed.get((step, reason), 0)
-        if ours != theirs:
-            yield (
-                f"{ours:,} documents that step {step + 1} dropped ({reason}); the manifest says "
-                f"{theirs:,}"
-            )

@@ -1,0 +1,176 @@
+"""Each file of a dataset against its manifest: names, sizes, checksums; as part of verify.
+
+What is in a file with the manifest's checksum is what the build wrote, unless someone changed the
+manifest with it. The other checks are of that, and of the build itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from fineshards.cores import usable_cores
+from fineshards.errors import OutputError
+from fineshards.publishing.sums import CARD_NAME, PUBLISHED
+from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
+from fineshards.shards.dataset_files import expected_files
+from fineshards.shards.job.curated_files import CURATED_FOLDERS
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.job.metadata import contradictions
+from fineshards.shards.layout import MASKS_FOLDER, SPLITS
+from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
+from fineshards.storage.base import READ_AHEAD, TEMPORARY, Storage
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.wording import counted
+
+_FOLDERS = (*SPLITS, "metadata")
+_TABLES = "metadata/documents"
+# Folders in `metadata/`.
+_INNER = (_TABLES, MASKS_FOLDER, *CURATED_FOLDERS, REJECTED_FOLDER, GENERATIONS_FOLDER)
+# Bytes in memory at once, per file; a multiple of a token's.
+_READ_BYTES = 4 << 20
+
+
+def differences(
+    found: Mapping[str, int], expected: Mapping[str, int], where: str = ""
+) -> Iterator[str]:
+    """A sentence for each number that is not that of the manifest.
+
+    found, expected: numbers by what is counted, a noun in the plural; 0 where there is none. where:
+    the file that the sentences begin with.
+    """
+    begin = f"{where}: " if where else ""
+    for what in {**expected, **found}:
+        ours, theirs = found.get(what, 0), expected.get(what, 0)
+        if ours != theirs:
+            yield f"{begin}the number of {what} is {ours:,}; the manifest says {theirs:,}"
+
+
+def _ignore(content: bytes) -> None:
+    pass
+
+
+def file_problem(
+    storage: Storage,
+    name: str,
+    size: int,
+    checksum: str,
+    see: Callable[[bytes], object] = _ignore,
+    says: str = "the manifest says",
+) -> str:
+    """Reads a file once; returns what is wrong with it, or "" if it has the size and the CRC-32C.
+
+    see: called with the content, some megabytes at a time.
+    """
+    bytes_found = checksum_found = 0
+    try:
+        if storage.size(name) is None:
+            return f"{name} is missing"
+        with storage.open(name, READ_AHEAD) as opened:
+            while content := opened.read(_READ_BYTES):
+                bytes_found += len(content)
+                checksum_found = crc32c(content, checksum_found)
+                see(content)
+    except OutputError as error:
+        return str(error)
+    if bytes_found != size:
+        return f"{name} has {counted(bytes_found, 'byte')}; {says} {size:,}"
+    if (text := checksum_to_base64(checksum_found)) != checksum:
+        return f"{name} has crc32c {text}; {says} {checksum}"
+    return ""
+
+
+def check_names(
+    storage: Storage, manifest: Manifest, following: Job | None
+) -> tuple[set[str], list[str]]:
+    """The files of a dataset that are there; and a sentence for each that is missing, or foreign.
+
+    manifest: of the latest generation. following: the job that is to make the next one, whose files
+    are checked when it is finished.
+    """
+    files = {entry.name for folder in _FOLDERS for entry in storage.entries(folder)}
+    others = {name: kind for folder in _FOLDERS for name, kind in storage.others(folder)}
+    expected = {MANIFEST_NAME, *(name for name, _, _ in expected_files(manifest))}
+    problems = [
+        f"{name} is {others[name]}, not a file" if name in others else f"{name} is missing"
+        for name in sorted(expected - files)
+    ]
+    foreign = files - expected - {*PUBLISHED}
+    if following is not None:
+        made = (*(f"{split}/{split}_" for split in SPLITS), *(f"{name}/" for name in _INNER[:-1]))
+        made += (
+            following.record_name,
+            *map(kept_name, (manifest.generation, following.generation)),
+        )
+        foreign = {name for name in foreign if not name.startswith(made)}
+    for name, kind in others.items():
+        if name not in expected and (name not in _INNER or kind != "a folder"):
+            foreign.add(f"{name}/" if kind == "a folder" else name)
+    known = {*(f"{name}/" for name in (*_FOLDERS, CHECKPOINTS)), CARD_NAME, *PUBLISHED}
+    # What begins with a dot is a tool's own, such as .gitattributes of a repository.
+    foreign |= {name for name in storage.names("") if name not in known and name[0] != "."}
+    # A job that was killed just after it wrote its manifest leaves checkpoints and unfinished
+    # files behind; a job with --keep_checkpoints keeps them. Those of other jobs do not belong.
+    if left := set(storage.names(f"{CHECKPOINTS}/")) - {f"{TEMPORARY}/"}:
+        job = following or manifest.job
+        jobs = (job.at(number) for number in range(1, job.generation + 1))
+        foreign |= left - {f"{CHECKPOINTS}/{each.fingerprint()}/" for each in jobs}
+    warning = "; readers that list shards by prefix would load it"
+    problems += [
+        f"{name} does not belong to the dataset{warning * name.startswith(SPLITS)}"
+        for name in sorted(foreign)
+    ]
+    return files & expected, problems
+
+
+def check_manifest(manifest: Manifest, stored: bytes) -> Iterator[str]:
+    """The manifest is exactly what its content is written as, so no bit of it has changed.
+
+    stored: the bytes that the manifest was read from.
+    """
+    written = manifest.to_bytes()
+    if stored != written:
+        found, derived = json.loads(stored), json.loads(written)
+        different = [
+            key for key in found.keys() | derived.keys() if found.get(key) != derived.get(key)
+        ]
+        if not different:
+            yield f"{MANIFEST_NAME} is not written as fineshards writes it; someone changed it"
+        for key in sorted(different):
+            if key == "crc32c":
+                yield (
+                    f"{MANIFEST_NAME} has changed: its content has crc32c {derived.get(key)}; its "
+                    f"last line says {found.get(key)}"
+                )
+            else:
+                yield f"{MANIFEST_NAME}: {key!r} does not match the numbers it is derived from"
+    for problem in manifest.contradictions():
+        yield f"{MANIFEST_NAME}: {problem}"
+
+
+def check_metadata(storage: Storage, manifest: Manifest, there: set[str]) -> list[str]:
+    """The files in `metadata/`, but those of shards, are those of the manifest, and agree with it.
+
+    there: the files that are there.
+    """
+    of_shards = {name for shard in manifest.shards for name, _, _ in shard.files()}
+    wanted = [file for file in expected_files(manifest) if file[0] not in of_shards]
+    files = [file for file in wanted if file[0] in there]
+    # The small ones are kept.
+    contents = {file[0]: list[bytes]() for file in files if not file[0].startswith(CURATED_FOLDERS)}
+
+    def problem(file: tuple[str, int, str]) -> str:
+        kept = contents.get(file[0])
+        return file_problem(storage, *file, _ignore if kept is None else kept.append)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        problems = [*filter(None, pool.map(problem, files))]
+    # A damaged file would be named again, for each thing that is wrong in it.
+    if not problems and files == wanted:
+        joined = {name: b"".join(parts) for name, parts in contents.items()}
+        problems += contradictions(joined, manifest.job, manifest.reports)
+    return problems
