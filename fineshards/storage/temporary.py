@@ -19,14 +19,13 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # A dot, because input may be read from the same folder.
 _PREFIX, _LOCK = ".fineshards-", ".lock"
 _NAME = re.compile(r"\.fineshards-[0-9a-f]{32}(\.lock)?")
+# Locked files of this process, by descriptor: see own_process.py.
+held: set[int] = set()
 
 
 @contextmanager
 def temporary_room(place: str | None = None) -> Iterator[None]:
-    """Turns the lack of a folder for temporary files, or of space in it, into OutputError.
-
-    place: the folder; that of the system by default.
-    """
+    """Turns the lack of a folder for temporary files, or of space in it, into OutputError."""
     advice = "Free some space there."
     if place is None:
         place, advice = _place(), "Free some space there, or set TMPDIR to another folder."
@@ -46,11 +45,10 @@ def temporary_room(place: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(place: str | None = None) -> Iterator[str]:
-    """A folder for scratch files, which is removed at the end. As `temporary_room`.
+    """A folder for scratch files, which is removed at the end, by Ctrl-C and by SIGTERM too.
 
-    place: where to make it; the system's folder for temporary files by default. A process that is
-    killed leaves its folder, which the next one removes, or the next command
-    (`remove_abandoned`): beside it is a file that is locked as long as its process lives.
+    place: where to make it; the system's folder for temporary files by default. What SIGKILL leaves
+    the next command removes: beside it is a file that is locked as long as its process lives.
     """
     with temporary_room(place), scratch_folder_in(_place() if place is None else place) as folder:
         yield folder
@@ -62,6 +60,7 @@ def scratch_folder_in(place: str) -> Iterator[str]:
     os.makedirs(place, exist_ok=True)
     remove_abandoned(place)
     folder, lock = _claim(place)
+    held.add(lock)
     try:
         os.mkdir(folder, 0o700)
         yield folder
@@ -74,6 +73,7 @@ def scratch_folder_in(place: str) -> Iterator[str]:
         ) from error
     finally:
         _remove(folder)
+        held.discard(lock)
         os.close(lock)
 
 

@@ -80,6 +80,7 @@ def call_and_hear(
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                 )
+                own_process.started.add(process.pid)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
@@ -102,6 +103,7 @@ def call_and_hear(
         finally:
             process.kill()
             process.wait()
+            own_process.started.discard(process.pid)
             remove_abandoned()
     if error is not None:
         raise error

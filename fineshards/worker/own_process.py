@@ -2,8 +2,8 @@
 
 Only such a process may fork workers and end at once. Ctrl-C and SIGTERM end a command where it
 stands, with one sentence: a finished file is whole and an unfinished one is never taken for
-finished, so no clean-up is needed and none could fail. An exception, Python's own way, can be
-swallowed by any `except` in a library, and shows a traceback where none is expected.
+finished, so only temporary files are removed. An exception, Python's own way, can be swallowed by
+any `except` in a library, and shows a traceback where none is expected.
 
 Imports little, because it comes first.
 """
@@ -17,7 +17,11 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
+from fineshards.storage import temporary
+
 _SENTENCES = {signal.SIGINT: "interrupted.", signal.SIGTERM: "terminated."}
+# Interpreters that this process has started.
+started: set[int] = set()
 # How to go on after an interruption; empty for what is not resumed.
 resume = ""
 _alone = False
@@ -95,9 +99,16 @@ def _end(number: int, frame: FrameType | None) -> None:
     sentence = f"{cursor}fineshards: {_SENTENCES[signal.Signals(number)]}{resume}\n"
     try:
         os.write(2, sentence.encode())
-        # Where the kernel does not kill workers with this process.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(2)  # ends this process if another one cannot be ended
         if "multiprocessing" in sys.modules:
-            for child in sys.modules["multiprocessing"].active_children():
-                child.kill()
+            started.update(each.pid for each in sys.modules["multiprocessing"].active_children())
+        for process in started:
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)  # until it writes no more
+        for lock in temporary.held:
+            os.close(lock)
+        temporary.remove_abandoned()
     finally:
         os._exit(128 + number)

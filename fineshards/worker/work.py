@@ -1,7 +1,7 @@
 """Work: the one object that every step gets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from fineshards.config import BuildConfig
 from fineshards.shards.checkpoints import Checkpoints
@@ -17,10 +17,9 @@ class Work:
     """A launched job as its steps see it. Small, because it is pickled into each step.
 
     earlier: what the dataset holds already. shared: whether other machines make token blocks, which
-    are not trusted before they are checked. inline: whether keys of
-    duplicates cross the runner's shuffle as bytes; otherwise, as references to files, because a
-    local runner holds its shuffle in memory. The options decide no byte;
-    BuildConfig describes them.
+    are not trusted before they are checked. inline: whether keys of duplicates cross the runner's
+    shuffle as bytes; otherwise, as references to files, because a local runner holds its shuffle in
+    memory. The options decide no byte; BuildConfig describes them.
     """
 
     checkpoints: Checkpoints
@@ -48,22 +47,10 @@ class Work:
         inline: bool = False,
     ) -> "Work":
         """The work of a job."""
-        return cls(
-            checkpoints=checkpoints,
-            settings=job.settings,
-            earlier=earlier,
-            tokenizer_engine=config.tokenizer_engine,
-            assembly=config.assembly,
-            bucket_bytes=config.bucket_bytes,
-            max_bad_rows=config.max_bad_rows,
-            keep_checkpoints=config.keep_checkpoints,
-            fail_on_leak=config.fail_on_leak,
-            fail_on_repeats=config.fail_on_repeats,
-            allow_constant_mask=config.allow_constant_mask,
-            inline=inline,
-            hf_token_secret=config.hf_token_secret,
-            shared=config.share is not None,
-        )
+        names = [each.name for each in fields(cls) if hasattr(config, each.name)]
+        given = {name: getattr(config, name) for name in names}
+        shared = config.share is not None
+        return cls(checkpoints, job.settings, earlier, **given, inline=inline, shared=shared)
 
     def shard_prefix(self, blocks: Sequence[Block]) -> ShardPrefix | None:
         """What finds shards that are complete while the job's blocks are tokenized.

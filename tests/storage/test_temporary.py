@@ -116,6 +116,23 @@ def test_an_estimate_that_is_killed_leaves_nothing_after_the_next_command(tmp_pa
     assert not [*place.iterdir()]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_estimate_that_is_interrupted_leaves_nothing(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """As a terminal does it: the signal goes to the command and to all that it has started."""
+    place, source = tmp_path / "temporary", tmp_path / "a.jsonl"
+    place.mkdir()
+    source.write_text('{"text": "a secret of some words"}\n' * 200_000)
+    for made in (".fineshards-*", ".fineshards-*/checkpoints/*/blocks/*"):
+        environment = os.environ | {"TMPDIR": str(place)}
+        job = start("estimate", f"--input={source}", env=environment)
+        wait_until(lambda made=made: [*place.glob(made)], job)
+        os.killpg(job.pid, number)
+        job.communicate()
+        assert (job.returncode, [*place.iterdir()]) == (128 + number, [])
+
+
 def test_an_estimate_whose_worker_dies_does_not_speak_of_resuming(tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text('{"text": "some words"}\n' * 400_000)
