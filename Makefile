@@ -39,7 +39,7 @@ demo: .venv/built ## build a dataset from the sample, verify it, show a document
 	$(BIN)/fineshards verify demo --sample 100%
 	$(BIN)/fineshards inspect demo
 	$(BIN)/fineshards inspect demo --shard train/1 --document 164
-	$(BIN)/fineshards report demo --verify
+	$(BIN)/fineshards report demo
 	@echo
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
 	@echo "    open demo-report.html in a browser       # the dataset, to look at"

@@ -201,26 +201,22 @@ def _add_report_flags(parser: Parser) -> None:
         "is the dataset's own.",
     )
     add_flag(what, "--title TEXT", "Its heading. Default: the dataset's name or folder.")
-    add_flag(
-        what, "--verify", "Verify the dataset first, and say in the report what was found and when."
-    )
-    add_sources(parser, trusts=True)
 
 
 def _report(args: Namespace) -> Answer:
     from fineshards.reports.report import describe_report, report
 
     written = report(**{name: value for name, value in vars(args).items() if name != "json"})
-    return Answer(asdict(written), describe_report(written), int(written.verified is False))
+    return Answer(asdict(written), describe_report(written))
 
 
 REPORT = Command(
     "report",
     "write a report of a dataset as an HTML page",
-    "FOLDER [--output FILE] [--title TEXT] [--verify] [--json]",
-    "Writes one HTML file about a finished dataset: splits, lengths, sources, shards, a document\n"
-    "with its tokens, and how to load it. It needs no network.",
-    ("fineshards report out", "fineshards report out --output out.html --verify"),
+    "FOLDER [--output FILE] [--title TEXT] [--json]",
+    "Writes one HTML file about a finished dataset: splits, lengths, sources, what each step of\n"
+    "the recipe dropped, and documents with their tokens. It needs no network.",
+    ("fineshards report out", "fineshards report out --output out.html"),
     _add_report_flags,
     _report,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -76,20 +76,6 @@ def choose(
         best += [(int(hashes[n]), file, int(rows[n])) for n in order.tolist()]
         best = heapq.nsmallest(count, best)
     return sorted((file, row) for _, file, row in best)
-
-
-def similarities(dataset: Dataset, step: int) -> list[tuple[int, int]]:
-    """How alike the documents that a step dropped are to their witnesses, among some files.
-
-    step: its number, from 0. Returns (least percent, documents), in parts of five percent.
-    """
-    found: Counter[int] = Counter()
-    for file in _by_hash(dataset)[:_FILES]:
-        table = _matching(read_decisions(dataset.storage, file).table, None, step)
-        alike = table["similarity"].drop_null().to_numpy()
-        # What is rounded to a bound in 32 bits was not less.
-        found.update(np.minimum(np.floor(alike * 20 + 1e-6), 19).astype(int).tolist())
-    return [(5 * part, count) for part, count in sorted(found.items())]
 
 
 def _by_hash(dataset: Dataset) -> list[int]:

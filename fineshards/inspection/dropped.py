@@ -92,7 +92,6 @@ def show_dropped(
     step: int | None,
     document: str | None,
     count: int,
-    cuts: bool = True,
     trust_input: bool = False,
 ) -> DroppedDocuments:
     """Some of the documents that a dataset's recipe dropped or cut.
@@ -103,8 +102,6 @@ def show_dropped(
         step: Only those of this step, from 1.
         document: Only this one: the path of its file, or its number, then a colon and its row.
         count: How many to choose, by a hash of their places: the same ones every time.
-        cuts: Whether to find out what was cut or measured, which loads all steps of the recipe and
-            runs them.
         trust_input: Whether to show texts of a source file of another version.
 
     Raises:
@@ -130,21 +127,20 @@ def show_dropped(
             f"{', '.join(sorted(reasons)) or 'none'}.{did_you_mean(reason, reasons)}"
         )
     documents = sum(each.documents for each in counts if reason in (None, each.reason))
-    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, cuts, trust_input))
+    return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, trust_input))
 
 
 def _with_texts(
     dataset: Dataset,
     recipe: RecipeRecord,
     chosen: Sequence[ChosenDecision],
-    with_cuts: bool,
     trust_input: bool,
 ) -> list[Decision]:
     witnesses = [(each.step, *each.witness) for each in chosen if each.witness is not None]
     texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses], trust_input)
     dropping = _dropping(dataset, {each.witness for each in chosen if each.witness is not None})
     rows = [(each, texts[each.place][1]) for each in chosen]
-    cuts, measured = _details(dataset, recipe, rows) if with_cuts else ({}, {})
+    cuts, measured = _details(dataset, recipe, rows)
     return [
         Decision(
             document=texts[each.place][0],

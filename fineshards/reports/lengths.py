@@ -36,23 +36,15 @@ class LengthBin:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """What fits in a sequence length: documents that are no longer, and the tokens of these."""
-
-    sequence_length: int
-    documents: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Lengths:
     """Lengths of documents in tokens, with their EOT.
 
     tables: document tables that were read, of `of_tables`. documents, tokens: in these. A document
     counts in the shard that it ends in. bins: from that of the shortest document to that of the
-    longest, two per power of two. fits: up to the sequence length that fits all. median: half of
-    the documents are no longer. shortest_documents, longest_documents: numbers in the dataset of
-    some, the shortest of two tokens or more first, and the longest first.
+    longest, two per power of two. fits: each sequence length, up to the one that fits all, with the
+    documents that are no longer, and the tokens of these. median: half of them are no longer.
+    shortest_documents, longest_documents: numbers in the dataset of some, the shortest of two
+    tokens or more first, and the longest first.
     """
 
     tables: int
@@ -63,7 +55,7 @@ class Lengths:
     median: int
     longest: int
     bins: tuple[LengthBin, ...]
-    fits: tuple[Fit, ...]
+    fits: tuple[tuple[int, int, int], ...]
     shortest_documents: tuple[int, ...] = ()
     longest_documents: tuple[int, ...] = ()
 
@@ -102,7 +94,7 @@ def lengths_of(dataset: Dataset) -> Lengths:
             for begin, end in _edges(int(lengths[0]), int(lengths[-1]))
         ),
         fits=tuple(
-            Fit(length, *up_to(length))
+            (length, *up_to(length))
             for before, length in pairwise((0, *SEQUENCE_LENGTHS))
             if before < lengths[-1]
         ),

@@ -1,8 +1,8 @@
 """Writes a report of a finished dataset: one HTML file, from templates.
 
 Everything that comes from data is escaped: a document that holds `</script>` stays text, and
-control characters show as escapes. The page loads nothing: its style and script are in it, and its
-Content-Security-Policy admits them by their hash.
+control characters show as escapes. The page loads nothing and has no script: its style is in it,
+and its Content-Security-Policy admits that by its hash.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,15 +23,11 @@ from fineshards.curation.recipe_text import recipe_text
 from fineshards.encoders.reference_check import COMPARED_SHARE
 from fineshards.errors import OutputError, UsageError
 from fineshards.printable import printable
-from fineshards.publishing.facts import loading_snippets
-from fineshards.reports.lengths import SEQUENCE_LENGTHS
 from fineshards.reports.report_contents import MOST_GENERATIONS, TRIED, Contents, contents_of
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder_in
-from fineshards.verification.verify import Verdict, describe_verdict
-from fineshards.verification.verify import verify as verify_dataset
 from fineshards.wording import (
     approximately,
     counted,
@@ -53,14 +46,10 @@ class Report:
     Args:
         output: The file, as an absolute path or a URL.
         bytes: Its size.
-        verified: What `verify` found; None if it was not asked for.
-        problems: One sentence per problem that `verify` found.
     """
 
     output: str
     bytes: int
-    verified: bool | None
-    problems: tuple[str, ...] = ()
 
 
 def report(
@@ -68,17 +57,12 @@ def report(
     *,
     output: str | os.PathLike[str] | None = None,
     generation: int | None = None,
-    verify: bool = False,
     title: str | None = None,
-    sources: Sequence[str] = (),
-    trust_input: bool = False,
 ) -> Report:
     """Writes a report of a finished dataset as one HTML file, which loads nothing else.
 
     Its bytes depend on the dataset alone: not on where it lies, nor on the clock or the machine.
-    Three parts do: the section on verification; with a recipe the texts of what it dropped, which
-    are read from the sources and left out where these are gone; and the shown documents, which are
-    ids without text where the tokenizer cannot be loaded.
+    Where the tokenizer cannot be loaded, the shown documents are ids without text.
 
     Args:
         folder: The dataset's folder, local, `gs://` or `s3://`.
@@ -87,15 +71,10 @@ def report(
             the dataset if that is the dataset's own.
         generation: The generation to describe, from 1, of a dataset that has grown. Default: the
             latest.
-        verify: Whether to verify the dataset first, and to say in the report what was found and
-            when.
         title: Its heading. Default: the name of the hub's dataset, or of the folder.
-        sources: Where the source files are now: each is `OLD=NEW`. Only texts of what the recipe
-            dropped are read from them.
-        trust_input: Read source files of the same size, but another time or version.
 
     Returns:
-        What was written, and what `verify` found.
+        What was written.
 
     Raises:
         OutputError: The dataset or a redaction of it is not finished, its manifest or a document
@@ -104,90 +83,59 @@ def report(
 
     Example:
         >>> import fineshards
-        >>> written = fineshards.report(dataset_folder, output=f"{folder}.html", verify=True)
-        >>> written.verified, written.output == f"{folder}.html"
-        (True, True)
+        >>> written = fineshards.report(dataset_folder, output=f"{folder}.html")
+        >>> written.output == f"{folder}.html"
+        True
     """
     storage = open_storage(folder)
     target = _target(storage, output)
-    verified = None
-    if verify:
-        verdict = verify_dataset(folder, generation=generation)
-        at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        verified = Verified(verdict, at, version("fineshards"))
-    try:
-        latest = Dataset.open(storage)
-        dataset = latest if generation is None else Dataset.open(storage, generation)
-        generations = latest.manifest.generations
-        contents = contents_of(dataset, generations, sources, trust_input)
-        if title is not None:
-            contents = replace(contents, title=title)
-    except OutputError as error:
-        if verified is None or verified.verdict.ok:
-            raise
-        raise OutputError(_too_damaged(storage, verified.verdict)) from error
-    written = report_page(contents, verified).encode()
+    latest = Dataset.open(storage)
+    dataset = latest if generation is None else Dataset.open(storage, generation)
+    contents = contents_of(dataset, latest.manifest.generations)
+    if title is not None:
+        contents = replace(contents, title=title)
+    written = report_page(contents).encode()
     _write(target, written)
-    if verified is None:
-        return Report(target, len(written), None)
-    verdict = verified.verdict
-    return Report(target, len(written), verdict.ok, tuple(verdict.problems))
+    return Report(target, len(written))
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What verify found, when (UTC), and with which version."""
-
-    verdict: Verdict
-    at: str
-    version: str
-
-
-def report_page(contents: Contents, verified: Verified | None = None) -> str:
-    """The report as HTML. Without `verified` it depends on the contents alone."""
+def report_page(contents: Contents) -> str:
+    """The report as HTML."""
     headings = {
-        "verification": "Verification",
         "splits": "Splits",
         "lengths": "Document lengths",
         "sources": "Sources",
         "recipe": "Recipe" if contents.steps else "",
         "documents": "Documents",
         "exactness": "Exactness",
-        "shards": "Shards",
         "generations": "Generations" if len(contents.summary.generations) > 1 else "",
-        "load": "Load it",
         "provenance": "Provenance",
     }
-    # Of this package, so not escaped; their hashes are those of these very bytes.
-    script, style = Markup(asset("reports/page.js")), Markup(asset("reports/style.css"))
+    # Of this package, so not escaped; its hash is that of these very bytes.
+    style = Markup(asset("reports/style.css"))
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return (
         _environment()
         .get_template("reports/report.html")
         .render(
-            script=script,
             style=style,
-            policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
-            "connect-src 'none'; img-src data:; base-uri 'none'; form-action 'none'",
+            policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
+            "base-uri 'none'; form-action 'none'",
             contents=contents,
-            verified=verified,
             sections=[(anchor, heading) for anchor, heading in headings.items() if heading],
             approximately=approximately,
             describe_leaks=describe_leaks,
-            describe_verdict=describe_verdict,
-            loading_snippets=loading_snippets,
             recipe_text=recipe_text,
             size=size,
             COMPARED_SHARE=COMPARED_SHARE,
-            FOLDED=("exactness", "shards", "provenance"),
             MOST_GENERATIONS=MOST_GENERATIONS,
-            SEQUENCE_LENGTHS=SEQUENCE_LENGTHS,
             TRIED=TRIED,
         )
     )
 
 
 def asset(name: str) -> str:
-    """A template, a style sheet or a script: a file of the package."""
+    """A template or the style sheet: a file of the package."""
     return files("fineshards").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -220,29 +168,9 @@ def _visible(value: object) -> object:
     return "\n".join(map(printable, value.split("\n")))
 
 
-def _source(content: str) -> str:
-    """An inline style or script as a source of the policy: by its hash."""
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
 def describe_report(written: Report) -> list[str]:
-    """Where the report is, and what verify found."""
-    lines = [f"wrote {written.output} ({counted(written.bytes, 'byte')})"]
-    if written.verified is not None:
-        lines.append("verified" if written.verified else "NOT VERIFIED")
-        lines += [f"  {problem}" for problem in written.problems]
-    return lines
-
-
-def _too_damaged(storage: Storage, verdict: Verdict) -> str:
-    """The message for a dataset whose damage, which verify has found, leaves nothing to report."""
-    first, *others = verdict.problems
-    more = f", and {len(others):,} more" if others else ""
-    return (
-        f"{storage.root} is too damaged for a report. NOT VERIFIED: {first}{more}. Run "
-        "fineshards verify for the whole list, and fineshards repair to fix what can be fixed."
-    )
+    """Where the report is."""
+    return [f"wrote {written.output} ({counted(written.bytes, 'byte')})"]
 
 
 def _target(dataset: Storage, output: str | os.PathLike[str] | None) -> str:

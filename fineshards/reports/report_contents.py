@@ -1,15 +1,13 @@
 """What a report of a dataset says: a function of the dataset, as plain values.
 
-Lists have an end, so that a report of 150,000 shards is as small as one of ten. What a recipe
-dropped is shown with texts of the sources, as far as these can be read.
+Lists have an end, so that a report of 150,000 files is as small as one of ten.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -17,8 +15,6 @@ import numpy as np
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.inspection.chosen_decisions import similarities
-from fineshards.inspection.dropped import Decision, SourceText, show_dropped
 from fineshards.inspection.inspect import Summary, summarize
 from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
@@ -27,17 +23,13 @@ from fineshards.shards.dataset_files import Dataset, Document
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import load_redaction
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import ShardRecord, SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.hash_sample import splitmix64
-from fineshards.sources.roots import with_sources
 
-MOST_SHARDS = 400
 MOST_FILES = 200
 MOST_VALUES = 60
 MOST_REASONS = 20
 MOST_GENERATIONS = 100
-# Examples of what a step dropped.
-_EXAMPLES = 2
 # Tokens that are shown of a document.
 MOST_TOKENS = 300
 # Documents that a hash chooses, and those of them that are shown: preferably long ones.
@@ -72,7 +64,6 @@ class StepRow:
     """What a step of the recipe found and dropped.
 
     number: from 1. found: documents that reach it. reasons: those with the most documents.
-    examples: some of its decisions. similarities: see there.
     """
 
     number: int
@@ -81,8 +72,6 @@ class StepRow:
     dropped: int
     reasons: tuple[Dropped, ...]
     left_out: int
-    examples: tuple[Decision, ...]
-    similarities: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,38 +86,28 @@ class TokenSpan:
 class ShownTokens:
     """A document of a dataset.
 
-    why: it is shown: `shortest`, `longest` or `chosen` by a hash.
-    number: in the dataset. shard: where it begins, at token `offset`. file, row, id: its source.
-    tokens: all of them, with the EOT. spans: the first, without the EOT; each token by itself,
-    without text, where the tokenizer cannot be loaded. decoded: whether it could be loaded.
+    why: it is shown: `shortest`, `longest` or `chosen` by a hash. spans: its first tokens, without
+    the EOT; each token by itself, without text, where the tokenizer cannot be loaded. decoded:
+    whether it could be loaded.
     """
 
     why: str
-    number: int
-    shard: str
-    offset: int
-    file: str
-    row: int
-    id: str | None
-    tokens: int
-    eot: int
+    document: Document
     spans: tuple[TokenSpan, ...]
     decoded: bool
 
     @property
-    def shown(self) -> int:
-        """The number of tokens that are shown, with the EOT."""
-        return 1 + sum(len(span.ids) for span in self.spans)
+    def left_out(self) -> int:
+        """The number of tokens that are not shown."""
+        return len(self.document.tokens) - 1 - sum(len(span.ids) for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What a report says.
 
-    manifest: for the numbers that it has. files, shards: all, or some of many. lengths, documents,
-    steps: see there. redacted: whether any generation up to the latest redacted documents: then no
-    examples of what was dropped are shown. overwritten: the documents of this dataset that were
-    redacted.
+    manifest: for the numbers that it has. files: all, or some of many. lengths, documents, steps:
+    see there. overwritten: the documents of this dataset that were redacted.
     """
 
     manifest: Manifest
@@ -140,26 +119,16 @@ class Contents:
     steps: tuple[StepRow, ...]
     warnings: Sequence[str]
     documents: tuple[ShownTokens, ...]
-    shards: tuple[ShardRecord, ...]
     overwritten: int
-    redacted: bool
 
 
-def contents_of(
-    dataset: Dataset,
-    generations: Sequence[Generation],
-    sources: Sequence[str] = (),
-    trust_input: bool = False,
-) -> Contents:
-    """What a report of a dataset says; raises OutputError if a document table is damaged.
+def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents:
+    """What a report of a dataset says.
 
-    generations: all, up to the latest, which may have redacted documents of this one. sources,
-    trust_input: as `report` takes them.
+    generations: all, up to the latest, which may have redacted documents of this one.
     """
-    manifest = dataset.manifest
-    examples = partial(_examples, dataset, with_sources(manifest, sources), trust_input)
-    redacted = any(generation.redacted for generation in generations)
-    found, lengths = None, lengths_of(dataset)
+    manifest, lengths = dataset.manifest, lengths_of(dataset)
+    found = None
     if manifest.settings.statistics:
         found = stats(dataset.storage.root, generation=manifest.generation)
     return Contents(
@@ -170,12 +139,10 @@ def contents_of(
         files=_files(manifest),
         labels=_labels(manifest),
         lengths=lengths,
-        steps=_steps(dataset, found, None if redacted else examples),
+        steps=_steps(manifest, found),
         warnings=found.warnings if found else (),
         documents=show_documents(dataset, lengths),
-        shards=_shards(manifest),
         overwritten=_overwritten(dataset, generations),
-        redacted=redacted,
     )
 
 
@@ -223,10 +190,8 @@ def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
     return documents
 
 
-def _steps(
-    dataset: Dataset, counted: Stats | None, examples: Callable[[int], tuple[Decision, ...]] | None
-) -> tuple[StepRow, ...]:
-    recipe, counts = dataset.manifest.settings.recipe, dataset.manifest.counts()
+def _steps(manifest: Manifest, counted: Stats | None) -> tuple[StepRow, ...]:
+    recipe, counts = manifest.settings.recipe, manifest.counts()
     if recipe is None:
         return ()
     rows = []
@@ -252,38 +217,9 @@ def _steps(
                 dropped=dropped,
                 reasons=tuple(reasons[:MOST_REASONS]),
                 left_out=len(reasons[MOST_REASONS:]),
-                examples=examples(number + 1) if examples else (),
-                similarities=tuple(similarities(dataset, number)) if step.verifies else (),
             )
         )
     return tuple(rows)
-
-
-def _examples(dataset: Dataset, moved: Manifest, trust: bool, step: int) -> tuple[Decision, ...]:
-    """Some decisions of a step. No code is run that the recipe names, so cuts may be missing."""
-    files = zip(moved.files, dataset.manifest.files, strict=True)
-    were = {now.path: was.path for now, was in files}
-
-    def shown(source: SourceText) -> SourceText:
-        # Neither where it is now nor why it cannot be read: these depend on the machine.
-        file = were.get(source.file, source.file)
-        return replace(source, file=file, problem=source.problem and "")
-
-    recipe, there = moved.settings.recipe, Dataset(dataset.storage, moved)
-    cuts = recipe is not None and not any(each.is_foreign for each in recipe.steps)
-    found = show_dropped(there, None, step, None, _EXAMPLES, cuts, trust).shown
-    return tuple(
-        replace(each, document=shown(each.document), witness=each.witness and shown(each.witness))
-        for each in found
-    )
-
-
-def _shards(manifest: Manifest) -> tuple[ShardRecord, ...]:
-    """All shards, or the first and the last of many."""
-    if len(manifest.shards) <= MOST_SHARDS:
-        return manifest.shards
-    half = MOST_SHARDS // 2
-    return (*manifest.shards[:half], *manifest.shards[-half:])
 
 
 def show_documents(dataset: Dataset, lengths: Lengths) -> tuple[ShownTokens, ...]:
@@ -331,19 +267,8 @@ def _with_text(dataset: Dataset, numbers: Iterable[int]) -> Iterator[Document]:
 def _shown(why: str, document: Document, encoder: Encoder | None) -> ShownTokens:
     ids = document.tokens[1:MOST_TOKENS].tolist()
     plain = tuple(TokenSpan((token,), "") for token in ids)
-    return ShownTokens(
-        why=why,
-        number=document.number,
-        shard=document.shard.name,
-        offset=document.offset,
-        file=document.file,
-        row=document.row,
-        id=document.id,
-        tokens=len(document.tokens),
-        eot=int(document.tokens[0]),
-        spans=token_spans(encoder, ids) if encoder else plain,
-        decoded=encoder is not None,
-    )
+    spans = token_spans(encoder, ids) if encoder else plain
+    return ShownTokens(why, document, spans, encoder is not None)
 
 
 def token_spans(encoder: Encoder, ids: list[int]) -> tuple[TokenSpan, ...]:

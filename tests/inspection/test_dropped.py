@@ -98,12 +98,6 @@ def test_a_witness_that_was_dropped_itself_is_told(tmp_path: Path, capsys) -> No
     assert main(["inspect", out, "--dropped", f"--document=0:{len(texts) - 1}"]) == 0
     expected = f"row {len(texts) - 2}, is 100 % the same, and was itself dropped by 2 length"
     assert expected in capsys.readouterr().out
-    assert main(["report", out, f"--output={tmp_path}/report.html"]) == 0
-    page = (tmp_path / "report.html").read_text()
-    page = " ".join(page.split())
-    assert "The earlier document that is 87 % the same, dropped by 1 minhash<" in page
-    assert "How alike dropped documents are to the earlier one" in page
-    assert "85 % to 90 %" in page
 
 
 def test_a_decision_is_shown_without_its_source(built: Path, capsys) -> None:

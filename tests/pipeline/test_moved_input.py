@@ -16,7 +16,7 @@ from support.growing import append, build, made_up_rows, write_rows
 from support.kills import kill
 from support.oracle import files_in
 
-from fineshards import export, repair, report, verify
+from fineshards import export, repair, verify
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.shards.job.manifest import Manifest
@@ -131,8 +131,6 @@ def test_what_reads_sources_without_a_proof_asks_too(
     source = write_rows(tmp_path / "a=b/in/x.jsonl", rows)
     out = tmp_path / "out"
     build(out, source, *FLAGS, "--dedup=exact")
-    pages = [tmp_path / f"{number}.html" for number in range(3)]
-    report(out, output=pages[0])
     source.parent.rename(tmp_path / "now")
     set_times(tmp_path / "now", 5)
     moves = [f"{source.parent}={tmp_path}/now"]
@@ -151,10 +149,6 @@ def test_what_reads_sources_without_a_proof_asks_too(
     assert main([*map(str, counts), "--sources", *moves, "--trust_input"]) == 0
     assert re.search(r"\(none\) +20 ", capsys.readouterr().out)
     assert "go with --column" in refused(capsys, 2, "stats", out, "--sources", *moves)
-    report(out, output=pages[1], sources=moves)
-    flags = [f"--output={pages[2]}", "--sources", *moves, "--trust_input"]
-    assert main(["report", str(out), *flags]) == 0
-    assert [page.read_bytes() == pages[0].read_bytes() for page in pages] == [True, False, True]
     done = export(
         out, tmp_path / "e", "text-jsonl", columns=["url"], sources=moves, trust_input=True
     )

@@ -12,10 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import DatasetCard
 from support.described import SAID, check_sums, problems
+from support.reported import KINDS
 
 import fineshards
 from fineshards.cli.cli import main
+from fineshards.publishing.facts import loading_snippets
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
+from fineshards.shards.job.manifest import Manifest
+from fineshards.storage.open import open_storage
 
 # Of the libraries that read what is published.
 pytestmark = [
@@ -133,3 +137,29 @@ def test_a_card_of_someones_own_is_left_alone(dataset: Path) -> None:
     data = DatasetCard((dataset / CARD_NAME).read_text()).data
     assert (data.license, data["license_name"]) == ("other", "terms")
     assert data["license_link"] == "https://a.example/terms?of=use"
+
+
+@pytest.mark.parametrize("kind", ["by document", "first shards are test", "grown and redacted"])
+def test_its_code_loads_the_dataset(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    KINDS[kind](tmp_path)
+    monkeypatch.chdir(tmp_path / "out")
+    latest = Manifest.load_finished(open_storage("."))
+    manifests = [
+        Manifest.load_finished(open_storage("."), generation)
+        for generation in range(1, latest.generation + 1)
+    ]
+    snippets = [(each, snippet) for each in manifests for snippet in loading_snippets(each).items()]
+    capsys.readouterr()  # what a build has printed
+    for manifest, (name, code) in snippets:
+        found: dict[str, object] = {}
+        exec(compile(code, name, "exec"), found)
+        if "batch" in found:
+            assert found["dataset"].generation == manifest.generation
+            dtype, shape = code.partition("# ")[2].partition(";")[0].split(", ", 1)
+            assert (str(found["batch"].dtype), f"shape {found['batch'].shape}") == (dtype, shape)
+            assert found["inputs"].shape == found["targets"].shape
+        else:
+            printed = capsys.readouterr().out.strip()
+            assert printed == code.rpartition("# ")[2].strip()

@@ -116,9 +116,9 @@ def test_a_report_from_and_on_object_storage_has_the_bytes_of_a_local_one(
             storage.write(path.relative_to(dataset).as_posix(), path.read_bytes())
     page = written(dataset, tmp_path / "local.html")
     assert written(place, tmp_path / "far.html") == page
-    for verify in (True, False):  # the second replaces the first
-        fineshards.report(place, output=f"{scheme}://data/reports/x.html", verify=verify)
-        assert (server.content("data", "reports/x.html") == page) is not verify
+    for title in ("other", None):  # the second replaces the first
+        fineshards.report(place, output=f"{scheme}://data/reports/x.html", title=title)
+        assert (server.content("data", "reports/x.html") == page) is (title is None)
     with pytest.raises(UsageError, match="is in the dataset's folder"):
         fineshards.report(place, output=f"{place}/x.html")
     with pytest.raises(UsageError, match="is in the dataset's folder"):

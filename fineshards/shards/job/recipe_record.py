@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,17 +56,6 @@ class StepRecord:
     def compares(self) -> bool:
         """Whether documents of the dataset are compared with each other."""
         return self.keyed and self.use != "seen_in"
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether the step is other people's code, or loads a model from a file that it names."""
-        if ":" in self.use or self.use == "fasttext":
-            return True
-        parameters = json.loads(self.parameters)
-        if self.use == "score" and ":" in str(parameters.get("by")):
-            return True
-        # Also in a table for a language. In a text, quotation marks have a backslash.
-        return re.search(r'model": "(?!ft176")', self.parameters) is not None
 
     @property
     def score(self) -> str | None:
