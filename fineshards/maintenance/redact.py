@@ -327,29 +327,6 @@ class _Overwrite:
                 target.write(content)
 
 
-def redact_again(
-    storage: Storage, shard: ShardRecord, redaction: Redaction, generation: int, manifest: Manifest
-) -> None:
-    """Redacts a shard that was made again, its table and its mask."""
-    settings, (_, name, mask_file) = manifest.settings, files_of(shard.name)
-    begin = manifest.layout.begin(shard.key)
-    ranges = [
-        (max(first - begin, 0), min(end - begin, shard.tokens))
-        for split, first, end in redaction.ranges
-        if split == shard.split and first < begin + shard.tokens and end > begin
-    ]
-    if not ranges:
-        return
-    table = DocumentTable(DocumentTable.parse(storage.read(name)))
-    offsets = np.array([first for first, _ in ranges])
-    marked = table.marked(np.flatnonzero(np.isin(table.offset, offsets)), generation)
-    storage.write(name, marked)
-    mask, _ = shard_mask(DocumentTable.parse(marked), shard.tokens)
-    if mask is not None:
-        storage.write(mask_file, mask)
-    _Overwrite(storage, shard, ranges, settings.tokenizer.eot, settings.token_dtype).write(None)
-
-
 def _other_change(storage: Storage, job: Job) -> OutputError:
     return OutputError(
         f"another change of {storage.root} is not finished (see {job.record_name}). Finish it by "

@@ -9,14 +9,16 @@ written anywhere.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-import tempfile
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -25,33 +27,29 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, InputError, OutputError
 from fineshards.extras import naming_the_extra
-from fineshards.maintenance.damaged_files import (
-    find_damaged,
-    is_whole,
-    left_wrong,
-    restore_manifests,
-)
-from fineshards.maintenance.redact import redact_again
-from fineshards.shards.assembly import write_shard
-from fineshards.shards.buckets import write_bucket
+from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.damaged_stretch import Damage, nothing, offset_of, stretches
 from fineshards.shards.dataset_files import Dataset, expected_files
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, decisions_name
-from fineshards.shards.job.generations import kept_name
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, borders, kept_name
 from fineshards.shards.job.job import Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import Block, Piece, ShardRecord, SourceFile, TokenBlock
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.job.records import Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.job.redaction import Redaction
+from fineshards.shards.job.seal import seal_holds
 from fineshards.shards.job.settings import Tokenizer
-from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import MASKS_FOLDER, ShardKey, Shuffle, files_of, table_name
-from fineshards.shards.masks import mask_content
+from fineshards.shards.job.source_counts import (
+    BlockSummary,
+    FileReport,
+    sums_by_stream,
+)
+from fineshards.shards.layout import ShardKey, files_of, table_name
+from fineshards.shards.piece_plan import pieces_of
 from fineshards.shards.readable import readable_manifest
-from fineshards.shards.shuffle_order import Bucket, Fragment, fragment_of
-from fineshards.shards.tables.documents import DocumentPiece
+from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of
+from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.places.schemes import imports_libraries
@@ -59,11 +57,25 @@ from fineshards.sources.roots import with_sources
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import remove_abandoned, scratch_folder
+from fineshards.verification.check_files import check_names, differences
+from fineshards.verification.check_published import check_published
 from fineshards.wording import counted
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import discover_files, encode_again, side_by_side
+from fineshards.worker.tasks import (
+    discover_files,
+    finish_block,
+    side_by_side,
+    write_bucket,
+    write_shard,
+    write_tables,
+)
 from fineshards.worker.work import Work
+
+# A file's name, size and checksum.
+_File = tuple[str, int, str]
+# Parts of the stream with their counts: token blocks, or files that were not read.
+_Parts = list[tuple[TokenBlock, FileReport | BlockSummary]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +122,62 @@ def repair(
         (['train/train_0000.npy'], [])
     """
     storage = open_storage(folder)
-    restored = restore_manifests(storage)
+    restored = _restore_manifests(storage)
     manifest = readable_manifest(storage)
     # In the dataset, whose disk has room for it, and with which it goes.
     place = storage.scratch_folder()
     remove_abandoned(place)
     _clear_unfinished(storage, manifest)
-    damaged = find_damaged(storage, manifest)
+    files = [*expected_files(manifest)]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        whole = pool.map(lambda file: _is_whole(storage, *file), files)
+        wrong = [file for file, is_whole in zip(files, whole, strict=True) if not is_whole]
     with_sources(manifest, sources)  # refuses what names none
-    taken: list[str] = []
+    taken, damaged = list[str](), [name for name, _, _ in wrong]
     if damaged:
         with scratch_folder(place) as scratch:
             taken = call_in_fresh_interpreter(
                 _make_again, storage.root, damaged, tokenizer, sources, scratch
             )
-            _put_in_place(storage, manifest, damaged, open_storage(scratch), taken)
+            _put_in_place(storage, wrong, scratch, taken)
         _clear_unfinished(storage, manifest)
-    checked = sum(1 for _ in expected_files(manifest))
-    left = left_wrong(storage, manifest)
-    return Repaired(storage.root, checked, [*restored, *damaged], taken, left)
+    following = Job.load(storage, manifest.generation + 1)
+    _, left = check_names(storage, manifest, following)
+    if not left and following is None:
+        left += check_published(storage, manifest, hashes=False)
+    return Repaired(storage.root, len(files), [*restored, *damaged], taken, left)
+
+
+def _restore_manifests(storage: Storage) -> list[str]:
+    """Puts manifests back that are lost, damaged or in each other's place; returns their names."""
+    names = [MANIFEST_NAME, *(entry.name for entry in storage.entries(GENERATIONS_FOLDER))]
+    names = [name for name in names if not name.endswith(".job.json")]
+    stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
+    found = [Manifest.parse(each, "a copy") for each in stored.values() if seal_holds(each)]
+    wanted = {kept_name(each.generation): each.to_bytes() for each in found}
+    unfinished = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
+    # A job that makes a generation keeps its manifest before it is the latest: it will finish that.
+    if not wanted or (unfinished and seal_holds(stored[MANIFEST_NAME])):
+        return []
+    latest = max(each.generation for each in found)
+    wanted[MANIFEST_NAME] = wanted[kept_name(latest)]
+    lost = wanted[MANIFEST_NAME] != stored[MANIFEST_NAME] and storage.size(job_name(latest + 1))
+    if lost and not unfinished:
+        raise OutputError(
+            f"{storage.path(MANIFEST_NAME)} and {kept_name(latest + 1)} are both damaged. Copy one "
+            "of them from its origin. Nothing was repaired."
+        )
+    wrong = [name for name in stored if wanted.get(name, stored[name]) != stored[name]]
+    for name in wrong:
+        storage.write(name, wanted[name], over=storage.version(name))
+    return wrong
+
+
+def _is_whole(storage: Storage, name: str, size: int, checksum: str) -> bool:
+    """Whether a file is there, with this size and CRC-32C."""
+    with suppress(OutputError, OSError):
+        return storage.matches(name, size, checksum)
+    return False
 
 
 def _make_again(
@@ -138,64 +187,207 @@ def _make_again(
     sources: Sequence[str],
     scratch_path: str,
 ) -> list[str]:
-    """Makes files again in a scratch folder; returns the paths of the sources that it took."""
-    storage, scratch = open_storage(folder), open_storage(scratch_path)
+    """Makes files again in a scratch folder; returns the paths of the sources that it took.
+
+    They are in its folders `records`, if they follow from other files of the dataset, and `job`.
+    """
+    storage, scratch = open_storage(folder), open_storage(f"{scratch_path}/job")
+    records = open_storage(f"{scratch_path}/records")
     manifest = with_sources(readable_manifest(storage), sources)
+    settings, dataset = manifest.settings, Dataset(storage, manifest)
+    compares = settings.recipe is not None and bool(settings.recipe.keyed)
     for name in damaged:
-        if name.startswith(CURATED_FOLDERS):
+        follows = compares and name.startswith(CURATED_FOLDERS)
+        if follows or name in settings.stored_files[1:]:
+            why = ", and follows from all documents together" * follows
             raise InputError(
-                f"{storage.path(name)} is damaged, and it cannot be made again from one source. "
-                "Copy it from its origin, or build the dataset again. Nothing was repaired."
+                f"{storage.path(name)} is damaged{why}. Copy it from its origin, or build the "
+                "dataset again. Nothing was repaired."
             )
-    dataset = Dataset(storage, manifest)
-    _write_records(dataset, damaged, scratch)
-    record = manifest.settings.tokenizer
-    if record.file in damaged:
-        vocabulary = _vocabulary(record, tokenizer)
-    else:
-        vocabulary = storage.read(record.file)
-    stored = {record.file: vocabulary}
-    for name in manifest.settings.stored_files[1:]:
-        if name in damaged:
-            raise InputError(
-                f"{storage.path(name)} is damaged. Copy it from its origin. Nothing was repaired."
+    _write_records(dataset, damaged, records)
+    _write_masks(dataset, damaged, records)
+    for name in settings.stored_files:
+        is_lost = name in damaged
+        content = _vocabulary(settings.tokenizer, tokenizer) if is_lost else storage.read(name)
+        scratch.write(name, content)
+    left = [name for name in damaged if records.size(name) is None]
+    files = _make_of_sources(dataset, left, scratch, records)
+    return [manifest.files[file].path for file in files]
+
+
+def _put_in_place(
+    storage: Storage, files: Sequence[_File], scratch_path: str, taken: list[str]
+) -> None:
+    """Copies files into the dataset, once all of them are known to be what the manifest says."""
+    places = [open_storage(f"{scratch_path}/{name}") for name in ("records", "job")]
+    made = {file: [each for each in places if _is_whole(each, *file)] for file in files}
+    for (name, _, _), found in made.items():
+        if not found:
+            raise FineshardsError(
+                f"{name} made again is not what the manifest says. Nothing was repaired. A source "
+                "has changed in a way that keeps its counts, or a library has another version than "
+                f"the manifest names. It was made of: {', '.join(taken)}."
             )
-        stored[name] = storage.read(name)
-    scratch.write(record.file, vocabulary)
-    listed = {
-        int(PurePosixPath(name).name.partition("-")[0])
-        for name in damaged
-        if name.startswith(f"{REJECTED_FOLDER}/")
+    for (name, _, _), found in made.items():
+        # On gs:// no object is overwritten.
+        storage.delete(name)
+        _copy(found[0], name, storage)
+
+
+def _make_of_sources(
+    dataset: Dataset, damaged: list[str], scratch: Storage, records: Storage
+) -> list[int]:
+    """Makes files again as a build does, of the source files with documents in them.
+
+    With a shuffle these are all files of a generation. Returns their numbers.
+    """
+    manifest, settings = dataset.manifest, dataset.manifest.settings
+    reports, shuffle, ends = manifest.reports, settings.shuffle, borders(manifest.generations)
+    shards = {
+        each.key: each for each in manifest.shards if not {*files_of(each.name)}.isdisjoint(damaged)
     }
-    found = list(stretches(dataset, damaged))
-    used = {file for stretch in found for file in stretch.files}
-    if listed - used:
-        found.append(replace(nothing(manifest), files=tuple(sorted(listed - used))))
-    for stretch in found:
-        # Each in a folder of its own, because a block may have documents in several.
-        with tempfile.TemporaryDirectory(dir=scratch_path) as place:
-            own = open_storage(place)
-            for name, content in stored.items():
-                own.write(name, content)
-            _remake(dataset, stretch, own, scratch)
-            for name in (name for shard in stretch.shards for name in files_of(shard.name)):
-                if name in damaged and not name.startswith(MASKS_FOLDER):
-                    _copy(own, name, scratch)
-            for entry in own.entries(REJECTED_FOLDER):
-                _copy(own, entry.name, scratch)
-    _remake_masks(dataset, damaged, scratch)
-    return [manifest.files[index].path for index in sorted(used | listed)]
+    # The documents of a file that was not read, in one block, so that others have their places.
+    parts_of: dict[int, _Parts] = {
+        file: [(TokenBlock("unread", file, 0), reports[file])] for file in range(len(reports))
+    }
+    needed = {piece.block.file for _, piece in _pieces(parts_of.values(), manifest, shards)}
+    if shuffle is not None:
+        shuffled = {bisect_right(ends, file) for file in needed}
+        needed = {file for file in parts_of if bisect_right(ends, file) in shuffled}
+    judged = _files_of(damaged, CURATED_FOLDERS)
+    needed |= judged | _files_of(damaged, (REJECTED_FOLDER,))
+    if not needed:
+        return []
+    redacted = {place: n for n, of in _redactions(dataset, records) for place in of.documents}
+    job = Job(settings, manifest.files, manifest.origin)
+    scratch.write(job.record_name, job.to_bytes())
+    work = Work(Checkpoints.of(scratch, job), settings, max_bad_rows=sys.maxsize)
+    work = replace(work, redacted=tuple(redacted))
+    if settings.recipe is not None and settings.recipe.keyed:
+        # Documents were compared with others, so the decisions are taken as they are.
+        work = replace(work, decided=True)
+        there = {file.name for file in manifest.metadata}
+        for name in there.intersection(map(decisions_name, needed)):
+            _copy(dataset.storage, name, scratch)
+    files = [manifest.files[file] for file in sorted(needed)]
+    apart = any(imports_libraries(file.path) for file in files)
+    files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
+    with Pool(work, usable_cores(), ()) as pool:
+        looks = pool.results([discover_files(*each) for each in side_by_side(files)])
+        blocks = [(file, block) for pairs, _ in looks for file, of in pairs for block in of]
+        read: dict[int, _Parts] = {file: [] for file in sorted(needed)}
+        done = pool.results([finish_block(*each) for each in blocks])
+        for (_, block), ((summary, _), _) in zip(blocks, done, strict=True):
+            read[block.file].append((block.place, summary))
+        for file, parts in read.items():
+            _refuse_changed(manifest, file, parts)
+        if shuffle is not None:
+            for generation in shuffled:
+                of = [file for file in read if bisect_right(ends, file) == generation]
+                parts = [part for file in of for part in read[file]]
+                buckets = _sort(pool, parts, [reports[file] for file in of], work, generation)
+                parts_of |= {file: buckets if file == of[0] else [] for file in of}
+        else:
+            parts_of |= read
+        pieces: dict[ShardKey, list[Piece]] = defaultdict(list)
+        for key, piece in _pieces(parts_of.values(), manifest, shards):
+            pieces[key].append(piece)
+        tasks = [write_shard(manifest.layout.shard(key), tuple(pieces[key])) for key in shards]
+        for _ in pool.results([*tasks, *map(write_tables, sorted(judged))]):
+            pass
+    for shard in shards.values():
+        _mark_redacted(scratch, shard, manifest, redacted)
+    return sorted(needed)
 
 
-def _remake_masks(dataset: Dataset, damaged: list[str], scratch: Storage) -> None:
-    """Makes damaged loss masks again, from the document tables. scratch: has those made again."""
+def _files_of(names: Sequence[str], folders: tuple[str, ...]) -> set[int]:
+    """The numbers of the source files that those files are about that are in some folders."""
+    found = (PurePosixPath(name).name for name in names if name.startswith(folders))
+    return {int(re.split("[-.]", name)[0]) for name in found}
+
+
+def _pieces(
+    parts: Iterable[_Parts], manifest: Manifest, wanted: Container[ShardKey]
+) -> Iterator[tuple[ShardKey, Piece]]:
+    """The pieces of some shards. parts: of all documents of the dataset, in order."""
+    layout, rule = manifest.layout, manifest.settings.split
+    starts = dict(zip(rule.streams, (0, layout.test_tokens), strict=False))
+    documents = dict.fromkeys(rule.streams, 0)
+    for place, counts in chain.from_iterable(parts):
+        for stream, sums in zip(rule.streams, counts.streams(), strict=True):
+            start, first = starts[stream], documents[stream]
+            for key, piece in pieces_of(place, stream, sums.tokens, layout, start, first):
+                if key in wanted:
+                    yield key, piece
+            starts[stream] += sums.tokens
+            documents[stream] += sums.documents
+
+
+def _sort(
+    pool: Pool, parts: _Parts, reports: Sequence[FileReport], work: Work, generation: int
+) -> _Parts:
+    """The buckets of a generation, from its token blocks, in the order of the keys."""
+    settings, fragments = work.settings, defaultdict[int, list[Fragment]](list)
+    size = settings.token_dtype.itemsize
+    plan = ShufflePlan.of(reports, settings.split, settings.block_bytes, size, None)
+    for place, summary in parts:
+        assert isinstance(summary, BlockSummary)
+        for number, fragment in buckets_of(place, summary, plan):
+            fragments[number].append(fragment)
+    numbers = sorted(fragments)
+    buckets = [Bucket.numbered(number, len(plan.streams)) for number in numbers]
+    done = pool.results(
+        [write_bucket(each, tuple(fragments[each.number]), generation) for each in buckets]
+    )
+    places = [TokenBlock("buckets", number, generation) for number in numbers]
+    return [(place, summary) for place, (summary, _) in zip(places, done, strict=True)]
+
+
+def _refuse_changed(manifest: Manifest, file: int, parts: _Parts) -> None:
+    """Raises InputError if a source file gives other documents than when it was read first."""
+    report, rule = manifest.reports[file], manifest.settings.split
+
+    def sums(of: Sequence[FileReport | BlockSummary]) -> dict[str, int]:
+        found = {"rejected rows": sum(each.counts.rejected for each in of)}
+        for stream, its in zip(rule.streams, sums_by_stream(of, rule), strict=True):
+            found |= {f"documents of {stream}": its.documents, f"tokens of {stream}": its.tokens}
+        return found
+
+    if different := [*differences(sums([counts for _, counts in parts]), sums([report]))]:
+        raise InputError(
+            f"{manifest.files[file].path} has changed since the dataset was built: "
+            f"{', and '.join(different)}. Nothing was repaired; put the file back as it was."
+        )
+
+
+def _mark_redacted(
+    own: Storage, shard: ShardRecord, manifest: Manifest, redacted: Mapping[tuple[int, int], int]
+) -> None:
+    """Marks redacted documents in the table of a shard that was made again, and in its mask.
+
+    Their tokens were overwritten before they were written.
+    """
+    _, name, mask_name = files_of(shard.name)
+    table = DocumentTable(DocumentTable.parse(own.read(name)))
+    files = table.file_numbers({file.name: file.index for file in manifest.files})
+    places = zip(files.tolist(), table.row.tolist(), strict=True)
+    marks = {at: redacted[place] for at, place in enumerate(places) if place in redacted}
+    if marks:
+        content = table.marked([*marks], np.array([*marks.values()]))
+        own.write(name, content)
+        mask, _ = shard_mask(DocumentTable.parse(content), shard.tokens)
+        if mask is not None:
+            own.write(mask_name, mask)
+
+
+def _write_masks(dataset: Dataset, damaged: list[str], scratch: Storage) -> None:
+    """Makes damaged loss masks again whose document tables are whole: they follow from these."""
     for shard in dataset.manifest.shards:
-        _, table, mask = files_of(shard.name)
-        if mask in damaged:
-            content = (scratch if table in damaged else dataset.storage).read(table)
-            ranges = dataset.parse_table(shard, content).ranges()
-            if ranges is not None:
-                scratch.write(mask, mask_content(ranges, shard.tokens))
+        _, table, mask_name = files_of(shard.name)
+        if mask_name in damaged and table not in damaged:
+            read = DocumentTable.parse(dataset.storage.read(table))
+            mask, _ = shard_mask(read, shard.tokens)
+            scratch.write(mask_name, mask or b"")
 
 
 def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> None:
@@ -233,47 +425,6 @@ def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redacti
     return Redaction.of(pieces, manifest.files, manifest.layout)
 
 
-def _remake(dataset: Dataset, stretch: Damage, own: Storage, records: Storage) -> None:
-    """Makes the shards of a stretch again, with their tables and lists of rejected rows."""
-    manifest, settings = dataset.manifest, dataset.manifest.settings
-    job = Job(settings, manifest.files, manifest.origin)
-    own.write(job.record_name, job.to_bytes())
-    checkpoints = Checkpoints.of(own, job)
-    work = Work(checkpoints, settings, max_bad_rows=sys.maxsize)
-    listed = {file.name for file in manifest.metadata}
-    for name in map(decisions_name, stretch.files):
-        if name in listed:
-            _copy(dataset.storage, name, own)
-    redactions = dict(_redactions(dataset, records)) if stretch.shards else {}
-    redacted: dict[int, list[int]] = defaultdict(list)
-    for file, row in (each for of in redactions.values() for each in of.documents):
-        redacted[file].append(row)
-    with Pool(work, usable_cores(), ()) as pool:
-        blocks = _encode(pool, manifest, stretch, redacted)
-    if settings.shuffle is not None:
-        blocks = list(_buckets(blocks, stretch, settings.shuffle, checkpoints))
-    offset, number = offset_of(manifest, stretch), stretch.first_document
-    stream = settings.split.streams.index(stretch.stream)
-    pieces: dict[ShardKey, list[Piece]] = defaultdict(list)
-    for block, summary in blocks:
-        sums = summary.streams()[stream]
-        # A source that has changed may give more tokens than there were.
-        tokens = min(sums.tokens, manifest.layout.tokens - offset)
-        for cut in manifest.layout.slices(offset, tokens):
-            piece = Piece(block, stretch.stream, cut.start, cut.stop, cut.at, number)
-            pieces[cut.key].append(piece)
-        offset, number = offset + sums.tokens, number + sums.documents
-    paths = [file.name for file in manifest.files]
-    for shard in stretch.shards:
-        key = ShardKey(shard.split, shard.index)
-        try:
-            record = write_shard(manifest.layout.shard(key), pieces[key], checkpoints, paths)
-        except FineshardsError as error:
-            raise _other(shard.name, [paths[index] for index in stretch.files]) from error
-        for generation, redaction in redactions.items():
-            redact_again(own, record, redaction, generation, manifest)
-
-
 def _redactions(dataset: Dataset, records: Storage) -> Iterator[tuple[int, Redaction]]:
     """What each generation redacted. records: has damaged job records, made again."""
     for number, generation in enumerate(dataset.manifest.generations, 1):
@@ -283,88 +434,12 @@ def _redactions(dataset: Dataset, records: Storage) -> Iterator[tuple[int, Redac
             yield number, load_redaction(storage, number, generation)
 
 
-def _encode(
-    pool: Pool, manifest: Manifest, stretch: Damage, redacted: Mapping[int, list[int]]
-) -> list[tuple[TokenBlock, BlockSummary]]:
-    """The token blocks of a stretch's documents; raises InputError if a source has changed."""
-    files = [manifest.files[index] for index in stretch.files]
-    apart = any(imports_libraries(file.path) for file in files)
-    files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
-    looks = pool.results([discover_files(*each) for each in side_by_side(files)])
-    found: dict[SourceFile, list[Block]] = dict(pair for pairs, _ in looks for pair in pairs)
-    wanted = [(file, block) for file, of in found.items() for block in of]
-    tasks = [
-        encode_again(file, block, stretch, tuple(redacted.get(file.index, ())))
-        for file, block in wanted
-    ]
-    counts: dict[int, Counts] = defaultdict(Counts)
-    encoded: dict[int, list[Sums]] = defaultdict(list)
-    in_stream: dict[int, int] = defaultdict(int)
-    number = manifest.settings.split.streams.index(stretch.stream)
-    blocks = []
-    done = pool.results(tasks)
-    for (_, block), ((summary, whole, of_stream), _) in zip(wanted, done, strict=True):
-        counts[block.file] += whole
-        in_stream[block.file] += of_stream
-        encoded[block.file].append(summary.streams()[number])
-        blocks.append((block.place, summary))
-    for index in stretch.files:
-        report = manifest.reports[index]
-        now, then = _content(counts[index]), _content(report.counts)
-        stream = report.streams()[number]
-        of_stream = f"documents of {stretch.stream}"
-        now[of_stream], then[of_stream] = in_stream[index], stream.documents
-        if sum(sums.documents for sums in encoded[index]) == stream.documents:
-            # All documents of the stream are needed, so its tokens are known.
-            now["tokens"] = sum(sums.tokens for sums in encoded[index])
-            then["tokens"] = stream.tokens
-        different = [
-            f"{now[what]:,} {what}, not {then[what]:,}" for what in now if now[what] != then[what]
-        ]
-        if different:
-            raise InputError(
-                f"{manifest.files[index].path} has changed since the dataset was built: it gives "
-                f"{' and '.join(different)}. Nothing was repaired; put the file back as it was."
-            )
-    return blocks
-
-
-def _buckets(
-    blocks: list[tuple[TokenBlock, BlockSummary]],
-    stretch: Damage,
-    shuffle: Shuffle,
-    checkpoints: Checkpoints,
-) -> Iterator[tuple[TokenBlock, BlockSummary]]:
-    """Sorted token blocks joined into one for each generation, in the order of the stream."""
-    by_generation: dict[int, list[Fragment]] = defaultdict(list)
-    for block, summary in blocks:
-        generation = bisect_right(stretch.order.borders, block.file)
-        for run in summary.runs:
-            if run.stream == stretch.stream:
-                by_generation[generation].append(fragment_of(block, run, 0, len(run.tokens) - 1))
-    for generation, fragments in sorted(by_generation.items()):
-        streams = stretch.rule.streams
-        bucket = Bucket(streams.index(stretch.stream), len(streams), 0, 0)
-        summary = write_bucket(bucket, fragments, shuffle, checkpoints, generation)
-        yield TokenBlock("buckets", bucket.number, generation), summary
-
-
 def _as_they_are(files: Sequence[SourceFile]) -> list[SourceFile]:
     """Source files with the identities that they have now: they may have been copied back."""
     try:
         return [as_it_is(file) for file in files]
     except InputError as error:
         raise InputError(f"{error} It is needed for the repair; nothing was repaired.") from error
-
-
-def _content(counts: Counts) -> dict[str, int]:
-    """What of a file's counts is known without its tokens, by name."""
-    return {
-        "rows": counts.rows,
-        "rejected rows": counts.rejected,
-        "documents": counts.documents,
-        "bytes of text": counts.text_bytes,
-    }
 
 
 def _copy(source: Storage, name: str, target: Storage) -> None:
@@ -382,31 +457,6 @@ def _vocabulary(tokenizer: Tokenizer, place: str | None) -> bytes:
             "the right one is with --tokenizer."
         )
     return content
-
-
-def _other(name: str, sources: Sequence[str]) -> FineshardsError:
-    return FineshardsError(
-        f"{name} made again is not what the manifest says. Nothing was repaired. A source has "
-        "changed in a way that keeps its counts, or a library has another version than the "
-        f"manifest names. It was made of: {', '.join(sources)}."
-    )
-
-
-def _put_in_place(
-    storage: Storage,
-    manifest: Manifest,
-    damaged: list[str],
-    scratch: Storage,
-    sources: Sequence[str],
-) -> None:
-    """Copies files into the dataset, once all of them are known to be what the manifest says."""
-    for name, size, checksum in expected_files(manifest):
-        if name in damaged and not is_whole(scratch, name, size, checksum):
-            raise _other(name, sources)
-    for name in damaged:
-        # On gs:// no object is overwritten.
-        storage.delete(name)
-        _copy(scratch, name, storage)
 
 
 def _clear_unfinished(storage: Storage, manifest: Manifest) -> None:

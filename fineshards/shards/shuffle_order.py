@@ -83,25 +83,6 @@ class DocumentOrder:
     def __str__(self) -> str:
         return "the source rows" if self.shuffle is None else "the keys of the shuffle"
 
-    def between(
-        self,
-        files: npt.NDArray[np.int64],
-        rows: npt.NDArray[np.int64],
-        first: tuple[int, int] | None,
-        last: tuple[int, int] | None,
-    ) -> npt.NDArray[np.bool_]:
-        """Which documents from these places, shape (n,) each, are from `first` to `last`.
-
-        first, last: (file, row) of documents that are included; None for no bound.
-        """
-        columns = self._columns(files, rows)
-        found = np.ones(len(files), np.bool_)
-        if first is not None:
-            found &= ~_less(columns, self._columns(*_column(first)))
-        if last is not None:
-            found &= ~_less(self._columns(*_column(last)), columns)
-        return found
-
     def _columns(
         self, files: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> list[npt.NDArray[Any]]:
@@ -116,11 +97,6 @@ class DocumentOrder:
         """Whether documents from these places, shape (n,) each, are in order, all different."""
         columns = self._columns(files, rows)
         return bool(np.all(_less([each[:-1] for each in columns], [each[1:] for each in columns])))
-
-
-def _column(place: tuple[int, int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """A place as columns of one row."""
-    return np.array(place[:1], np.int64), np.array(place[1:], np.int64)
 
 
 def _less(

@@ -1,6 +1,6 @@
 """What Discover does to a file and Tokenize to a block. No Beam."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,6 @@ from fineshards.encoders.reference_check import encode_compared
 from fineshards.errors import InputError, OutputError
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts
-from fineshards.shards.damaged_stretch import Damage
 from fineshards.shards.job.records import BadRow, Block, SourceFile, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.masks import count_learned
@@ -63,7 +62,9 @@ def finish_block(file: SourceFile, block: Block, worker: Worker) -> tuple[BlockS
 def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
     worker.work.checkpoints.stop_if_replaced(file.index)
     rows: Iterable[Rows] = read_block(file, worker.work.settings.columns, block)
-    if worker.judging is not None:
+    if worker.judging is not None and worker.work.decided:
+        rows = (worker.recipe.decided(each.with_text(), file) for each in rows)
+    elif worker.judging is not None:
         rows = worker.judging.last_stage(rows, file, block)
     tally = Tally() if worker.work.settings.statistics else None
     try:
@@ -104,48 +105,6 @@ def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSum
     return summary
 
 
-def encode_again(
-    file: SourceFile,
-    block: Block,
-    stretch: Damage,
-    worker: Worker,
-    redacted: Sequence[int],
-) -> tuple[BlockSummary, Counts, int]:
-    """Encodes those documents of a block that lie in a stretch of a stream, for a repair.
-
-    The decisions of the job's recipe are in the storage. redacted: rows whose tokens become EOT
-    before they are written.
-
-    Returns the summary of the token block, the counts of the whole block without tokens, and how
-    many of its documents are in the stream.
-    """
-    settings = worker.work.settings
-    whole: list[Counts] = []
-    in_stream = 0
-
-    def wanted_rows() -> Iterator[Rows]:
-        for rows in read_block(file, settings.columns, block):
-            found, bad = rows.with_text(), rows.bad
-            if worker.judging is not None:
-                found = worker.judging.decided(found, file)
-            if settings.chat is not None:
-                found, *_ = _encoded(found, file, worker.encoder)
-                bad = [*bad, *found.bad]
-                whole.append(Counts(rejected=len(found.bad)))
-            text_bytes = found.document_counts(np.zeros(len(found.numbers), np.int64)).text_bytes
-            documents = len(found.numbers)
-            whole.append(rows.counts() + Counts(documents=documents, text_bytes=text_bytes))
-            nonlocal in_stream
-            sources = found.sources(file.index, settings.split)
-            in_stream += int(stretch.in_stream(sources).sum())
-            wanted = stretch.holds(sources)
-            # Rejected rows are listed again, whether or not they are in the stretch.
-            yield found.filter(wanted, bad)
-
-    summary = _encode_rows(wanted_rows(), file, block, worker, redacted=redacted)
-    return summary, Counts.total(whole), in_stream
-
-
 def _encoded(rows: Rows, file: SourceFile, encoder: Encoder) -> tuple[Rows, TokenBatch, int]:
     """Encodes rows with text; returns the documents, their tokens, and how many were compared.
 
@@ -179,17 +138,17 @@ def _encode_rows(
     block: Block,
     worker: Worker,
     tally: Tally | None = None,
-    redacted: Sequence[int] = (),
 ) -> BlockSummary:
     """Writes a token block from rows of a block; a sorted one, if documents are shuffled.
 
-    tally: counts the documents, and is stored. redacted: rows whose tokens become EOT.
+    tally: counts the documents, and is stored.
     """
     work, encoder = worker.work, worker.encoder
     checkpoints, settings = work.checkpoints, work.settings
     # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []
     rejected = Rejected(file, work.max_bad_rows)
+    redacted = [row for of, row in work.redacted if of == file.index]
     with (
         checkpoints.blocks.create_runs(block.place, settings.shuffle, settings.block_bytes)
         if settings.shuffle

@@ -14,8 +14,6 @@ from typing import Any, Concatenate, ParamSpec
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
-from fineshards.shards.counts import Counts
-from fineshards.shards.damaged_stretch import Damage
 from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shard
@@ -186,14 +184,6 @@ def write_tables(worker: Worker, file: int) -> list[MetadataFile]:
     return [*written, write_file(worker.work.checkpoints, file, counted)]
 
 
-@_task(lambda file, block, *_: f"tokenizing {file.path} again (from row {block.first_row})")
-def encode_again(
-    worker: Worker, file: SourceFile, block: Block, stretch: Damage, redacted: tuple[int, ...]
-) -> tuple[BlockSummary, Counts, int]:
-    """Makes a token block of the documents in a stretch; rows of `redacted` become EOT."""
-    return blocks.encode_again(file, block, stretch, worker, redacted)
-
-
 @_task(lambda group, _: f"merging sorted runs into group {group.number}")
 def merge_runs(worker: Worker, group: Group, fragments: tuple[Fragment, ...]) -> BlockSummary:
     """Merges runs into one sorted token block."""
@@ -202,12 +192,14 @@ def merge_runs(worker: Worker, group: Group, fragments: tuple[Fragment, ...]) ->
     return buckets.merge_runs(group, fragments, shuffle, worker.work.checkpoints)
 
 
-@_task(lambda bucket, _: f"sorting bucket {bucket.number}")
-def write_bucket(worker: Worker, bucket: Bucket, fragments: tuple[Fragment, ...]) -> BlockSummary:
+@_task(lambda bucket, *_: f"sorting bucket {bucket.number}")
+def write_bucket(
+    worker: Worker, bucket: Bucket, fragments: tuple[Fragment, ...], index: int = 0
+) -> BlockSummary:
     """Writes the token block of a bucket."""
     shuffle = worker.work.settings.shuffle
     assert shuffle is not None
-    return buckets.write_bucket(bucket, fragments, shuffle, worker.work.checkpoints)
+    return buckets.write_bucket(bucket, fragments, shuffle, worker.work.checkpoints, index)
 
 
 @_task(lambda shard, _: f"writing {shard.name}")

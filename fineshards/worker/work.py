@@ -19,7 +19,9 @@ class Work:
     earlier: what the dataset holds already. shared: whether other machines make token blocks, which
     are not trusted before they are checked. inline: whether keys of duplicates cross the runner's
     shuffle as bytes; otherwise, as references to files, because a local runner holds its shuffle in
-    memory. The options decide no byte; BuildConfig describes them.
+    memory. The options decide no byte; BuildConfig describes them. For a repair: decided: whether
+    all decisions of the recipe are in the storage. redacted: documents, as (file, row), of whose
+    tokens all but EOT are left out.
     """
 
     checkpoints: Checkpoints
@@ -36,6 +38,8 @@ class Work:
     inline: bool = False
     hf_token_secret: str | None = None
     shared: bool = False
+    decided: bool = False
+    redacted: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(

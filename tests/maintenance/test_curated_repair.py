@@ -81,6 +81,26 @@ def test_what_follows_from_all_documents_is_not_made_again(
     assert any(name in problem for problem in fineshards.verify(dataset).problems)
 
 
+@pytest.mark.parametrize("flags", [["--shuffle_seed=4"], ["--test_shards=1"]])
+def test_what_follows_from_one_source_is_made_again(
+    built: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    """Decisions, scores and statistics of steps that judge each document by itself."""
+    scored: Steps = [*STEPS[:2], ("score", {"name": "size", "by": "characters"}), STEPS[-1]]
+    recipe = write_recipe(tmp_path / "recipe.toml", scored)
+    given = [f"--input={built}/in/*", f"--recipe={recipe}", "--max_bad_rows=1", "--statistics"]
+    dataset = tmp_path / "out"
+    assert main(["build", f"--output={dataset}", *given, "--shard_tokens=700", *flags]) == 0
+    whole = files_in(dataset)
+    damages = [cut, flip_middle, Path.unlink]
+    names = [name for name in whole if "/0000" in name]
+    assert {name.split("/")[1] for name in names} >= {"decisions", "scores", "statistics"}
+    for number, name in enumerate([*names, "train/train_0000.npy"]):
+        damages[number % len(damages)](dataset / name)
+    assert fineshards.repair(dataset).left == []
+    assert files_in(dataset) == whole
+
+
 def test_a_source_whose_counts_have_changed_is_refused(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,8 +95,10 @@ def _streams(counts: Counts, test: Sums | None) -> tuple[Sums, ...]:
     return (test, Sums(counts.documents - test.documents, counts.tokens - test.tokens))
 
 
-def sums_by_stream(reports: Iterable[FileReport], rule: SplitRule) -> tuple[Sums, ...]:
-    """What went to each stream from all of some files."""
+def sums_by_stream(
+    reports: Iterable[FileReport | BlockSummary], rule: SplitRule
+) -> tuple[Sums, ...]:
+    """What went to each stream from all of some files, or blocks."""
     streams = zip(*(report.streams() for report in reports), strict=True)
     sums = tuple(
         Sums(sum(s.documents for s in each), sum(s.tokens for s in each)) for each in streams

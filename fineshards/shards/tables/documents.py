@@ -163,8 +163,8 @@ class DocumentTable:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
-    def marked(self, rows: Sequence[int] | npt.NDArray[np.int64], generation: int) -> bytes:
-        """The content of the file if a generation redacts the documents of some rows."""
+    def marked(self, rows: Sequence[int], generation: int | npt.NDArray[np.int64]) -> bytes:
+        """The content of the file if a generation, or one each, redacts documents of some rows."""
         marks = self.redacted.copy()
         marks[rows] = generation
         at = self._table.schema.get_field_index("redacted")
