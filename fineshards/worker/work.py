@@ -20,8 +20,8 @@ class Work:
     are not trusted before they are checked. inline: whether keys of duplicates cross the runner's
     shuffle as bytes; otherwise, as references to files, because a local runner holds its shuffle in
     memory. The options decide no byte; BuildConfig describes them. For a repair: decided: whether
-    all decisions of the recipe are in the storage. redacted: documents, as (file, row), of whose
-    tokens all but EOT are left out.
+    all decisions of the recipe are in the storage. redacted: documents, as (file, row), whose
+    tokens become EOT.
     """
 
     checkpoints: Checkpoints
