@@ -212,8 +212,9 @@ test-slurm: .venv/installed ## test shares on a real Slurm (Debian's slurm-wlm a
 ##@ Documentation
 
 # Editors read it from the repository.
-api: .venv/installed ## write docs/recipe.schema.json from the steps
+api: .venv/installed ## write the schemas of recipes and manifests from their types
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_manifest_schema.py
 
 notebook: .venv/installed ## run examples/explore.ipynb and write its outputs into it
 	$(BIN)/python docs/make_notebook.py

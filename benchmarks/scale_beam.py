@@ -31,8 +31,10 @@ def run(size: Size) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         # The plan reads the shard size, the split and the checkpoints; the rest has no effect.
         checkpoints = Checkpoints(open_storage(folder), "0" * 64)
-        tokenizer = Tokenizer("tiktoken", "none", "", "", (), 0, 0, "")
-        settings = Settings(Columns("text", "id", False), tokenizer, size.shard_tokens, RULE, 1)
+        tokenizer = Tokenizer("tiktoken", "none", "", "", (), 0, 1, "")
+        settings = Settings(
+            Columns("text", "id", False), tokenizer, size.shard_tokens, RULE, 1, "uint32"
+        )
         # One worker, in_memory. With multi_threading, data goes over gRPC, and Beam flushes each
         # output once per second from another thread, even in the middle of an element. With so many
         # small elements, one of three runs failed with "Invalid PaneInfoEncoding".

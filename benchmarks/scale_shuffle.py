@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from apache_beam.coders import registry
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+from msgspec.structs import replace
 from rich.table import Table
 
 from benchmarks.made_up import DOCUMENT_TOKENS, Size, file_summaries

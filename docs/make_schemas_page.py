@@ -18,6 +18,7 @@ _HEAD = """# Schemas
 Two files have a [JSON Schema](https://json-schema.org), which editors and validators read:
 [manifest.schema.json](manifest.schema.json) is that of a dataset's `metadata/manifest.json`, and
 [recipe.schema.json](recipe.schema.json) that of a recipe. To a schema, TOML is the same as JSON.
+A manifest leaves out what is null, false, 0 or empty where a field has that as its default.
 """
 
 
@@ -48,7 +49,6 @@ def _fields(
         if name == "use":
             continue
         shown = f"`{prefix}{name}`"
-        # All fields of a manifest are there.
         required = not whole and name in schema.get("required", ())
         about = re.sub(r"([|<\[*])", r"\\\1", field.get("description", ""))
         yield f"**{shown}**" if required else shown, _kind(field), about
@@ -58,21 +58,20 @@ def _fields(
 
 
 def _found(field: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-    """The schema that a field refers to, or that describes it where it is not null."""
-    name = field.get("$ref", "").removeprefix("#/$defs/")
-    if name:
-        return {**whole["$defs"][name], **field}
-    return {**field["oneOf"][0], **field} if "oneOf" in field else field
+    """The schema that a field refers to, also where it may be null."""
+    name = field.get("anyOf", [field])[0].get("$ref", "").removeprefix("#/$defs/")
+    return {**whole["$defs"][name], **field} if name else field
 
 
 def _kind(field: dict[str, Any]) -> str:
+    if "$ref" in field:
+        return "object"
     if "enum" in field:
         return ", ".join(f"`{json.dumps(value)}`" for value in field["enum"])
     if "const" in field:
         return f"`{json.dumps(field['const'])}`"
-    several = field.get("oneOf", field.get("anyOf"))
-    if several:
-        return " or ".join(filter(None, map(_kind, several)))
+    if "anyOf" in field:
+        return " or ".join(map(_kind, field["anyOf"]))
     kinds = field.get("type", [])
     return " or ".join([kinds] if isinstance(kinds, str) else kinds)
 

@@ -35,7 +35,7 @@ for number, month in enumerate(months):
 # 1. September makes the first generation.
 web = args.output / "web"
 manifest = fineshards.build(input=months[0], output=web, shard_tokens=50_000)
-print(f"generation {manifest.generation}: {manifest.totals()['documents']} documents")
+print(f"generation {manifest.generation}: {manifest.totals['documents']} documents")
 
 # 2. A run trains on it, while another thread (or job, or machine) appends October and November.
 # generation=1 has the same samples for ever, whatever is appended.
@@ -48,7 +48,7 @@ with BatchLoader(first, batch_size=8, seed=1) as loader:
                 next(loader)
                 time.sleep(0.1)  # The model's step.
             manifest = growing.result()
-            documents = manifest.totals()["documents"]
+            documents = manifest.totals["documents"]
             print(f"generation {manifest.generation}: {documents} documents")
     state = loader.state_dict()
     following = next(loader)

@@ -89,7 +89,7 @@ def main():
     recipe = fineshards.Recipe([step])
     dataset = args.output / "dataset"
     manifest = fineshards.build(input=SAMPLE, output=dataset, shard_tokens=50_000, recipe=recipe)
-    kept = manifest.totals()["documents"]
+    kept = manifest.totals["documents"]
     print(f"{kept} of {pq.read_metadata(SAMPLE).num_rows} documents are English")
 
     # 4. Proof: all documents are judged again, from their sources.

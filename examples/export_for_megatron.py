@@ -36,7 +36,7 @@ def read_document(stem: Path, number: int) -> np.ndarray:
 # 1. Build once.
 dataset = args.output / "dataset"
 manifest = fineshards.build(input=SAMPLE, output=dataset, shard_tokens=100_000)
-print(f"built {manifest.totals()['tokens']:,} tokens")
+print(f"built {manifest.totals['tokens']:,} tokens")
 # The vocabulary is stored with the dataset: a line per token, its bytes in base64 and its number.
 lines = (dataset / "metadata/vocabulary.tiktoken").read_text().splitlines()
 vocabulary = [b64decode(line.split()[0]) for line in lines]

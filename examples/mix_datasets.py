@@ -26,7 +26,7 @@ datasets = {}
 for name, condition in conditions.items():
     manifest = fineshards.build(input=SAMPLE, output=args.output / name, where=condition)
     datasets[name] = TokenDataset(args.output / name, sequence_length=256)
-    documents = manifest.totals()["documents"]
+    documents = manifest.totals["documents"]
     print(f"{name}: {documents} documents, {len(datasets[name])} samples")
 english, other = datasets["english"], datasets["other"]
 

@@ -108,7 +108,7 @@ folder = args.output / "dataset"
 manifest = fineshards.build(
     input=text_file, output=folder, tokenizer=tokenizer_file, dtype="uint16", test_fraction=0.05
 )
-totals = manifest.totals()
+totals = manifest.totals
 print(f"{totals['documents']} documents, {totals['tokens']:,} tokens in {folder}")
 
 # 3. Train. A checkpoint has the states of the model, the optimizer and the loader.

@@ -6,7 +6,7 @@
     dataset = fineshards.TokenDataset("out", sequence_length=2048)
 
 Names are imported when they are first used. So `import fineshards` loads no other library, and a
-training machine needs numpy alone.
+training machine needs numpy and msgspec alone.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def __getattr__(name: str) -> object:
 
         return version("fineshards")
     if name == "__all__":
-        # What can be imported here: `import *` of a machine with numpy alone brings the loader.
+        # What can be imported here: `import *` of a machine that only trains brings the loader.
         return [each for each in __dir__() if _is_there(each)]
     if name not in _HOME:
         raise AttributeError(f"module 'fineshards' has no attribute {name!r}")

@@ -6,7 +6,8 @@ import filecmp
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
@@ -69,7 +70,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     job = Job(
         before.settings,
         (*before.files, *(replace(f, index=len(before.files) + f.index) for f in files)),
-        (*before.origin, *((name + of_generation(number), value) for name, value in origin)),
+        before.origin | {name + of_generation(number): value for name, value in origin.items()},
         generations=(*before.generations, Generation(len(files), root=root)),
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
@@ -274,7 +275,5 @@ def _discard(
         for entry in list(storage.entries(folder_name)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)
-    if generation == 2:  # a dataset that has not grown has no other manifest
-        storage.delete(kept_name(1), check)
     if own is None:
         storage.delete(record, check)

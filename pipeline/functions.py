@@ -63,7 +63,7 @@ build.__doc__ = f"""Builds a dataset, resumes it, or finds it finished; returns 
             raises ends the build.
 
     Returns:
-        The Manifest of the finished dataset. `manifest.totals()` counts its documents and tokens.
+        The Manifest of the finished dataset. `manifest.totals` counts its documents and tokens.
 
     Raises:
         FineshardsError: One sentence that says what happened, where and what to do. Of
@@ -75,7 +75,7 @@ build.__doc__ = f"""Builds a dataset, resumes it, or finds it finished; returns 
         >>> manifest = fineshards.build(
         ...     input="samples/debian_text.parquet", output=folder, shard_tokens=100_000
         ... )
-        >>> manifest.totals()["documents"], len(manifest.shards)
+        >>> manifest.totals["documents"], len(manifest.shards)
         (1063, 8)
     """
 
@@ -107,7 +107,7 @@ def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
         ...     input="samples/debian_text.parquet", output=grows, shard_tokens=100_000
         ... )
         >>> manifest = fineshards.append(grows, input=more_documents)
-        >>> manifest.generation, manifest.totals()["documents"]
+        >>> manifest.generation, manifest.totals["documents"]
         (2, 1066)
     """
     return _run("append", {**options, "output": output, "append": True})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
@@ -67,7 +67,7 @@ class FoundInput(NamedTuple):
     """
 
     files: list[SourceFile]
-    origin: tuple[tuple[str, str], ...]
+    origin: dict[str, str]
     test_files: int = 0
 
 
@@ -88,13 +88,13 @@ def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
         files, test_files = call_apart(find_splits, *named) if apart else find_splits(*named)
         # The DAG of Composer knows by it that files in a store are in the dataset already.
         stored = " ".join(map(unsigned, given)) if all("://" in each for each in given) else ""
-        return FoundInput(files, (("input", stored),) if stored else (), test_files)
+        return FoundInput(files, {"input": stored} if stored else {}, test_files)
     resolved = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)
     names = "dataset", "config", "split", "commit"
     values = config.dataset, resolved.config, config.dataset_split, resolved.commit or ""
-    return FoundInput(resolved.files, tuple(zip(names, values, strict=True)))
+    return FoundInput(resolved.files, dict(zip(names, values, strict=True)))
 
 
 def settle_input(

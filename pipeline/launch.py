@@ -12,8 +12,10 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fineshards.chat.chat_template import BESIDE, find_chat_template
 from fineshards.config import BuildConfig

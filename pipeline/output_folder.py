@@ -10,8 +10,9 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
@@ -20,7 +21,7 @@ from fineshards.publishing.sums import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
-from fineshards.shards.job.generations import GENERATIONS_FOLDER
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.local_run import is_running
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
@@ -147,7 +148,8 @@ def _conflict(storage: Storage, existing: Job, job: Job) -> str:
             f"{storage.root} holds another job: {differences}. Choose another --output, "
             "or delete what is there with --overwrite."
         )
-    if storage.size(MANIFEST_NAME) is None and any(storage.entries(GENERATIONS_FOLDER)):
+    kept = {entry.name for entry in storage.entries(GENERATIONS_FOLDER)} - {kept_name(1)}
+    if storage.size(MANIFEST_NAME) is None and kept:
         # As an --overwrite leaves it that was interrupted, or someone who deleted the manifest.
         return (
             f"{storage.root} holds what is left of a dataset that had grown: {GENERATIONS_FOLDER}/ "

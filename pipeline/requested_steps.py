@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+
+from msgspec import structs
 
 from fineshards.config import BuildConfig
 from fineshards.curation.curator import describe, rewrites
@@ -100,7 +101,9 @@ def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | No
         else each
         for each in steps
     ]
-    recipe = replace(describe(recorded), keep_keys=keep_keys, indexes=tuple(_indexes(steps)))
+    recipe = structs.replace(
+        describe(recorded), keep_keys=keep_keys, indexes=tuple(_indexes(steps))
+    )
     if keep_keys and not any(step.compares for step in recipe.steps):
         raise UsageError("--keep_keys goes with deduplication, and no step compares documents.")
     return recipe
@@ -114,14 +117,14 @@ def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
             patterns = [local_path(pattern) for pattern in each.step.files or ()]
             files = [*keys, *find_files(patterns)]
             for index, file in enumerate(files):
-                yield number, replace(file, index=index)
+                yield number, structs.replace(file, index=index)
 
 
 def _of_keys(record: StepRecord) -> StepRecord:
     """The record of a step without the parameters that decide no key."""
-    parameters = json.loads(record.parameters).items()
+    parameters = record.parameters.items()
     left = {name: value for name, value in parameters if name not in _NO_KEYS}
-    return StepRecord.of(record.use, left, record.version, dict(record.pins), record.keyed)
+    return StepRecord.of(record.use, left, record.version, record.pins, record.keyed)
 
 
 def _keys_in(folder: str, step: SeenIn) -> Iterator[SourceFile]:

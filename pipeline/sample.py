@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
@@ -166,7 +167,8 @@ def build_sample(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part
     if parts:
         (before,) = job.generations
         files = tuple(file for file, *_ in parts)
-        job = replace(job, files=files, generations=(replace(before, files=len(files)),))
+        before = structs.replace(before, files=len(files))
+        job = structs.replace(job, files=files, generations=(before,))
     storage = open_storage(folder)
     job, _ = take_folder(storage, job, stored, config)
     checkpoints = Checkpoints.of(storage, job)
@@ -195,7 +197,7 @@ def _draw(job: Job) -> list[_Part]:
             # Of what is not in small blocks, the beginning.
             whole = block.stop_group and block.bytes <= limit + _POINT_BYTES
             stop, part = (None, 1.0) if whole else cut(file, columns, block, limit)
-            own = replace(file, index=index, stop_row=stop)
-            block = replace(block, file=index, index=0, blocks=1)
+            own = structs.replace(file, index=index, stop_row=stop)
+            block = structs.replace(block, file=index, index=0, blocks=1)
             parts.append((own, block, points, part * float(stored[number])))
     return parts

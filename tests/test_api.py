@@ -77,7 +77,7 @@ BUILD = (
 source, output, own = sys.argv[1:]
 before = state()
 manifest = fineshards.build(input=source, output=output, shard_tokens=100_000, test_shards=1)
-assert manifest.totals()["documents"] == 1063
+assert manifest.totals["documents"] == 1063
 assert state() == before, [(k, v, state()[k]) for k, v in before.items() if state()[k] != v]
 again = fineshards.build(input=source, output=output, shard_tokens=100_000, test_shards=1)
 assert again == manifest

@@ -58,7 +58,7 @@ def test_progress_is_told_to_a_function_and_an_error_in_it_ends_the_build(
     seen: list[Status] = []
     manifest = fineshards.build(input=sample, output=tmp_path / "out", progress=seen.append)
     assert seen[-1].stage == "finished"
-    assert seen[-1].tokens == manifest.totals()["tokens"]
+    assert seen[-1].tokens == manifest.totals["tokens"]
     appended: list[Status] = []
     more = tmp_path / "more.jsonl"
     more.write_text('{"text": "one"}\n')
@@ -71,7 +71,7 @@ def test_progress_is_told_to_a_function_and_an_error_in_it_ends_the_build(
     with pytest.raises(EOFError, match="the user's own error"):
         fineshards.build(input=sample, output=tmp_path / "other", progress=fail)
     again = fineshards.build(input=sample, output=tmp_path / "other")
-    assert again.totals() == manifest.totals()
+    assert again.totals == manifest.totals
 
 
 def test_progress_is_a_flag_or_a_function(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_recipe_of_objects_is_that_of_its_file(
     assert made == read
     jobs = [(tmp_path / name / "metadata/job.json").read_bytes() for name in "ab"]
     assert jobs[0] == jobs[1]
-    assert 0 < made.totals()["documents"] < 1063
+    assert 0 < made.totals["documents"] < 1063
 
 
 def test_an_edited_function_decides_as_its_file_is(
@@ -93,7 +93,7 @@ def test_an_edited_function_decides_as_its_file_is(
     module.write_text(module.read_text().replace("1000", "20000"))
     dropped += [fineshards.recipe_check(input=sample, recipe=recipe).dropped[0].documents]
     manifest = fineshards.build(input=sample, output=tmp_path / "out", recipe=recipe)
-    assert (dropped, manifest.totals()["documents"]) == ([461, 1061], 2)
+    assert (dropped, manifest.totals["documents"]) == ([461, 1061], 2)
     assert fineshards.verify(tmp_path / "out", sample="100%").problems == []
 
 

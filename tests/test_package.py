@@ -1,4 +1,4 @@
-"""The package as it is built and installed, and what works of it with numpy alone.
+"""The package as it is built and installed, and what works of it with numpy and msgspec alone.
 
 What builds or installs needs the package index: `make test-package`. The rest runs with the tests.
 """

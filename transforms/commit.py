@@ -8,9 +8,9 @@ nothing after `pipeline.run()` where the job is.
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 
 import apache_beam as beam
+from msgspec.structs import replace
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.job.manifest import Manifest
@@ -86,7 +86,6 @@ def commit(
     job, before = work.checkpoints.job(), None
     if work.earlier:
         before = work.earlier.manifest(storage)
-        before.keep(storage)
         reports = [*before.reports, *reports]
     metadata = [*metadata_files(storage, job, reports), *written]
     if before is not None:

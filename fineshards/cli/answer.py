@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from msgspec import to_builtins
+
 from fineshards.errors import OutputError
 from fineshards.printable import printable
 
@@ -30,7 +32,7 @@ def show(answer: Answer, as_json: bool = False) -> int:
     """Prints an answer on stdout; returns its exit code."""
     text = "\n".join(map(printable, answer.lines))
     if as_json:
-        text = json.dumps(answer.record)
+        text = json.dumps(answer.record, default=to_builtins)
     if sys.stdout is None:
         raise OutputError("stdout cannot be written: it is closed.")
     # A terminal may not have all letters of a text.

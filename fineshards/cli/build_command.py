@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
 from fineshards.cli.answer import Answer, note, show
 from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.terminal import report_errors, working
@@ -16,7 +18,6 @@ from fineshards.pipeline.beam_flags import launches_template
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import runs_here
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import to_fields
 from fineshards.wording import (
     counted,
     describe_repeats,
@@ -136,7 +137,7 @@ def _finished(
     manifest: Manifest, root: str, words: str, result: str, seconds: float = 0.0
 ) -> Answer:
     """The answer of a build: what the dataset holds, where, and what is in each split."""
-    totals, splits = manifest.totals(), manifest.splits()
+    totals, splits = manifest.totals, manifest.splits
     counts = manifest.counts()
     pages = counts.pages_unextracted
     record = {
@@ -148,7 +149,7 @@ def _finished(
         "seconds": round(seconds, 3),
         "splits": splits,
         "totals": totals | {"dropped": counts.documents_dropped, "unextracted": pages},
-        "leaks": manifest.leaks and to_fields(manifest.leaks),
+        "leaks": to_builtins(manifest.leaks),
         "repeats": manifest.repeats,
         "step_warnings": warn_of_steps(manifest),
     }

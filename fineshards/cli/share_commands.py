@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
+from msgspec import to_builtins
+
 from fineshards.cli.answer import Answer, every_ten_seconds
 from fineshards.cli.command import (
     Command,
@@ -120,7 +122,7 @@ def _export(args: Namespace) -> Answer:
         report = every_ten_seconds(lambda done: f"exported {done:,} of {parts:,} parts")
         done = run_here(job, args.workers, report)
     said = ["nothing to do: the export is finished"] if finished else []
-    record = {"output": job.storage.root, **asdict(done)}
+    record = {"output": job.storage.root, **to_builtins(done)}
     return Answer(record, [*said, *describe_export(job, done)])
 
 

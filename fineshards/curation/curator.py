@@ -12,11 +12,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.per_language import PerLanguage

@@ -101,7 +101,7 @@ class Recipe:
         >>> manifest = fineshards.build(
         ...     input="samples/debian_text.parquet", output=folder, recipe=recipe
         ... )
-        >>> manifest.totals()["documents"]
+        >>> manifest.totals["documents"]
         907
     """
 
@@ -180,10 +180,9 @@ def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
 
 def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
     """The steps of a job's record."""
-    import json
 
     return [
-        make_step(record.use, json.loads(record.parameters), f"step {record.use} of the job")
+        make_step(record.use, record.parameters, f"step {record.use} of the job")
         for record in records
     ]
 

@@ -86,10 +86,10 @@ def to_toml(value: Any) -> str:
 
 def _step_lines(step: StepRecord, everything: bool) -> Iterator[str]:
     yield f"[[steps]]  # version {step.version}"
-    for name, value in step.pins:
+    for name, value in step.pins.items():
         yield f"# {_one_line(f'{name}: {value}')}"
     yield f"use = {to_toml(step.use)}"
-    parameters = json.loads(step.parameters)
+    parameters = step.parameters
     defaults = default_parameters(step.use)
     tables = parameters.get(PER_LANGUAGE)
     if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):

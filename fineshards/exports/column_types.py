@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from fineshards.errors import InputError
 from fineshards.shards.job.manifest import Manifest

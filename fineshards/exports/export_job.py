@@ -6,13 +6,11 @@ earlier run is found finished. What was read is proven before the end.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -26,15 +24,16 @@ from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format import ExportSettings, Format, Target
 from fineshards.exports.format_table import format_of, settle
 from fineshards.exports.parts import Part, PartReader
-from fineshards.exports.record import Export, PartRecord
+from fineshards.exports.record import Export, PartRecord, SplitCounts
 from fineshards.exports.redacted import NONE, redacted_ranges
 from fineshards.exports.source_columns import ColumnReader
 from fineshards.exports.stream import Read, Stream, splits_of
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
-from fineshards.shards.job.records import ShardRecord, to_fields
+from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.readable import readable_manifest
+from fineshards.shards.record import sha256_of
 from fineshards.sources.roots import opened
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
@@ -137,7 +136,7 @@ def prepare(
         "libraries": {name: version(name) for name in libraries},
         **({"revision": kind.revision} if kind.revision > 1 else {}),
     }
-    fingerprint = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    fingerprint = sha256_of(decides)
     place = (dataset.storage, manifest.generation, storage)
     job = ExportJob(*place, settings, parts, columns, sources, trust_input, fingerprint)
     return job, _claim(job)
@@ -153,7 +152,7 @@ def _options(settings: ExportSettings) -> dict[str, Any]:
     """The settings as the record has them: some only where they are used."""
     rare = ("skip", "columns", "copies", "token_column", "compression", "masks")
     unused = {name for name in rare if not getattr(settings, name)}
-    return {name: value for name, value in to_fields(settings).items() if name not in unused}
+    return {name: value for name, value in asdict(settings).items() if name not in unused}
 
 
 def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> None:
@@ -251,7 +250,7 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
     if not job.settings.link:  # Nothing was read of shards that are linked to.
         _refuse_damage(job, records)
     target = Target(storage)
-    splits = {}
+    splits = dict[str, SplitCounts]()
     for split in sorted(job.streams):
         of_split = [record for record in records if record.split == split]
         for name, content in job.format.finish(split, of_split, job.settings):
@@ -262,8 +261,9 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
             "documents": None if None in documents else sum(filter(None, documents)),
             "tokens": sum(record.tokens for record in of_split),
             "left_out": sum(record.left_out for record in of_split),
-            **({"skipped": job.streams[split].skipped()} if job.settings.skip else {}),
         }
+        if job.settings.skip:
+            splits[split]["skipped"] = job.streams[split].skipped()
     for name, content in job.format.finish_all(records, job.settings):
         target.write(name, content)
     manifest, written = job.dataset.manifest, [file for each in records for file in each.files]

@@ -6,24 +6,29 @@ is its checksum.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import suppress
+from typing import Any, NotRequired, TypedDict
 
-from fineshards.errors import OutputError, clipped
+from msgspec import MsgspecError, field, json
+
 from fineshards.exports.stream import Read
 from fineshards.shards.job.manifest_file import EXPORT_NAME
-from fineshards.shards.job.records import JSON_ERRORS, as_text, from_fields, to_fields
-from fineshards.shards.job.seal import sealed
+from fineshards.shards.record import Count, Crc32c, Record, RecordFile, seal_holds, sealed, unsealed
 from fineshards.storage.base import Storage
 from fineshards.storage.names import is_below, shortened
 
-_VERSION = 2
+
+class SplitCounts(TypedDict):
+    """What an export has of a split. documents: None where the format counts none."""
+
+    parts: Count
+    documents: Count | None
+    tokens: Count
+    left_out: Count
+    skipped: NotRequired[dict[str, Count]]
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
+class FileRecord(Record, frozen=True):
     """A file of an export.
 
     Args:
@@ -40,34 +45,17 @@ class FileRecord:
     """
 
     name: str
-    bytes: int
-    crc32c: str
+    bytes: Count
+    crc32c: Crc32c
     link: str | None = None
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> FileRecord:
-        """The record from JSON; raises one of JSON_ERRORS for other content.
-
-        A file of this name is opened, and may be deleted, so the name must stay in the folder.
-        """
-        found = from_fields(cls, {"link": None, **fields})
-        if not is_below(found.name) or found.name == EXPORT_NAME:
-            raise ValueError(f"it names {shortened(found.name)}, which is no file of an export")
-        return found
+    def __post_init__(self) -> None:
+        # A file of this name is opened, and may be deleted, so the name must stay in the folder.
+        if not is_below(self.name) or self.name == EXPORT_NAME:
+            raise ValueError(f"it names {shortened(self.name)}, which is no file of an export")
 
 
-@dataclass(frozen=True, slots=True)
-class _SplitCounts:
-    """What `export.json` has of each split."""
-
-    parts: int
-    documents: int | None
-    tokens: int
-    left_out: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartRecord:
+class PartRecord(Record, frozen=True):
     """A finished part.
 
     split, index: which part. documents: those with tokens in it; None where the format knows none.
@@ -76,39 +64,27 @@ class PartRecord:
     """
 
     split: str
-    index: int
-    documents: int | None
-    tokens: int
-    left_out: int
+    index: Count
+    documents: Count | None
+    tokens: Count
+    left_out: Count
     files: tuple[FileRecord, ...]
     reads: tuple[Read, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """The record as JSON."""
-        content = to_fields(self)
-        content["files"] = [to_fields(file) for file in self.files]
-        content["reads"] = [to_fields(read) for read in self.reads]
-        return sealed(content)
+        return sealed(json.encode(self))
 
     @classmethod
     def parse(cls, content: bytes) -> PartRecord | None:
         """The inverse of `to_bytes`; None for a damaged record."""
-        try:
-            fields = json.loads(content)
-            found = from_fields(
-                cls,
-                fields,
-                files=tuple(FileRecord.from_json(file) for file in fields["files"]),
-                reads=tuple(from_fields(Read, read) for read in fields["reads"]),
-            )
-            return found if found.to_bytes() == content else None
-        except JSON_ERRORS:
-            return None
+        with suppress(MsgspecError):
+            return unsealed(content, cls) if seal_holds(content) else None
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(RecordFile, frozen=True, tag_field="format", tag="fineshards export 3"):
     """A finished export.
 
     Args:
@@ -127,29 +103,22 @@ class Export:
         (565971, ['train.bin', 'val.bin'])
     """
 
+    MENDED = OTHERWISE = "Delete the folder and export again."
+
     to: str
     fingerprint: str
     options: dict[str, Any]
     dataset: dict[str, Any]
-    splits: dict[str, dict[str, Any]]
-    files: tuple[FileRecord, ...] = field(repr=False)  # one or more per shard
+    splits: dict[str, SplitCounts]
+    files: tuple[FileRecord, ...]
 
-    def to_bytes(self) -> bytes:
-        """The content of `export.json`."""
-        content = {
-            "format": "fineshards-export",
-            "version": _VERSION,
-            "to": self.to,
-            "fingerprint": self.fingerprint,
-            "options": self.options,
-            "dataset": self.dataset,
-            "splits": self.splits,
-            "files": [
-                {name: value for name, value in to_fields(file).items() if value is not None}
-                for file in self.files
-            ],
-        }
-        return sealed(content) + b"\n"
+    def __post_init__(self) -> None:
+        if len({file.name for file in self.files}) < len(self.files):
+            raise ValueError("it names a file twice")
+
+    def __repr__(self) -> str:
+        # Without the files, of which there are one or more per shard.
+        return f"Export({self.to!r}, {self.fingerprint[:12]!r}): {len(self.files):,} files"
 
     def save(self, storage: Storage) -> None:
         """Writes `export.json`."""
@@ -159,30 +128,4 @@ class Export:
     def load(cls, storage: Storage) -> Export | None:
         """Reads `export.json`; None if there is none, and OutputError for another content."""
         stored = storage.read_if_there(EXPORT_NAME)
-        if stored is None:
-            return None
-        try:
-            fields = json.loads(stored)
-            if (fields["format"], fields["version"]) != ("fineshards-export", _VERSION):
-                raise ValueError("it is of another version")
-            for counts in fields["splits"].values():
-                from_fields(_SplitCounts, counts)
-            found = cls(
-                to=as_text(fields["to"]),
-                fingerprint=as_text(fields["fingerprint"]),
-                options=dict(fields["options"]),
-                dataset=dict(fields["dataset"]),
-                splits=fields["splits"],
-                files=tuple(FileRecord.from_json(file) for file in fields["files"]),
-            )
-            if found.to_bytes() != stored:
-                raise ValueError("its content is not what its checksum says")
-            if len({file.name for file in found.files}) < len(found.files):
-                raise ValueError("it names a file twice")
-        except JSON_ERRORS as error:
-            why = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise OutputError(
-                f"{storage.path(EXPORT_NAME)} is damaged: {clipped(str(why))}. Delete the folder "
-                "and export again."
-            ) from error
-        return found
+        return None if stored is None else cls.parse(stored, storage.path(EXPORT_NAME))

@@ -212,7 +212,7 @@ def splits_of(dataset: Dataset, split: str | None, whole_documents: bool) -> lis
 
     whole_documents: whether no stream may cut a document, as the border of test shards does.
     """
-    counts = dataset.manifest.splits()
+    counts = dataset.manifest.splits
     found = [name for name in SPLITS if counts[name]["tokens"]]
     cut = whole_documents and not dataset.manifest.settings.split.by_document and len(found) > 1
     if cut and split not in (None, "all"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+
+from msgspec.structs import replace
 
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge

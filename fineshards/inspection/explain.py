@@ -305,7 +305,7 @@ def explain_document(
         if not numbers:
             raise UsageError(f"--id {id_}: no document has this id.")
     else:
-        count = dataset.manifest.totals()["documents"]
+        count = dataset.manifest.totals["documents"]
         if number is None or not 0 <= number < count:
             raise UsageError(
                 f"--document {number}: the dataset has {counted(count, 'document')}, numbered from "

@@ -112,14 +112,14 @@ def summarize(dataset: Dataset) -> Summary:
     """A dataset in a few numbers."""
     manifest = dataset.manifest
     shuffle = manifest.settings.shuffle
-    layout, totals, tokenizer = manifest.layout, manifest.totals(), manifest.settings.tokenizer
+    layout, totals, tokenizer = manifest.layout, manifest.totals, manifest.settings.tokenizer
     return Summary(
         folder=dataset.storage.root,
         shards=layout.windows,
         shard_tokens=layout.shard_tokens,
         shuffle_seed=None if shuffle is None else shuffle.seed,
         split=manifest.settings.split.described(),
-        splits=manifest.splits(),
+        splits=manifest.splits,
         leaks=manifest.leaks,
         tokens=totals["tokens"],
         dtype=manifest.settings.dtype,
@@ -131,7 +131,7 @@ def summarize(dataset: Dataset) -> Summary:
         rejected=totals["rejected"],
         text_bytes=totals["text_bytes"],
         files=len(manifest.files),
-        origin={name: value for name, value in manifest.origin if value},
+        origin={name: value for name, value in manifest.origin.items() if value},
         fingerprint=manifest.fingerprint,
         content_fingerprint=manifest.content_fingerprint,
         generations=_generations(manifest),
@@ -257,7 +257,7 @@ def _first_piece(dataset: Dataset, document: int | None, token: int | None) -> S
     if token is not None:
         number = find_token(dataset, token).match.number
     else:
-        number, of_all = document or 0, dataset.manifest.totals()["documents"]
+        number, of_all = document or 0, dataset.manifest.totals["documents"]
         _check_range("--document", number, "the dataset", counted(of_all, "document"), of_all)
     position = dataset.manifest.shards.index(dataset.document(number).shard)
     return _show_piece(dataset, position, dataset.table(position).index_of_document(number))

@@ -191,7 +191,7 @@ def stats(
         counts = [each for each in counts if each.step == step - 1]
         steps = [steps[step - 1]]
     learned = manifest.learned
-    part = None if learned is None else learned / max(1, manifest.totals()["tokens"])
+    part = None if learned is None else learned / max(1, manifest.totals["tokens"])
     warnings = warn_of_steps(manifest, step)
     return Stats(storage.root, step, steps, counts, None, None, part, warnings)
 

@@ -430,7 +430,7 @@ def recent_rate(finished: Iterable[tuple[float, int]], began: float | None) -> f
 
 
 def _finished(manifest: Manifest) -> Status:
-    totals, shards, files = manifest.totals(), len(manifest.shards), len(manifest.files)
+    totals, shards, files = manifest.totals, len(manifest.shards), len(manifest.files)
     return Status(
         stage="finished",
         files=files,
@@ -446,7 +446,7 @@ def _finished(manifest: Manifest) -> Status:
         bytes_per_second=None,
         seconds_left=0.0,
         seconds_idle=0.0,
-        splits=manifest.splits(),
+        splits=manifest.splits,
         generation=manifest.generation,
         compared=_compared(manifest.job),
         shuffled=totals["tokens"] if manifest.settings.shuffle else None,

@@ -22,7 +22,7 @@ from fineshards.loader.tokens.shard_readers import Reading
 from fineshards.loader.tokens.split_documents import SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.loader.tokens.token_stream import TokenStream
-from fineshards.shards.job.manifest_part import ManifestPart
+from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 
 
@@ -162,7 +162,7 @@ class TokenDataset:
         Raises:
             OutputError: The manifest is missing or damaged.
         """
-        return ManifestPart.load_finished(self._split.storage).generation
+        return Manifest.load_finished(self._split.storage).generation
 
     def generation_of(self, fingerprint: str) -> int | None:
         """The first generation of the dataset that has a fingerprint.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, OutputError, UsageError, quoted
@@ -166,7 +167,6 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]
         for plan in plans:
             checkpoints.write_shard_record(plan.record, durable=True)
         list(pool.map(lambda plan: plan.carry_out(storage), plans))
-    manifest.keep(storage)
     records = {plan.position: plan.record for plan in plans}
     own = metadata_files(storage, job, manifest.reports)
     metadata = [*own, *of_earlier_jobs(manifest.metadata)]
@@ -176,7 +176,7 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]
         shards=tuple(records.get(at, shard) for at, shard in enumerate(manifest.shards)),
         generations=job.generations,
         metadata=tuple(sorted(metadata, key=lambda file: file.name)),
-    ).with_content_recorded().save(storage, manifest)
+    ).with_sums().save(storage, manifest)
     checkpoints.clear()
 
 
@@ -207,7 +207,7 @@ def read_ids(path: str) -> list[str]:
 def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> list[_Target]:
     """The tokens of documents, shard by shard; raises UsageError for one that is not there."""
     manifest, found = dataset.manifest, []
-    count = manifest.totals()["documents"]
+    count = manifest.totals["documents"]
     for number in numbers:
         if not 0 <= number < count:
             raise UsageError(
@@ -274,7 +274,7 @@ class _Rewrite:
         now = _Overwrite(storage, shard, (), eot, checkpoints.dtype)
         if now.checksum() not in (shard.crc32c, planned.crc32c):
             raise _damaged(storage, name)
-        then = replace(now, ranges=ranges)
+        then = _Overwrite(storage, shard, ranges, eot, checkpoints.dtype)
         mask, mask_record = shard_mask(DocumentTable.parse(marked), shard.tokens)
         record = replace(
             shard,

@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import PurePosixPath
 
 import numpy as np
+from msgspec import structs
 
 from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer
@@ -397,7 +398,7 @@ def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> No
         job = manifest.job.at(number)
         if job.record_name in damaged:
             if job.generations[-1].redacted:
-                job = replace(job, redaction=_redaction(dataset, damaged, number))
+                job = structs.replace(job, redaction=_redaction(dataset, damaged, number))
             scratch.write(job.record_name, job.to_bytes())
         if kept_name(number) in damaged:
             if number < manifest.generation:
@@ -405,7 +406,7 @@ def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> No
                     f"{dataset.storage.path(kept_name(number))} is damaged, and nothing else says "
                     f"what generation {number} was. Copy it from its origin. Nothing was repaired."
                 )
-            manifest.keep(scratch)
+            scratch.write(kept_name(number), manifest.to_bytes())
 
 
 def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redaction:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec.json import encode
 
 from fineshards.errors import OutputError
 from fineshards.publishing import facts, sums
@@ -21,10 +22,9 @@ from fineshards.publishing.description import PERSON, Description
 from fineshards.publishing.sums import CROISSANT_NAME, SUMS_NAME, Sums
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.records import JSON_ERRORS, as_text
-from fineshards.shards.job.seal import seal_holds, sealed
 from fineshards.shards.job.settings import TIKTOKEN
 from fineshards.shards.layout import SPLITS, mask_name
+from fineshards.shards.record import seal_holds, sealed
 from fineshards.shards.tables.documents import LEARNED, table_schema
 
 _CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
@@ -103,7 +103,7 @@ def to_bytes(manifest: Manifest, found: Sums, said: Description, card: str | Non
             ],
         },
     )
-    return sealed(dataset.to_json(), ensure_ascii=False) + b"\n"
+    return sealed(encode(dataset.to_json())) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +127,21 @@ def read(content: bytes, manifest: Manifest) -> Stored:
         fields: dict[str, Any] = json.loads(content)
         creator = fields.get("creator", {})
         prefix = PERSON if creator.get("@type") == "sc:Person" else ""
-        name = as_text(fields["name"])
+        name = fields["name"]
         said = Description(
             name="" if name == facts.default_name(manifest) else name,
             # The last paragraph is not the owner's.
-            description=as_text(fields["description"]).rpartition("\n\n")[0],
-            license=as_text(fields.get("license", "")),
-            creator=prefix + as_text(creator.get("name", "")),
-            url=as_text(fields.get("url", "")),
-            date_published=as_text(fields.get("datePublished", "")),
-            citation=as_text(fields.get("citeAs", "")),
+            description=fields["description"].rpartition("\n\n")[0],
+            license=fields.get("license", ""),
+            creator=prefix + creator.get("name", ""),
+            url=fields.get("url", ""),
+            date_published=fields.get("datePublished", ""),
+            citation=fields.get("citeAs", ""),
             no_paths=_NO_PATHS in str(fields["prov:wasGeneratedBy"]),
         )
         digests = {each["@id"]: each.get("sha256") for each in fields["distribution"]}
-        return Stored(said, as_text(digests[SUMS_NAME]), fields.get("cardSha256"))
-    except JSON_ERRORS as error:
+        return Stored(said, digests[SUMS_NAME], fields.get("cardSha256"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise OutputError(
             f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."
         ) from error

@@ -110,7 +110,7 @@ def _text(manifest: Manifest, said: Description) -> str:
     about = f"{said.description}\n\n" if said.description else ""
     rows = "\n".join(
         f"| {split} | {each['shards']:,} | {each['documents']:,} | {each['tokens']:,} |"
-        for split, each in manifest.splits().items()
+        for split, each in manifest.splits.items()
     )
     made = [f"Input: {_code(line)}." for line in facts.inputs(manifest, said.no_paths)]
     made += map(printable, facts.steps(manifest))

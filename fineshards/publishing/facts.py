@@ -23,7 +23,7 @@ def default_name(manifest: Manifest) -> str:
     """A name for a dataset that was given none; the same for all its generations."""
     first = manifest.job.at(1)
     # The name of a local folder is not published.
-    origin = {} if is_local(manifest.files[0].path) else dict(first.origin)
+    origin = {} if is_local(manifest.files[0].path) else first.origin
     source = origin.get("dataset", "").rpartition("/")[2]
     parts = [source or f"tokens-{first.fingerprint()[:12]}", origin.get("config", "")]
     return "-".join(filter(None, [*parts, manifest.settings.tokenizer.name]))
@@ -31,7 +31,7 @@ def default_name(manifest: Manifest) -> str:
 
 def in_short(manifest: Manifest) -> str:
     """What a dataset is, as one paragraph."""
-    totals, settings = manifest.totals(), manifest.settings
+    totals, settings = manifest.totals, manifest.settings
     return (
         f"{totals['tokens']:,} tokens of {totals['documents']:,} documents, encoded with "
         f"{settings.tokenizer.name}, for training language models. The tokens of each split are "
@@ -68,7 +68,7 @@ def inputs(manifest: Manifest, no_paths: bool) -> list[str]:
         suffix = "" if number == 1 else of_generation(number)
         named = {
             name.removesuffix(suffix): value
-            for name, value in manifest.origin
+            for name, value in manifest.origin.items()
             if value and name.endswith(suffix) and (suffix or " of generation " not in name)
         }
         path = manifest.files[first].path if end > first else ""
@@ -109,7 +109,7 @@ def steps(manifest: Manifest) -> list[str]:
 def limits(manifest: Manifest) -> Iterator[str]:
     """What a user should know before training, one sentence each."""
     yield "The shards hold tokens. The texts are not part of the dataset."
-    totals = manifest.totals()
+    totals = manifest.totals
     if totals["nulls"] or totals["rejected"]:
         yield (
             f"Rows of the sources: {totals['rows']:,}; without text: {totals['nulls']:,}; "
@@ -136,7 +136,7 @@ def limits(manifest: Manifest) -> Iterator[str]:
 def loading_snippets(manifest: Manifest) -> dict[str, str]:
     """Programs by the name of what they load with; each runs in the dataset's folder."""
     split = "train" if manifest.layout.train_tokens else "test"
-    tokens = manifest.splits()[split]["tokens"]
+    tokens = manifest.splits[split]["tokens"]
     shard = next(shard for shard in manifest.shards if shard.split == split)
     length = 1024
     while length >= tokens and length > 1:

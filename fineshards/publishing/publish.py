@@ -151,7 +151,7 @@ def _files_with_folders(manifest: Manifest) -> list[str]:
     """The files that have names of local folders, as patterns. Verify compares these names."""
     recipe = manifest.settings.recipe
     sources = any(facts.is_local(file.path) for file in manifest.files)
-    named = [name for step in recipe.steps for name, _ in step.pins] if recipe else []
+    named = [name for step in recipe.steps for name in step.pins] if recipe else []
     named += [file.path for _, file in recipe.indexes] if recipe else []
     if not sources and not any("/" in x.split(":")[0] and facts.is_local(x) for x in named):
         return []

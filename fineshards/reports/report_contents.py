@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
+from msgspec import structs
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
@@ -148,7 +149,7 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
 
 def _title(dataset: Dataset) -> str:
     """The dataset of the hub that it was made of, or else the name of its folder."""
-    origin = dict(dataset.manifest.origin)
+    origin = dataset.manifest.origin
     if "dataset" in origin:
         return " ".join(filter(None, (origin["dataset"], origin.get("config"))))
     root = dataset.storage.root
@@ -204,7 +205,7 @@ def _steps(manifest: Manifest, counted: Stats | None) -> tuple[StepRow, ...]:
     sums = counts.by_step(len(recipe.steps))[None]
     for number, (step, (found, dropped)) in enumerate(zip(recipe.steps, sums, strict=True)):
         reasons = [
-            replace(each, text_bytes=measured.get((number, each.reason), each.text_bytes))
+            structs.replace(each, text_bytes=measured.get((number, each.reason), each.text_bytes))
             for each in counts.dropped
             if each.step == number
         ]
@@ -249,7 +250,7 @@ def _chosen(dataset: Dataset) -> list[int]:
     """Numbers of documents, each once, in an order that the fingerprint decides."""
     seed = int(dataset.manifest.fingerprint[:16], 16)
     hashes = splitmix64(np.arange(TRIED, dtype=np.uint64) ^ np.uint64(seed))
-    documents = np.uint64(dataset.manifest.totals()["documents"])
+    documents = np.uint64(dataset.manifest.totals["documents"])
     return list(dict.fromkeys((hashes % documents).tolist()))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import to_builtins
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import Counts, Sums
@@ -178,7 +179,7 @@ class BlockWriter:
         """
         assert self._summary is not None, "finish comes first"
         return {
-            "summary": self._summary.to_record(),
+            "summary": to_builtins(self._summary),
             "crc32c": self.checksums,
             "documents": {
                 stream: [part.table.size, part.table.checksum]

@@ -26,9 +26,10 @@ keys and marks, are sealed: see checkpoint_file.py.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
 
 import numpy as np
+from msgspec import ValidationError, convert, to_builtins
+from msgspec.structs import replace
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
@@ -41,14 +42,7 @@ from fineshards.shards.checkpoint_file import (
 )
 from fineshards.shards.discovered_files import DiscoveredFiles
 from fineshards.shards.job.job import Job, job_name
-from fineshards.shards.job.records import (
-    JSON_ERRORS,
-    RARE,
-    ShardRecord,
-    SourceFile,
-    from_fields,
-    layout_from_json,
-)
+from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS, Layout, SplitRule, shard_stem
 from fineshards.shards.token_blocks import MARK, TokenBlocks
@@ -207,12 +201,12 @@ class Checkpoints:
 
     def write_layout(self, layout: Layout) -> None:
         """Stores the layout, which `status` reads."""
-        write_json(self.storage, f"{self.folder}/plan.json", asdict(layout))
+        write_json(self.storage, f"{self.folder}/plan.json", to_builtins(layout))
 
     def read_layout(self) -> Layout | None:
         """The layout, or None if it is not planned yet, or damaged."""
         fields = read_json(self.storage, f"{self.folder}/plan.json")
-        return None if fields is None else layout_from_json(fields)
+        return None if fields is None else convert(fields, Layout)
 
     def planned_at(self) -> float:
         """When the layout was stored; 0 if it is not there any more. Only on object storage."""
@@ -221,14 +215,14 @@ class Checkpoints:
 
     def write_shard_record(self, record: ShardRecord, durable: bool = False) -> None:
         """Marks a shard as finished. durable: whether a power cut must leave it."""
-        write_json(self.storage, self._shard_name(record.name), asdict(record), durable)
+        write_json(self.storage, self._shard_name(record.name), to_builtins(record), durable)
 
     def read_shard_record(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard; None if the shard or its table is not complete."""
         fields = read_json(self.storage, self._shard_name(shard_name))
         try:
-            record = from_fields(ShardRecord, dict.fromkeys(RARE) | fields, name=shard_name)
-        except JSON_ERRORS:
+            record = replace(convert(fields, ShardRecord), name=shard_name)
+        except ValidationError:
             return None
         whole = all(self.storage.size(name) == size for name, size, _ in record.files())
         return record if whole else None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
 from itertools import accumulate, starmap
 from operator import sub
-from typing import Any
 
-from fineshards.shards.job.records import from_fields
+from fineshards.shards.record import Count, Record
 
 # Values of a label column that are counted one by one. FineWeb has about a hundred dumps, FineWeb-2
 # fewer than two thousand languages; a column with more values holds something else.
@@ -17,8 +15,7 @@ MAX_VALUES = 2_000
 MANY_VALUES = f"(more than {MAX_VALUES:,} values)"
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Record, frozen=True):
     """Documents and their tokens.
 
     Args:
@@ -26,12 +23,11 @@ class Sums:
         tokens: Their tokens, with one EOT each.
     """
 
-    documents: int
-    tokens: int
+    documents: Count
+    tokens: Count
 
 
-@dataclass(frozen=True, slots=True)
-class LabelCount:
+class LabelCount(Record, frozen=True):
     """Documents and tokens with one value of a label column.
 
     Args:
@@ -43,12 +39,11 @@ class LabelCount:
 
     column: str
     value: str
-    documents: int
-    tokens: int
+    documents: Count
+    tokens: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(Record, frozen=True):
     """Documents that a step of the recipe dropped for one reason.
 
     Args:
@@ -58,14 +53,13 @@ class Dropped:
         text_bytes: UTF-8 bytes of their texts as the source has them.
     """
 
-    step: int
+    step: Count
     reason: str
-    documents: int
-    text_bytes: int
+    documents: Count
+    text_bytes: Count
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedDump:
+class DroppedDump(Record, frozen=True):
     """Documents with one value of the label column `dump` that a step of the recipe dropped.
 
     Args:
@@ -74,13 +68,12 @@ class DroppedDump:
         documents: Number of documents.
     """
 
-    step: int
+    step: Count
     dump: str
-    documents: int
+    documents: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Unextracted:
+class Unextracted(Record, frozen=True):
     """Pages of WARC files whose text cannot be extracted, for one reason.
 
     Args:
@@ -89,11 +82,10 @@ class Unextracted:
     """
 
     reason: str
-    rows: int
+    rows: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Record, frozen=True):
     """Counts of rows, and of the documents and tokens made from them. Add them with `+`.
 
     Args:
@@ -118,15 +110,15 @@ class Counts:
         (40, True, False)
     """
 
-    rows: int = 0
-    documents: int = 0
-    nulls: int = 0
-    rejected: int = 0
-    tokens: int = 0
-    text_bytes: int = 0
-    by_reference: int = 0
-    compared: int = 0
-    learned: int = 0
+    rows: Count = 0
+    documents: Count = 0
+    nulls: Count = 0
+    rejected: Count = 0
+    tokens: Count = 0
+    text_bytes: Count = 0
+    by_reference: Count = 0
+    compared: Count = 0
+    learned: Count = 0
     labels: tuple[LabelCount, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     dropped_dumps: tuple[DroppedDump, ...] = ()
@@ -235,65 +227,14 @@ class Counts:
             f"and {self.rejected} rejected"
         )
 
-    def numbers(self) -> dict[str, int]:
-        """All counts but those by label or reason, by name."""
-        return _recorded({name: getattr(self, name) for name in _NUMBERS})
-
-    def labels_json(self) -> dict[str, dict[str, dict[str, int]]]:
-        """The labels in the manifest's form: by column, then by value."""
-        nested: dict[str, dict[str, dict[str, int]]] = {}
-        for label in self.labels:
-            sums = {"documents": label.documents, "tokens": label.tokens}
-            nested.setdefault(label.column, {})[label.value] = sums
-        return nested
-
-    @classmethod
-    def from_manifest(cls, content: Mapping[str, Any]) -> Counts:
-        """The counts of a manifest entry; raises KeyError or TypeError for other content."""
-        labels = tuple(
-            from_fields(LabelCount, sums, column=column, value=value)
-            for column, values in content["labels"].items()
-            for value, sums in values.items()
-        )
-        return from_fields(cls, {"learned": 0, **content}, labels=labels, **_left_out(content))
-
-    def to_record(self) -> dict[str, Any]:
-        """The counts in the form of a checkpoint."""
-        labels = [asdict(label) for label in self.labels]
-        return self.numbers() | {"labels": labels} | self.left_out_json()
-
-    def left_out_json(self) -> dict[str, list[dict[str, Any]]]:
-        """What was left out, in the manifest's form: by step or reason, without what is empty."""
-        left_out = {
-            "dropped": [asdict(each) for each in self.dropped],
-            "dropped_dumps": [asdict(each) for each in self.dropped_dumps],
-            "unextracted": [asdict(each) for each in self.unextracted],
-        }
-        return {name: found for name, found in left_out.items() if found}
-
-    @classmethod
-    def from_record(cls, content: Mapping[str, Any]) -> Counts:
-        """The inverse of `to_record`; ignores other fields."""
-        labels = tuple(LabelCount(**label) for label in content["labels"])
-        return from_fields(cls, {"learned": 0, **content}, labels=labels, **_left_out(content))
-
 
 _GROUPED = ("labels", "dropped", "dropped_dumps", "unextracted")
-_NUMBERS = tuple(each.name for each in fields(Counts) if each.name not in _GROUPED)
+_NUMBERS = tuple(name for name in Counts.__struct_fields__ if name not in _GROUPED)
 
 
 def _recorded(numbers: dict[str, int]) -> dict[str, int]:
     """Numbers as records have them: without learned tokens where there are none."""
     return {name: number for name, number in numbers.items() if number or name != "learned"}
-
-
-def _left_out(content: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """The inverse of `Counts.left_out_json`."""
-    kinds = {"dropped": Dropped, "dropped_dumps": DroppedDump, "unextracted": Unextracted}
-    return {
-        name: tuple(from_fields(kind, each) for each in content.get(name, ()))
-        for name, kind in kinds.items()
-    }
 
 
 def _add_value(values: dict[str, list[int]], value: str, sums: tuple[int, int]) -> None:

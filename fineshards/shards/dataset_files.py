@@ -59,7 +59,7 @@ class Dataset:
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         self.storage = storage
         self.manifest = manifest
-        self._documents = manifest.totals()["documents"]
+        self._documents = manifest.totals["documents"]
         self._firsts = {split: manifest.first_number(split) for split in SPLITS}
         self._first_documents = [
             self._firsts[shard.split] + shard.first_document for shard in manifest.shards
@@ -205,6 +205,5 @@ def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
         yield from shard.files()
     for file in manifest.metadata:
         yield file.name, file.bytes, file.crc32c
-    if manifest.generation > 1:
-        content = manifest.to_bytes()
-        yield kept_name(manifest.generation), len(content), checksum_to_base64(crc32c(content))
+    content = manifest.to_bytes()
+    yield kept_name(manifest.generation), len(content), checksum_to_base64(crc32c(content))

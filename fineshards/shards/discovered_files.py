@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, astuple
+
+from msgspec import convert, to_builtins
+from msgspec.structs import astuple
 
 from fineshards.shards.checkpoint_file import read_json, write_json
-from fineshards.shards.job.records import Block, from_fields
+from fineshards.shards.job.records import Block
 from fineshards.storage.base import Storage
 
 # Source files whose blocks are also stored together.
@@ -27,12 +29,12 @@ class DiscoveredFiles:
 
     def write_blocks(self, file: int, blocks: list[Block]) -> None:
         """Stores the blocks of a file."""
-        write_json(self._storage, self.blocks_name(file), [asdict(block) for block in blocks])
+        write_json(self._storage, self.blocks_name(file), to_builtins(blocks))
 
     def read_blocks(self, file: int) -> list[Block] | None:
         """The blocks of a file, or None if they are not stored yet, or damaged."""
         stored = read_json(self._storage, self.blocks_name(file))
-        blocks = [from_fields(Block, fields) for fields in stored or []]
+        blocks = convert(stored or [], list[Block])
         return None if stored is None or not _are_all(blocks, file) else blocks
 
     def write_blocks_together(

@@ -11,9 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
+
+from fineshards.shards.record import Count, Record
 
 SPLITS = ("test", "train")
 MASKS_FOLDER = "metadata/masks"
@@ -25,9 +29,9 @@ FILES = "files"
 
 # Version of the hash of documents' split keys (`split_hash.py`), which is part of the fingerprint.
 # Increment when the hash or a key changes.
-HASH_VERSION = 1
+HASH_VERSION: Final = 1
 # Version of the keys that a shuffle sorts by (`shuffle_order.py`): part of the fingerprint.
-KEY_VERSION = 1
+KEY_VERSION: Final = 1
 
 # A test fraction as a job record holds it.
 FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
@@ -53,8 +57,7 @@ class Shard:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class SplitRule:
+class SplitRule(Record, frozen=True):
     """Which documents, or which shards, form the test split.
 
     With a fraction, the split is by document: a document is test if the 32-bit hash of its split
@@ -62,7 +65,7 @@ class SplitRule:
     first windows of one stream are test, as in the seed script. Exactly one of the two is set.
 
     Args:
-        test_fraction: Fraction from 0 to 1 as text, so that "0.1" means exactly one tenth.
+        test_fraction: Fraction from 0 to 1 as text, so that "1/10" is exactly one tenth.
         test_shards: Number of test shards.
         key: Split key: `text`, `id`, `host`, `row` or `column:NAME`. `files:N` if the documents of
             the first N files are test. None for a number of shards.
@@ -76,9 +79,16 @@ class SplitRule:
     """
 
     test_fraction: str | None
-    test_shards: int | None
+    test_shards: Count | None
     key: str | None = None
-    hash_version: int | None = None
+    hash_version: Literal[1] | None = None
+
+    def __post_init__(self) -> None:
+        fraction = FRACTION.fullmatch(self.test_fraction or "")
+        if self.by_document:
+            valid = fraction and self.hash_version and self.threshold <= 1 << 32
+            if not valid or (self.test_files or 0) < 0:
+                raise ValueError(f"unknown split {self}")
 
     @property
     def by_document(self) -> bool:
@@ -128,8 +138,7 @@ class SplitRule:
         return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class Shuffle:
+class Shuffle(Record, frozen=True):
     """The order of documents within each stream (`fineshards/shards/shuffle_order.py`).
 
     Args:
@@ -137,8 +146,8 @@ class Shuffle:
         key_version: Version of the keys.
     """
 
-    seed: int
-    key_version: int
+    seed: Count
+    key_version: Literal[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +160,7 @@ class Slice:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Record, frozen=True):
     """The shards of a dataset. A function of counts alone.
 
     Global order is the test split, then the train split. A build, and each append, begins new
@@ -173,8 +181,8 @@ class Layout:
         (9, [59971, 30000])
     """
 
-    shard_tokens: int
-    added: tuple[tuple[int, int], ...]
+    shard_tokens: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    added: tuple[tuple[Count, Count], ...]
 
     @classmethod
     def plan(

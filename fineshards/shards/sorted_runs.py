@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import to_builtins
 
 from fineshards.shards.block_writer import Documents, check_counts, fitting, streams_of
 from fineshards.shards.counts import Counts, Sums
@@ -133,7 +134,7 @@ class RunWriter:
         """What marks the block as finished: its summary, and the sizes and checksums of files."""
         assert self._summary is not None, "finish comes first"
         return {
-            "summary": self._summary.to_record(),
+            "summary": to_builtins(self._summary),
             "crc32c": {ONE_STREAM: self._checksum},
             "documents": {ONE_STREAM: [self._document_end, self._documents_checksum]},
         }

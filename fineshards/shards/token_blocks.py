@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import ValidationError, convert
 
 from fineshards.errors import OutputError
 from fineshards.shards.block_writer import (
@@ -21,7 +22,7 @@ from fineshards.shards.block_writer import (
 )
 from fineshards.shards.checkpoint_file import beginnings, block_of, is_whole, read_json, write_json
 from fineshards.shards.counts import Sums
-from fineshards.shards.job.records import JSON_ERRORS, TokenBlock
+from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import ONE_STREAM, Shuffle, SplitRule
 from fineshards.shards.parquet_file import open_parquet
@@ -122,8 +123,8 @@ class TokenBlocks:
         mark = read_json(self._storage, self._mark_name(name))
         try:
             tables = {key: dict(mark[key]) for key in ("crc32c", "documents")}
-            return tables | {"summary": BlockSummary.from_record(mark["summary"])}
-        except JSON_ERRORS:
+            return tables | {"summary": convert(mark["summary"], BlockSummary)}
+        except (KeyError, TypeError, ValidationError):
             return None
 
     def drop_part(self, name: TokenBlock, stream: str) -> None:

@@ -7,9 +7,10 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import BinaryIO
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
 from fineshards.shards.job.records import SourceFile

@@ -10,7 +10,8 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import InputError, UsageError

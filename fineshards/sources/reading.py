@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from types import ModuleType
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns

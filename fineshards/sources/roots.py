@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fineshards.errors import UsageError
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.generations import below_roots
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
@@ -29,7 +31,7 @@ def below_root(
     root = _folder_of(os.path.commonprefix([path.partition("?")[0] for path in paths]))  # noqa: RUF071
     while root and not {path.removeprefix(root) for path in paths}.isdisjoint(taken):
         root = _folder_of(root[:-1])
-    return root, [replace(file, name=file.path.removeprefix(root)) for file in files]
+    return root, [replace(file, root=root, name=file.path.removeprefix(root)) for file in files]
 
 
 def moved(places: Sequence[str], sources: Sequence[str], others: Sequence[str] = ()) -> list[str]:
@@ -71,10 +73,10 @@ def job_with_sources(job: Job, sources: Sequence[str], patterns: Sequence[str] =
         return job
     roots = [generation.root for generation in job.generations]
     roots = moved(roots, sources, _absolute(patterns))
-    counts = [generation.files for generation in job.generations]
-    of_files = [root for root, count in zip(roots, counts, strict=True) for _ in range(count)]
-    files = zip(job.files, of_files, strict=True)
-    return replace(job, files=tuple(replace(file, path=root + file.name) for file, root in files))
+    now = zip(job.generations, roots, strict=True)
+    return replace(
+        job, files=below_roots([replace(each, root=root) for each, root in now], job.files)
+    )
 
 
 def with_sources(manifest: Manifest, sources: Sequence[str]) -> Manifest:

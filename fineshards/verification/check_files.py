@@ -102,10 +102,7 @@ def check_names(
     foreign = files - expected - {*PUBLISHED}
     if following is not None:
         made = (*(f"{split}/{split}_" for split in SPLITS), *(f"{name}/" for name in _INNER[:-1]))
-        made += (
-            following.record_name,
-            *map(kept_name, (manifest.generation, following.generation)),
-        )
+        made += (following.record_name, kept_name(following.generation))
         foreign = {name for name in foreign if not name.startswith(made)}
     for name, kind in others.items():
         if name not in expected and (name not in _INNER or kind != "a folder"):

@@ -18,9 +18,9 @@ from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
-from fineshards.shards.job.redaction import redaction_sha256
 from fineshards.shards.layout import SplitRule, files_of, table_name
 from fineshards.shards.masks import count_learned, mask_content
+from fineshards.shards.record import sha256_of
 from fineshards.shards.shuffle_order import DocumentOrder
 from fineshards.shards.split_hash import hash_files, hash_keys
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
@@ -252,7 +252,7 @@ def check_stream(
             redacted[number] |= rows
     for number, generation in enumerate(manifest.generations, 1):
         listed = sorted(redacted[number])
-        digest = redaction_sha256(listed) if listed else None
+        digest = sha256_of(listed) if listed else None
         if (len(listed), digest) != (generation.redacted, generation.redaction_sha256):
             yield (
                 f"the document tables mark {counted(len(listed), 'document')} as redacted by "

@@ -115,7 +115,7 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
 def _choose(dataset: Dataset, percent: float) -> dict[str, _Chosen]:
     """A sample of the documents, by source path; a hash of a document's number decides."""
     chosen: dict[str, _Chosen] = defaultdict(lambda: defaultdict(list))
-    in_all = dataset.manifest.totals()["documents"]
+    in_all = dataset.manifest.totals["documents"]
     # A small share of few documents may be none of them.
     always = int(splitmix64(np.array([in_all], np.uint64))[0]) % in_all
     for position, shard in enumerate(dataset.manifest.shards):

@@ -250,7 +250,7 @@ def _verify(
         problems += check_published(storage, manifest, sha256)
     compared = Compared()
     if percent_of and not problems:
-        percent = percent_of(manifest.totals()["documents"])
+        percent = percent_of(manifest.totals["documents"])
         compared = _compare(storage, with_sources(manifest, sources), percent)
         problems += compared.problems
     return Verdict(
@@ -297,7 +297,7 @@ def _shared(leaks: Leaks, repeats: int) -> dict[str, int]:
 def _compare(storage: Storage, manifest: Manifest, percent: float) -> Compared:
     """Compares with the sources, by functions of the user's own as their files are now."""
     steps = manifest.settings.recipe.steps if manifest.settings.recipe else ()
-    if not is_alone() and any(":" in name for step in steps for name, _ in step.pins):
+    if not is_alone() and any(":" in name for step in steps for name in step.pins):
         return call_in_fresh_interpreter(_compare_here, storage, manifest, percent)
     return _compare_here(storage, manifest, percent)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Keyed, KeyedSpans

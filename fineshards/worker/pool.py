@@ -18,10 +18,12 @@ import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
+
+from msgspec.structs import replace
 
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended

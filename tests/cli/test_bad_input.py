@@ -188,7 +188,8 @@ def test_allowed_bad_rows_are_skipped_and_counted(
     assert places == [(parquet.name, 0), (parquet.name, 150)] + [(jsonl.name, i) for i in bad_lines]
     assert all(row["reason"] for row in rows)
     manifest = json.loads((output / MANIFEST).read_text())
-    counts = [(f["rows"], f["documents"], f["nulls"], f["rejected"]) for f in manifest["files"]]
+    of_files = [report["counts"] for report in manifest["reports"]]
+    counts = [(f["rows"], f["documents"], f.get("nulls", 0), f["rejected"]) for f in of_files]
     assert counts == [(300, 298, 0, 2), (300, 297, 0, 3)]
     assert run(capfd, "verify", output, "--sample=100%")[0] == 0
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from support.damage import sealed
 from support.made_up_job import JOB, SETTINGS
 
 from fineshards.config import BuildConfig
@@ -21,7 +22,6 @@ from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import describe_state
-from fineshards.shards.job.seal import sealed
 from fineshards.storage.open import open_storage
 
 LONG = "x" * 10**6
@@ -40,7 +40,7 @@ def recipe(name: str, parameter: str, pin: str) -> RecipeRecord:
         replace(JOB, settings=replace(SETTINGS, tokenizer=replace(TOKENIZER, pattern=LONG))),
         replace(JOB, settings=replace(SETTINGS, columns=replace(COLUMNS, text=LONG))),
         replace(JOB, settings=replace(SETTINGS, columns=replace(COLUMNS, others=("x",) * 10**6))),
-        replace(JOB, files=(replace(FILE, path=f"/{LONG}"),)),
+        replace(JOB, files=(replace(FILE, name=f"/{LONG}"),)),
         replace(JOB, files=(replace(FILE, extraction=LONG),)),
         replace(JOB, files=(replace(FILE, identity=f"etag:{LONG}"),)),
     ],
@@ -99,8 +99,8 @@ def test_an_option_that_is_long(refuse: Callable[[], Any]) -> None:
     "content",
     [
         b"\xff" + LONG.encode(),
-        json.dumps({"format": LONG, "version": LONG, "format_version": LONG}).encode(),
-        json.dumps({"format": "fineshards", "version": 3, "format_version": 3, LONG: 1}).encode(),
+        sealed({"format": LONG}),
+        sealed({"format": "fineshards manifest 4", LONG: 1}),
     ],
 )
 def test_a_record_that_holds_something_else(tmp_path: Path, content: bytes) -> None:
@@ -120,7 +120,7 @@ def test_a_field_of_a_job_record_that_is_long() -> None:
     del content["crc32c"]
     for place, name in ((content["settings"]["tokenizer"], "kind"), (content["settings"], "dtype")):
         kept, place[name] = place[name], LONG
-        with pytest.raises(OutputError, match="unknown") as refused:
+        with pytest.raises(OutputError, match="Expected `str` matching regex") as refused:
             Job.parse(sealed(content), "job.json")
         assert len(str(refused.value)) < 500
         place[name] = kept

@@ -342,7 +342,7 @@ APPENDS: list[Case] = [
     ),
     (
         lambda folder: (folder / "out/metadata/manifest.json").unlink(),
-        *(APPEND, 1, "holds no finished dataset: metadata/manifest.json is missing"),
+        *(APPEND, 1, "metadata/manifest.json is missing. Put it back"),
     ),
     (None, "append nowhere --input in/1.parquet", 1, "nowhere holds no finished dataset"),
     *(

@@ -60,7 +60,7 @@ def test_what_an_index_has_is_dropped_and_named(by: str, old: Path, tmp_path: Pa
     recipe = f'[[steps]]\nuse = "seen_in"\n{by} = ["{place}"]\n'
     manifest = build(tmp_path / "out", source, recipe)
     assert dropped(tmp_path / "out") == [(1, -1, 2), (3, -1, 19), (6, -1, 0)]
-    assert manifest.totals()["documents"] == 4
+    assert manifest.totals["documents"] == 4
     assert fineshards.verify(tmp_path / "out", sample=100).problems == []
 
 
@@ -120,7 +120,7 @@ def test_a_dataset_that_looks_elsewhere_grows_without_keys(old: Path, tmp_path: 
     recipe = f'[[steps]]\nuse = "seen_in"\ndatasets = ["{old}/dataset"]\n'
     build(tmp_path / "out", first, recipe)
     manifest = fineshards.append(tmp_path / "out", input=second)
-    assert manifest.totals()["documents"] == 2
+    assert manifest.totals["documents"] == 2
     assert fineshards.verify(tmp_path / "out", sample=100).problems == []
 
 
@@ -131,4 +131,4 @@ def test_short_flags_are_the_job_of_a_recipe(tmp_path: Path) -> None:
     sql = "length(text) > 20"
     two = build_here(input=source, output=tmp_path / "flags", where=sql, dedup="exact")
     assert one.fingerprint == two.fingerprint
-    assert one.totals()["documents"] == 3
+    assert one.totals["documents"] == 3

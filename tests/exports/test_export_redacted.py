@@ -344,7 +344,6 @@ def test_verify_says_that_a_redaction_has_begun_since(exported: Path) -> None:
     other = shutil.copytree(exported / "out", exported / "other")
     redact(str(other), documents=[3])
     record = "metadata/generations/0002.job.json"
-    (exported / "out" / record).parent.mkdir()
     shutil.copy(other / record, exported / "out" / record)
     for name, dataset in (("copied", exported / "out"), ("linked", None)):
         (problem,) = fineshards.verify(exported / name, dataset=dataset).problems

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import to_builtins
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError
@@ -86,8 +87,8 @@ class Files:
         for number, ago in enumerate(times):
             # A bucket has a number where a block has that of its file.
             file, index = (number, 0) if folder == "buckets" else (0, number)
-            summary = BlockSummary(file, index, BLOCKS, Counts(tokens=TOKENS)).to_record()
-            mark = {"summary": summary, "crc32c": {}, "documents": {}}
+            summary = BlockSummary(file, index, BLOCKS, Counts(tokens=TOKENS))
+            mark = {"summary": to_builtins(summary), "crc32c": {}, "documents": {}}
             self.write(f"{self.folder}/{folder}/{file:05d}-{index:05d}.json", ago, mark)
 
     def plan(self) -> None:

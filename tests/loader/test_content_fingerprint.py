@@ -169,7 +169,7 @@ def test_a_redaction_does_not_change_what_loaders_compare(ours: Path, tmp_path: 
     first, second = parts_in(source, 1_600_000_000)
     build(before, first, *FLAGS)
     # The last documents of both splits, after which the append begins new shards.
-    count = Manifest.load_finished(open_storage(str(before))).splits()
+    count = Manifest.load_finished(open_storage(str(before))).splits
     last = (
         count["test"]["documents"] - 1,
         count["test"]["documents"] + count["train"]["documents"] - 1,

@@ -124,7 +124,9 @@ def test_token_numbers_beyond_32_bits_are_found(tmp_path: Path) -> None:
     def enlarge(content: dict[str, object]) -> None:
         (shard,) = content["shards"]  # type: ignore[misc]
         content["layout"] |= {"added": [(0, tokens)], "shard_tokens": shard_tokens}  # type: ignore[operator]
-        content["files"][0]["tokens"] = content["totals"]["tokens"] = tokens  # type: ignore[index]
+        content["reports"][0]["counts"]["tokens"] = tokens  # type: ignore[index]
+        content["totals"]["tokens"] = content["splits"]["train"]["tokens"] = tokens  # type: ignore[index]
+        content["splits"]["train"]["shards"] = 3  # type: ignore[index]
         content["shards"] = [
             shard
             | {"name": f"train/train_{i:04d}.npy", "index": i, "tokens": n, "bytes": 128 + 4 * n}

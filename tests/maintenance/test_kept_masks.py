@@ -78,7 +78,7 @@ def test_a_redacted_conversation_is_not_learned_any_more(grown: Path, dataset: P
     done = fineshards.redact(dataset, documents=[3, 77])
     manifest = Manifest.load_finished(storage)
     assert (manifest.learned or 0) < (before or 0)
-    assert manifest.totals()["learned"] == before
+    assert manifest.totals["learned"] == before
     shown = [show_document(Dataset(storage, manifest), None, n, None) for n in (3, 77)]
     gone = {(each.file, each.row) for each in shown}
     assert len(gone) == done.documents == 2

@@ -52,7 +52,7 @@ def manifest_of(folder: Path) -> Manifest:
 def test_mixed_datasets_have_the_shares_of_their_weights(tmp_path: Path) -> None:
     printed = run("mix_datasets.py", tmp_path)
     english = pc.sum(pc.equal(pq.read_table(SAMPLE)["language"], "en")).as_py()
-    assert manifest_of(tmp_path / "mixed/english").totals()["documents"] == english
+    assert manifest_of(tmp_path / "mixed/english").totals["documents"] == english
     assert "steps 0 to 24: english 80%, other 20%" in printed
     assert "steps 25 to 49: english 25%, other 75%" in printed
 
@@ -64,7 +64,7 @@ def test_months_are_appended_while_a_run_trains(tmp_path: Path) -> None:
     web, whole = tmp_path / "out/web", tmp_path / "out/whole"
     manifest = manifest_of(web)
     assert manifest.generation == 3
-    assert manifest.totals()["documents"] == pq.read_metadata(SAMPLE).num_rows
+    assert manifest.totals["documents"] == pq.read_metadata(SAMPLE).num_rows
     grown, built = Contents.read(web), Contents.read(whole)
     for split in ("test", "train"):
         np.testing.assert_array_equal(grown.tokens[split], built.tokens[split])

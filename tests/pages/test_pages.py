@@ -73,6 +73,13 @@ def test_the_tables_of_flags_are_those_of_the_commands() -> None:
         assert all(row in section for row in make_commands.tables(command).splitlines()[2:])
 
 
+def test_the_schema_of_the_manifest_is_that_of_its_type() -> None:
+    make_manifest_schema = docs_program("make_manifest_schema")
+    assert make_manifest_schema.PATH.read_text() == make_manifest_schema.schema_text(), (
+        "run make api"
+    )
+
+
 def test_the_page_of_schemas_is_that_of_the_schemas(unpublished: Path) -> None:
     make_schemas_page = docs_program("make_schemas_page")
     named = set(re.findall(r"^\| \**`([\w.\[\]]+)`", make_schemas_page.page(), re.MULTILINE))

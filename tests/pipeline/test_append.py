@@ -169,9 +169,9 @@ def test_appends_that_add_nothing_or_a_few_documents(tmp_path: Path) -> None:
         assert fineshards.verify(grown, generation=generation).problems == []
         manifest = Manifest.load_finished(open_storage(str(grown)), generation)
         documents = [1, 1, 1, 1, 1, 3, 4, 7][generation - 1]
-        assert manifest.totals()["tokens"] == tokens_of(rows[:documents])
+        assert manifest.totals["tokens"] == tokens_of(rows[:documents])
         # Not full, and nothing is added to it.
-        assert manifest.splits()["test"]["shards"] == 1
+        assert manifest.splits["test"]["shards"] == 1
 
 
 def test_a_split_that_was_empty_gets_its_first_shard(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_rows_that_cannot_be_read_are_listed_in_every_generation(tmp_path: Path)
     for generation in (1, 2, 3):
         assert fineshards.verify(grown, generation=generation).problems == []
     manifest = Manifest.load_finished(open_storage(str(grown)))
-    assert manifest.totals()["rejected"] == 3
+    assert manifest.totals["rejected"] == 3
 
 
 def test_tokens_of_two_bytes_grow_too(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.damage import edit_manifest
+from support.damage import edit_manifest, sealed
 from support.growing import (
     append,
     build,
@@ -33,7 +33,6 @@ from fineshards.pipeline.launch import Launch
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.seal import sealed
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import Layout, SplitRule
 from fineshards.shards.piece_plan import EarlierGeneration, plan_stream
@@ -190,17 +189,17 @@ def test_settings_that_are_given_with_the_value_of_the_default(
         assert files_in(dataset) == before
 
 
-@pytest.mark.parametrize("version", [2, 4, "3"])
+@pytest.mark.parametrize("version", [3, 5, "4a"])
 def test_a_dataset_of_another_version(
     dataset: Path, refused: Callable[..., str], new: Path, version: object
 ) -> None:
-    edit_manifest(dataset, lambda content: content.update(version=version))
-    assert "is not a manifest of version 3 (ValueError" in refused(dataset, new)
+    edit_manifest(dataset, lambda content: content.update(format=f"fineshards manifest {version}"))
+    assert "is not of the format 'fineshards manifest 4'" in refused(dataset, new)
     (dataset / "metadata/manifest.json").unlink()
     record = dataset / "metadata/job.json"
-    content = json.loads(record.read_text()) | {"format_version": version}
+    content = json.loads(record.read_text()) | {"format": f"fineshards job {version}"}
     record.write_bytes(sealed({name: content[name] for name in content if name != "crc32c"}))
-    with pytest.raises(OutputError, match="and this fineshards reads version 3 only"):
+    with pytest.raises(OutputError, match="is not of the format 'fineshards job 4'"):
         fineshards.status(dataset)
 
 

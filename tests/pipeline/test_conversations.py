@@ -65,7 +65,7 @@ def test_every_token_has_the_bit_of_its_conversation(
     assert check(folder, inputs) == 200
     masks = [np.load(path) for path in sorted((folder / "metadata/masks").iterdir())]
     learned = sum(int(np.unpackbits(mask).sum()) for mask in masks)
-    assert learned == manifest.learned == manifest.totals()["learned"]
+    assert learned == manifest.learned == manifest.totals["learned"]
     assert fineshards.verify(folder, sample="100%").problems == []
     stored = json.loads((folder / "metadata/manifest.json").read_text())
     jsonschema.validate(stored, json.loads((ROOT / "docs/manifest.schema.json").read_text()))
@@ -295,7 +295,7 @@ def test_stats_has_the_share_of_learned_tokens(
     assert main(["stats", str(tmp_path / "out"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["learned"]
     assert manifest.learned
-    assert found == manifest.learned / manifest.totals()["tokens"]
+    assert found == manifest.learned / manifest.totals["tokens"]
     assert main(["stats", str(tmp_path / "out")]) == 0
     assert f"  learned    {found:.1%} of the tokens\n" in capsys.readouterr().out
 

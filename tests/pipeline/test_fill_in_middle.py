@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xxhash
+from msgspec import convert, to_builtins
 from support.kills import kill
 from support.oracle import EOT, cut, files_in, shards_in, side_of, streams_of, tokens_of
 
@@ -20,7 +21,7 @@ from fineshards.config import BuildConfig
 from fineshards.encoders import fill_in_middle
 from fineshards.errors import UsageError
 from fineshards.pipeline.launch import describe_job
-from fineshards.shards.job.settings import settings_from_json, settings_to_json
+from fineshards.shards.job.settings import Settings
 
 PREFIX, MIDDLE, SUFFIX = 100258, 100259, 100260
 TOKENS = "<|fim_prefix|>,<|fim_middle|>,100260"
@@ -153,14 +154,14 @@ def test_records_have_the_rule_only_where_it_is_used(inputs: list[Path], tmp_pat
         return describe_job(config)[0].settings
 
     with_rule = settings(fim="0.50,1/4", fim_tokens=TOKENS)
-    stored = settings_to_json(with_rule)
+    stored = to_builtins(with_rule)
     rule = {"rate": "1/2", "spm_rate": "1/4", "prefix": PREFIX, "middle": MIDDLE, "suffix": SUFFIX}
     assert stored["fim"] == rule
-    assert settings_from_json(stored) == with_rule
-    assert "fim" not in settings_to_json(settings())
+    assert convert(stored, Settings) == with_rule
+    assert "fim" not in to_builtins(settings())
     for damage in ({"rate": "2"}, {"middle": 10**9}, {"spm_rate": "-1"}):
         with pytest.raises(ValueError, match=r"unknown shares|not the size"):
-            settings_from_json(stored | {"fim": rule | damage})
+            convert(stored | {"fim": rule | damage}, Settings)
     assert with_rule.differences(settings()) == [
         "--fim: was '1/2,1/4', now None",
         f"--fim_tokens: was {(PREFIX, MIDDLE, SUFFIX)}, now None",

@@ -57,7 +57,7 @@ def test_the_first_documents_are_built(tmp_path: Path, kind: str, limit: int) ->
         assert main(["verify", str(output), "--sample=100%"]) == 0
         manifest = Manifest.load(open_storage(str(output)))
         assert manifest is not None
-        assert manifest.totals()["documents"] == len(documents)
+        assert manifest.totals["documents"] == len(documents)
         # Cut just after the last document.
         ends = [file.stop_row for file in manifest.files]
         assert [end is None for end in ends[:-1]] == [True] * (len(ends) - 1)

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import MsgspecError
 
 from fineshards.errors import InputError
-from fineshards.shards.job.records import JSON_ERRORS, BadRow, Block, SourceFile
+from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.tables.rejected_rows import Rejected, check_total, rejected_paths
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
@@ -107,5 +108,5 @@ def test_a_block_without_rejected_rows_has_no_list(storage: Storage) -> None:
 
 @pytest.mark.parametrize("content", [b"not json\n", b'{"row": 1}\n', b"[1]\n", b"\xff\n"])
 def test_a_list_with_other_content_is_an_error(content: bytes) -> None:
-    with pytest.raises(JSON_ERRORS):
+    with pytest.raises(MsgspecError):
         list(rejected_paths(content))

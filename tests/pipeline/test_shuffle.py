@@ -188,7 +188,7 @@ def test_every_document_is_found_with_its_tokens(dataset: Path, source: Path) ->
         str(path): pq.read_table(path)["text"].to_pylist() for path in source.glob("*.parquet")
     }
     places = places_in(dataset)
-    assert len(places) == data.manifest.totals()["documents"]
+    assert len(places) == data.manifest.totals["documents"]
     for number, place in enumerate(places):
         document = data.document(number)
         assert (document.number, document.file, document.row) == (number, *place)

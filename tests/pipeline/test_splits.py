@@ -181,8 +181,8 @@ def test_a_build_is_the_oracle_and_is_verified(
     assert shards_in(tmp_path / "out") == expected
     assert {name.partition("/")[0] for name in expected} == {"test", "train"}
     verdict = fineshards.verify(tmp_path / "out", sample=100)
-    assert (verdict.problems, verdict.sampled) == ([], manifest.totals()["documents"])
-    assert manifest.splits()["test"]["documents"] == sum(
+    assert (verdict.problems, verdict.sampled) == ([], manifest.totals["documents"])
+    assert manifest.splits["test"]["documents"] == sum(
         side_of(found if (found := KEYS[key](row)) is not None else f"{file}:{number}", fraction)
         == "test"
         for file, rows in enumerate(FILES)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from support.checkout import ROOT
 from support.described import NAMES, SAID, problems, sha256
 from support.oracle import files_in
@@ -57,7 +57,9 @@ def test_a_recipe_that_names_a_local_folder_is_found_where_no_source_has_one(
         flags = [f"--input={unpublished.parent}/help.parquet", f"--recipe={recipe}", "--overwrite"]
         assert in_process("build", *flags, f"--output={tmp_path}/out").returncode == 0
         manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")))
-        far = tuple(replace(file, path=f"gs://data/{file.index}") for file in manifest.files)
+        far = tuple(
+            replace(file, root="gs://data/", name=f"{file.index}") for file in manifest.files
+        )
         found = fineshards.publishing.publish._files_with_folders(replace(manifest, files=far))
         assert found == [f"metadata/{name}.json" for name in expected]
 
@@ -85,8 +87,10 @@ def test_no_paths_leaves_folders_of_stores_out_and_keeps_names_of_datasets(
 ) -> None:
     manifest = Manifest.load_finished(open_storage(str(unpublished)))
     first, paths = manifest.files[0], ("gs://secret/folder/a.txt", "s3://secret/b.txt")
-    files = tuple(replace(first, index=n, path=path) for n, path in enumerate(paths))
-    far = replace(manifest, files=files, generations=(Generation(2),))
+    files = tuple(replace(first, index=n, root="", name=path) for n, path in enumerate(paths))
+    reports = tuple(replace(manifest.reports[0], file=n) for n in range(2))
+    manifest = replace(manifest, files=files, reports=reports, generations=(Generation(2),))
+    far = manifest
     assert facts.inputs(far, no_paths=False) == ["2 files from gs://secret/folder/a.txt on"]
     assert facts.inputs(far, no_paths=True) == ["2 files from a.txt on"]
     names = ("dataset", "config", "split", "commit")
@@ -94,11 +98,9 @@ def test_no_paths_leaves_folders_of_stores_out_and_keeps_names_of_datasets(
     later = {f"{name} of generation 2": value for name, value in origin.items()}
     later["commit of generation 2"] = "decaf"
     paths = ("hf://datasets/Owner/web@c0ffee/a", "hf://datasets/Owner/web@decaf/a")
-    files = tuple(replace(first, index=n, path=path) for n, path in enumerate(paths))
+    files = tuple(replace(first, index=n, root="", name=path) for n, path in enumerate(paths))
     generations = (Generation(1), Generation(1))
-    grown = replace(
-        manifest, origin=(*origin.items(), *later.items()), files=files, generations=generations
-    )
+    grown = replace(manifest, origin=origin | later, files=files, generations=generations)
     assert facts.default_name(grown) == "web-10BT-cl100k_base"
     assert facts.inputs(grown, no_paths=True) == [
         "Owner/web, config 10BT, split train, commit c0ffee",

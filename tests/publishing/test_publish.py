@@ -193,7 +193,6 @@ def test_only_a_finished_dataset_is_published(dataset: Path, tmp_path: Path) -> 
     for command in (fineshards.publish, lambda folder: fineshards.verify(folder, sha256=True)):
         with pytest.raises(OutputError, match="holds no finished dataset"):
             command(tmp_path)
-    (dataset / "metadata/generations").mkdir()
     shutil.copy(dataset / "metadata/job.json", dataset / "metadata/generations/0002.job.json")
     with pytest.raises(OutputError, match="generation 2 is being made"):
         fineshards.publish(dataset)

@@ -97,12 +97,12 @@ def test_an_earlier_generation_has_the_report_that_it_had(tmp_path: Path) -> Non
     assert written(tmp_path / "out", tmp_path / "after.html") != before
     manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")))
     # The first document and the last one, of which the first generation has one.
-    last = manifest.totals()["documents"] - 1
+    last = manifest.totals["documents"] - 1
     assert main(["redact", str(tmp_path / "out"), "--documents", "0", str(last)]) == 0
     for generation in (1, 2):
         page = written(tmp_path / "out", tmp_path / "after.html", generation=generation)
         manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")), generation)
-        assert figure(html.fromstring(page), "Tokens") == f"{manifest.totals()['tokens']:,}"
+        assert figure(html.fromstring(page), "Tokens") == f"{manifest.totals['tokens']:,}"
 
 
 def test_a_title_is_the_heading_and_changes_nothing_else(

@@ -43,7 +43,7 @@ def test_the_shortest_the_longest_and_three_others_are_shown(
     built: Callable[[str], Path], kind: str
 ) -> None:
     opened = Dataset.open(open_storage(str(built(kind))))
-    every = [opened.document(n).tokens for n in range(opened.manifest.totals()["documents"])]
+    every = [opened.document(n).tokens for n in range(opened.manifest.totals["documents"])]
     with_text = [len(tokens) for tokens in every if set(tokens.tolist()) != {tokens[0]}]
     shown = report_contents.show_documents(opened, lengths.lengths_of(opened))
     assert [each.why for each in shown] == ["shortest", "longest", *["chosen"] * 3]

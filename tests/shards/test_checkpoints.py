@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.checkout import ROOT
 
 from fineshards.errors import FineshardsError, OutputError
@@ -89,8 +90,8 @@ def test_a_finished_block_is_found_with_its_summary(
     summary = write_block(checkpoints, batches)
     assert (summary.file, summary.index, summary.blocks) == (3, 12, 13)
     assert checkpoints.blocks.read_summary(PLACE) == summary
-    assert checkpoints.blocks.read_summary(replace(PLACE, index=11)) is None
-    assert checkpoints.blocks.read_summary(replace(PLACE, file=4)) is None
+    assert checkpoints.blocks.read_summary(dataclasses.replace(PLACE, index=11)) is None
+    assert checkpoints.blocks.read_summary(dataclasses.replace(PLACE, file=4)) is None
     other_job = Checkpoints(checkpoints.storage, "another")
     assert other_job.blocks.read_summary(PLACE) is None
     content = checkpoints.storage.read_if_there(checkpoints.blocks.tokens_name(PLACE)) or b""
@@ -223,9 +224,9 @@ for limit, length in ((4_000_000, 1000), (40_000, 1)):
 
 def test_finished_blocks_are_those_with_a_mark(checkpoints: Checkpoints) -> None:
     write_block(checkpoints, [[5, 6]])
-    write_block(checkpoints, [[2]], replace(PLACE, index=13))
-    write_block(checkpoints, [[]], replace(PLACE, file=100_000, index=123_456))
-    write_block(checkpoints, [[9]], replace(PLACE, index=14))
+    write_block(checkpoints, [[2]], dataclasses.replace(PLACE, index=13))
+    write_block(checkpoints, [[]], dataclasses.replace(PLACE, file=100_000, index=123_456))
+    write_block(checkpoints, [[9]], dataclasses.replace(PLACE, index=14))
     checkpoints.storage.delete(f"{checkpoints.folder}/blocks/00003-00014.json")
     finished = checkpoints.blocks.finished_blocks()
     tokens = {key: tokens for key, (tokens, _) in finished.items()}

@@ -17,12 +17,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import given
-from hypothesis import strategies as st
 from support.checkout import ROOT, SAMPLE
 from support.oracle import ENCODING, EOT, files_in
 
-from fineshards.shards.job.seal import sealed
+from fineshards.shards.layout import table_name
 
 SHARD_TOKENS = 30_000
 BLOCK_BYTES = 600_000
@@ -85,9 +83,11 @@ def test_totals_are_those_of_the_input(
         for row in documents:
             tokens[row[column]] += len(row["tokens"])
         numbers = Counter(row[column] for row in documents)
-        assert manifest["labels"][column] == {
-            value: {"documents": numbers[value], "tokens": tokens[value]} for value in numbers
-        }
+        (report,) = manifest["reports"]
+        assert [each for each in report["counts"]["labels"] if each["column"] == column] == [
+            {"column": column, "value": value, "documents": numbers[value], "tokens": tokens[value]}
+            for value in sorted(numbers)
+        ]
 
 
 def test_source_and_tokenizer_are_recorded(manifest: dict[str, Any], dataset: Path) -> None:
@@ -132,7 +132,7 @@ def test_document_tables_are_those_of_the_oracle(
         position += len(row["tokens"])
     assert len(manifest["shards"]) == len(expected)
     for window, shard in enumerate(manifest["shards"]):
-        assert pq.read_table(dataset / shard["document_table"]).to_pylist() == expected[window]
+        assert pq.read_table(dataset / table_name(shard["name"])).to_pylist() == expected[window]
         assert shard["pieces"] == len(expected[window])
         assert shard["first_document"] == expected[window][0]["document"]
 
@@ -156,26 +156,6 @@ def test_metadata_does_not_depend_on_workers_or_hash_seeds(
     )
     assert done.returncode == 0, done.stderr
     assert files_in(tmp_path / "out/metadata") == files_in(dataset / "metadata")
-
-
-PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-NESTED = st.recursive(
-    PLAIN,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-)
-
-
-@given(st.dictionaries(st.text(), NESTED, min_size=1), st.booleans(), st.booleans())
-def test_what_is_sealed_is_what_json_writes(
-    content: dict[str, Any], ensure_ascii: bool, lazy: bool
-) -> None:
-    expected = json.dumps(content, indent=1, ensure_ascii=ensure_ascii)
-    given_ = {
-        name: iter(value) if lazy and isinstance(value, list) else value
-        for name, value in content.items()
-    }
-    written = sealed(given_, ensure_ascii).decode()
-    assert written.rpartition(',\n "crc32c"')[0] == expected.removesuffix("\n}")
 
 
 def test_a_dag_reads_the_beginning_of_a_manifest(dataset: Path, manifest: dict[str, Any]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.damage import checksum
 from support.made_up_job import JOB, RANKS, SETTINGS
 
@@ -35,7 +35,13 @@ def storage(tmp_path: Path) -> Storage:
     storage.write(JOB.record_name, JOB.to_bytes())
     storage.write(VOCABULARY_NAME, RANKS)
     for name, paths in LISTS.items():
-        storage.write(name, b"".join(json.dumps({"file": path}).encode() + b"\n" for path in paths))
+        storage.write(
+            name,
+            b"".join(
+                json.dumps({"file": path, "row": 1, "place": "", "reason": "bad"}).encode() + b"\n"
+                for path in paths
+            ),
+        )
     return storage
 
 
@@ -53,8 +59,16 @@ def test_every_file_is_recorded_with_its_size_and_checksum(storage: Storage) -> 
         (VOCABULARY_NAME, RANKS + b"\n", "metadata/vocabulary.tiktoken has sha256 "),
         (JOB_NAME, b"{}", "metadata/job.json is damaged"),
         (next(iter(LISTS)), b"", "of /in/0: metadata/rejected/ lists 0, expected 1"),
-        ("metadata/rejected/9-9.jsonl", b'{"file": "/in/1"}', "of /in/1: .* lists 1, expected 0"),
-        ("metadata/rejected/9-9.jsonl", b'{"file": "x"}', "9-9.jsonl is not a list of rejected"),
+        (
+            "metadata/rejected/9-9.jsonl",
+            b'{"file":"/in/1","row":1,"place":"","reason":""}',
+            "of /in/1: .* lists 1, expected 0",
+        ),
+        (
+            "metadata/rejected/9-9.jsonl",
+            b'{"file":"x","row":1,"place":"","reason":""}',
+            "9-9.jsonl is not a list of rejected",
+        ),
         ("metadata/rejected/9-9.jsonl", b"[" * 99_999, "9-9.jsonl is not a list of rejected"),
     ],
 )

@@ -116,7 +116,7 @@ def test_the_shards_are_those_of_texts_in_one_column(tmp_path: Path, ending: str
     assert shards_in(grown) == shards_in(tmp_path / "plain")
     assert documents_of(grown) == documents_of(tmp_path / "plain")
     totals = [
-        Manifest.load_finished(open_storage(str(tmp_path / name))).totals() | {"blocks": 0}
+        Manifest.load_finished(open_storage(str(tmp_path / name))).totals | {"blocks": 0}
         for name in ("grown", "plain")
     ]
     assert totals[0] == totals[1]

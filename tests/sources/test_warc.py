@@ -6,10 +6,10 @@ import gzip
 import json
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.source_files import Read, add, blocks_of, describe, read_all
 
 from fineshards.cli.cli import main

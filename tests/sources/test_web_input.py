@@ -7,7 +7,6 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from support.curated import Steps, write_recipe
 from support.fresh_interpreter import run_program
 from support.kills import kill

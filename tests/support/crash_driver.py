@@ -116,7 +116,7 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         return 0, {}
     manifest = Manifest.load(storage)
     if manifest is not None:
-        names, documents = [shard.name for shard in manifest.shards], manifest.totals()["documents"]
+        names, documents = [shard.name for shard in manifest.shards], manifest.totals["documents"]
     else:
         checkpoints = Checkpoints.of(storage, job)
         blocks = checkpoints.blocks

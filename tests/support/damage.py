@@ -19,12 +19,19 @@ MANIFEST = "metadata/manifest.json"
 
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Changes the manifest's content, and its own checksum with it."""
+    """Changes the manifest's content, with its own checksum, and its copy."""
     content = json.loads((folder / MANIFEST).read_text())
     del content["crc32c"]
     change(content)
+    kept = f"metadata/generations/{len(content['generations']):04d}.json"
+    for name in (MANIFEST, kept):
+        (folder / name).write_bytes(sealed(content))
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """A record as a file, closed by a checksum of its own."""
     checked = json.dumps(content, indent=1).encode()[: -len("\n}")] + b",\n"
-    (folder / MANIFEST).write_bytes(checked + f' "crc32c": "{checksum(checked)}"\n}}'.encode())
+    return checked + f' "crc32c": "{checksum(checked)}"\n}}'.encode()
 
 
 def checksum(content: bytes) -> str:
@@ -108,7 +115,7 @@ def rewrite_table(folder: Path, shard: str, change: Callable[[pa.Table], pa.Tabl
 
 def change_total(content: dict[str, Any], what: str, by: int) -> None:
     """Changes a count of the first file and of the totals by the same amount."""
-    content["files"][0][what] += by
+    content["reports"][0]["counts"][what] += by
     content["totals"][what] += by
 
 

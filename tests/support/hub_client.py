@@ -14,9 +14,10 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from fineshards.storage import retries
 
@@ -102,9 +103,9 @@ def _answer(step: dict[str, Any]) -> Any:
 
     try:
         if "name" in step:
-            return asdict(resolve_dataset(DatasetRequest(**step)))
+            return to_builtins(resolve_dataset(DatasetRequest(**step)))
         if "patterns" in step:
-            return [asdict(file) for file in find_files(step["patterns"])]
+            return [to_builtins(file) for file in find_files(step["patterns"])]
         if "texts" in step:
             from support.source_files import COLUMNS, Read, add
 

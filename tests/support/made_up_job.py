@@ -13,6 +13,6 @@ RANKS = b"IQ== 0\n"
 TOKENIZER = Tokenizer(
     "tiktoken", "tiny", hashlib.sha256(RANKS).hexdigest(), "", (("<|eot|>", 1),), 1, 2, ""
 )
-SETTINGS = Settings(Columns("text", "id", False), TOKENIZER, 10, SplitRule(None, 1), 1)
+SETTINGS = Settings(Columns("text", "id", False), TOKENIZER, 10, SplitRule(None, 1), 1, "uint32")
 FILES = tuple(SourceFile(n, f"/in/{n}", 1, "mtime:0", "jsonl", "none") for n in range(3))
-JOB = Job(SETTINGS, FILES, ())
+JOB = Job(SETTINGS, FILES, {})

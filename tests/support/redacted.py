@@ -20,7 +20,7 @@ SECRET = "the number of the safe is four hundred and twelve"
 def documents_of(folder: Path, generation: int | None = None) -> list[tuple[str, int, list[int]]]:
     """(file, row, tokens) of each document, by number."""
     opened = Dataset.open(open_storage(str(folder)), generation)
-    count = opened.manifest.totals()["documents"]
+    count = opened.manifest.totals["documents"]
     found = [opened.document(number) for number in range(count)]
     return [(each.file, each.row, each.tokens.tolist()) for each in found]
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from support import damage
 from support.growing import append, build, made_up_rows, unfinished_append, write_rows
 from support.hostile_records import paths, sealed
 from support.kills import kill
@@ -26,7 +27,6 @@ from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError
 from fineshards.shards.checkpoint_file import _seal
-from fineshards.shards.job import seal
 
 pytestmark = pytest.mark.growing
 
@@ -194,10 +194,10 @@ def change(path: Path, key: bytes | None, at: tuple[str | int, ...], text: str) 
         assert table is not None
         metadata[key] = json.dumps(content).encode()
         pq.write_table(table.replace_schema_metadata(metadata), path)
-    elif isinstance(content, dict) and content.get("format") == "fineshards":
+    elif isinstance(content, dict) and str(content.get("format")).startswith("fineshards manifest"):
         path.write_bytes(sealed(content))
     elif isinstance(content, dict) and content.pop("crc32c", None):
-        path.write_bytes(seal.sealed(content) + b"\n" * before.endswith(b"\n"))
+        path.write_bytes(damage.sealed(content) + b"\n" * before.endswith(b"\n"))
     else:
         path.write_text(json.dumps(content))
     if is_record:

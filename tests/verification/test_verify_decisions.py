@@ -314,7 +314,7 @@ def test_a_witness_of_a_component_must_have_been_kept_by_the_step(dataset: Path,
         decisions[-1].update(witness_file=1, witness_row=20)
 
     def as_many(manifest: dict[str, Any]) -> None:
-        dropped = manifest["files"][1]["dropped"]
+        dropped = manifest["reports"][1]["counts"]["dropped"]
         (exact,) = (each for each in dropped if each["reason"] == "exact_text")
         dropped.remove(exact)
         dropped[-1]["documents"] += 1
@@ -329,7 +329,7 @@ def test_a_witness_of_a_component_must_have_been_kept_by_the_step(dataset: Path,
 
 def test_a_wrong_reason_is_found_with_a_sample(dataset: Path, capsys) -> None:
     def renamed(manifest: dict[str, Any]) -> None:
-        manifest["files"][1]["dropped"][0]["reason"] = "max_chars"
+        manifest["reports"][1]["counts"]["dropped"][0]["reason"] = "max_chars"
 
     edit_decisions(dataset, 1, other_reason)
     edit_manifest(dataset, renamed)
@@ -345,8 +345,10 @@ def test_a_wrong_reason_is_found_with_a_sample(dataset: Path, capsys) -> None:
 
 def test_other_counts_of_dropped_text_are_found_with_a_sample(dataset: Path, capsys) -> None:
     def more(manifest: dict[str, Any]) -> None:
-        manifest["files"][1]["dropped"][0]["text_bytes"] += 1
-        manifest["files"][1]["dropped_dumps"] = [{"step": 0, "dump": "X", "documents": 1}]
+        manifest["reports"][1]["counts"]["dropped"][0]["text_bytes"] += 1
+        manifest["reports"][1]["counts"]["dropped_dumps"] = [
+            {"step": 0, "dump": "X", "documents": 1}
+        ]
 
     edit_manifest(dataset, more)
     of_reasons, of_dumps = check(capsys, dataset, "--sample=1%")["problems"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.growing import made_up_rows, write_rows
 
 from benchmarks.far_server import far_server
@@ -32,7 +32,8 @@ def test_footers_of_far_files_are_read_at_once(
     far = [
         replace(
             file,
-            path=f"gs://data/{Path(file.path).name}",
+            root="gs://data/",
+            name=Path(file.path).name,
             identity=f"generation:{os.stat(file.path).st_mtime_ns}",
         )
         for file in near

@@ -23,8 +23,8 @@ from fineshards.loader.tokens.split_documents import SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.loader.tokens.token_stream import TokenStream
 from fineshards.shards.job.job import Job, job_name, load_redaction
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.manifest_part import ManifestPart
 from fineshards.shards.job.redaction import masked
 
 
@@ -72,7 +72,7 @@ class RedactedTokens:
 
     def _load(self) -> tuple[int, list[str | None], Numbers]:
         storage, found = self._split.storage, list[tuple[str, int, int]]()
-        generations = ManifestPart.load_finished(storage).generations
+        generations = Manifest.load_finished(storage).generations
         following = len(generations) + 1
         versions = self._versions(following)
         for number, generation in enumerate(generations, 1):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
-from fineshards.shards.job.manifest_part import ManifestPart
-from fineshards.shards.job.records import JSON_ERRORS
+from fineshards.shards.job.content_fingerprint import content_fingerprint
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.layout import SPLITS, Layout, ShardKey, mask_name
+from fineshards.shards.record import sha256_of
 from fineshards.storage.base import Storage
 
 # Names that other libraries use.
@@ -52,7 +52,7 @@ class Vocabulary:
             stored = json.loads(self.storage.read(name))
             added = [(each["id"], each["content"]) for each in stored.get("added_tokens") or []]
             return [stored["model"]["vocab"], sorted(added)]
-        except JSON_ERRORS:
+        except (KeyError, RecursionError, TypeError, ValueError):
             raise OutputError(
                 f"{self.storage.path(name)} is not the tokenizer of the dataset: it is damaged. "
                 "Copy it again from its origin."
@@ -97,7 +97,7 @@ class SplitShards:
             known = " or ".join(SPLITS)
             raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
         name = _OTHER_NAMES.get(name, name)
-        manifest = ManifestPart.load_finished(storage, generation)
+        manifest = Manifest.load_finished(storage, generation)
         layout = manifest.layout
         tokens = layout.test_tokens if name == "test" else layout.train_tokens
         if tokens == 0:
@@ -107,13 +107,15 @@ class SplitShards:
                 "dataset again with another --test_fraction."
             )
         chat = manifest.settings.chat
+        own = (shard for shard in manifest.shards if shard.split == name)
+        content = content_fingerprint(own, manifest.settings.tokenizer.eot, redactions=False)
         # A redaction changes masks, and not what they are of: the template and the roles.
-        of_masks = "" if chat is None else f"/learned {_digest(asdict(chat))}"
+        of_masks = "" if chat is None else f"/learned {sha256_of(chat)[:16]}"
         return cls(
             storage=storage,
             name=name,
             generation=manifest.generation,
-            fingerprint=f"{manifest.fingerprints[name]}/{name}{of_masks}",
+            fingerprint=f"{content}/{name}{of_masks}",
             layout=layout,
             tokens=tokens,
             dtype=manifest.settings.token_dtype,
@@ -189,7 +191,3 @@ class SplitShards:
                 f"the shard {path} {problem}: it is damaged. Copy it again from its origin, or "
                 "run fineshards verify."
             )
-
-
-def _digest(fields: dict[str, object]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]

@@ -2,7 +2,7 @@
 
     metadata/job.json                     the job record of the first generation
     metadata/manifest.json                the manifest of the latest
-    metadata/generations/0001.json        the manifest of the first, once there is a second
+    metadata/generations/0001.json        the manifest of the first
     metadata/generations/0002.job.json    the job record of the second
     metadata/generations/0002.json        its manifest, the same as manifest.json while it is latest
 
@@ -12,18 +12,18 @@ a redaction overwrites documents in place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
-from fineshards.shards.job.records import SourceFile, from_fields
+from msgspec.structs import replace
+
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.record import Count, Record, Sha256
 
 GENERATIONS_FOLDER = "metadata/generations"
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Record, frozen=True):
     """What one generation did to a dataset.
 
     Args:
@@ -34,9 +34,9 @@ class Generation:
             its last slash; empty if they have none in common.
     """
 
-    files: int
-    redacted: int = 0
-    redaction_sha256: str | None = None
+    files: Count
+    redacted: Count = 0
+    redaction_sha256: Sha256 | None = None
     root: str = ""
 
 
@@ -50,14 +50,17 @@ def borders(generations: Sequence[Generation]) -> tuple[int, ...]:
     return tuple(accumulate(generation.files for generation in generations))
 
 
-def generations_from_json(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The generations and files of a record; raises one of JSON_ERRORS for other content."""
-    found = tuple(from_fields(Generation, generation) for generation in content["generations"])
-    files = content["files"]
-    if not found or borders(found)[-1] != len(files):
+def checked(generations: Sequence[Generation], files: Sequence[SourceFile]) -> None:
+    """Raises ValueError unless generations add up to the files of a record, which are in order."""
+    if not generations or borders(generations)[-1] != len(files):
         raise ValueError("its generations do not add up to its files")
-    roots = (each.root for each in found for _ in range(each.files))
-    return {
-        "generations": found,
-        "files": tuple(map(SourceFile.from_json, files, roots)),
-    }
+    if any(file.index != position for position, file in enumerate(files)):
+        raise ValueError("its files are not in their order")
+
+
+def below_roots(
+    generations: Sequence[Generation], files: Sequence[SourceFile]
+) -> tuple[SourceFile, ...]:
+    """The files of a record, each below the root of its generation."""
+    roots = (each.root for each in generations for _ in range(each.files))
+    return tuple(replace(file, root=root) for file, root in zip(files, roots, strict=True))

@@ -7,28 +7,25 @@ finished datasets read the list of source files from it.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fineshards.errors import OutputError, clipped, contrasted, contrasted_texts, quoted
+from msgspec.structs import force_setattr, replace
+
+from fineshards.errors import OutputError, clipped, contrasted, contrasted_texts
 from fineshards.shards.job.generations import (
     GENERATIONS_FOLDER,
     Generation,
+    below_roots,
     borders,
-    generations_from_json,
+    checked,
 )
-from fineshards.shards.job.records import JSON_ERRORS, SourceFile, as_text
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.redaction import Redaction
-from fineshards.shards.job.seal import seal_holds, sealed
-from fineshards.shards.job.settings import Settings, settings_from_json, settings_to_json
+from fineshards.shards.job.settings import Settings
+from fineshards.shards.record import FORMAT_VERSION, RecordFile, sha256_of
 from fineshards.storage.base import Storage
 
 JOB_NAME = "metadata/job.json"
-# Increment when the same input and options would give other bytes, blocks or checkpoints.
-# Records and manifests of other versions are refused.
-FORMAT_VERSION = 3
 
 
 def of_generation(number: int) -> str:
@@ -41,8 +38,7 @@ def job_name(generation: int) -> str:
     return JOB_NAME if generation == 1 else f"{GENERATIONS_FOLDER}/{generation:04d}.job.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FORMAT_VERSION}"):
     """A job: its settings and its source files in order.
 
     origin: which dataset the input is, and its commit; nothing of files. It decides no byte.
@@ -50,15 +46,22 @@ class Job:
     there are none. redaction: the documents that this generation redacts, if it does.
     """
 
+    MENDED = (
+        "Put it back with fineshards repair, if what it began is finished. If not, run that "
+        "command again, or with --overwrite to discard its work."
+    )
+    OTHERWISE = "Use the version that started the job, or start again with --overwrite."
+
     settings: Settings
     files: tuple[SourceFile, ...]
-    origin: tuple[tuple[str, str], ...]
+    origin: dict[str, str]
     generations: tuple[Generation, ...] = ()
     redaction: Redaction | None = None
 
     def __post_init__(self) -> None:
         if not self.generations:
-            object.__setattr__(self, "generations", (Generation(len(self.files)),))
+            force_setattr(self, "generations", (Generation(len(self.files)),))
+        checked(self.generations, self.files)
 
     @property
     def generation(self) -> int:
@@ -81,7 +84,7 @@ class Job:
         later = tuple(
             of_generation(number) for number in range(generation + 1, self.generation + 1)
         )
-        origin = tuple((name, value) for name, value in self.origin if not name.endswith(later))
+        origin = {name: each for name, each in self.origin.items() if not name.endswith(later)}
         files = self.files[: borders(kept)[-1]]
         return Job(self.settings, files, origin, kept)
 
@@ -95,7 +98,7 @@ class Job:
         """
         deciding: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
-            "settings": settings_to_json(self.settings),
+            "settings": self.settings.recorded(),
             "files": [*map(_deciding, self.files)],
         }
         grown = sorted({*borders(self.generations)})
@@ -104,8 +107,7 @@ class Job:
         redacted = [each.redaction_sha256 for each in self.generations if each.redacted]
         if redacted and redactions:
             deciding["redactions"] = redacted
-        canonical = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return sha256_of(deciding)
 
     def as_begun(self, begun: Job) -> Job:
         """This job with the files' identities in the record of one that was launched before.
@@ -147,13 +149,8 @@ class Job:
 
     def to_bytes(self) -> bytes:
         """The content of the record."""
-        content = {"format_version": FORMAT_VERSION, "fingerprint": self.fingerprint()}
-        content |= asdict(self)
-        content["settings"] = settings_to_json(self.settings)
-        content["files"] = [file.to_json() for file in self.files]
-        if self.redaction is None:
-            del content["redaction"]
-        return sealed(content)
+        files = tuple(file.recorded() for file in self.files)
+        return RecordFile.to_bytes(replace(self, settings=self.settings.recorded(), files=files))
 
     @classmethod
     def load(cls, storage: Storage, generation: int = 1) -> Job | None:
@@ -165,33 +162,8 @@ class Job:
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Job:
         """The job of a record; raises OutputError, with the path, if it is unreadable."""
-        if seal_holds(stored) is False:
-            raise OutputError(
-                f"{path} is damaged. Put it back with fineshards repair, if what it began is "
-                "finished. If not, run that command again, or with --overwrite to discard its work."
-            )
-        try:
-            content = json.loads(stored)
-            version = content["format_version"]
-            if version != FORMAT_VERSION:
-                raise OutputError(
-                    f"{path} has format version {quoted(version)}, and this fineshards reads "
-                    f"version {FORMAT_VERSION} only. Use the version that started the job, or "
-                    "start again with --overwrite."
-                )
-            return cls(
-                settings=settings_from_json(content["settings"]),
-                origin=tuple((as_text(name), as_text(value)) for name, value in content["origin"]),
-                **generations_from_json(content),
-                redaction=Redaction.from_json(content["redaction"])
-                if content.get("redaction")
-                else None,
-            )
-        except JSON_ERRORS as error:
-            raise OutputError(
-                f"{path} is not a readable job record ({clipped(repr(error))}). Start again with "
-                "--overwrite."
-            ) from error
+        found = super().parse(stored, path)
+        return replace(found, files=below_roots(found.generations, found.files))
 
 
 def load_redaction(storage: Storage, number: int, generation: Generation) -> Redaction:
@@ -206,9 +178,9 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
     return redaction
 
 
-def _deciding(file: SourceFile) -> dict[str, Any]:
+def _deciding(file: SourceFile) -> SourceFile:
     """What of a file's record is part of the fingerprint."""
-    return replace(file, trusted=None).to_json()
+    return replace(file.recorded(), trusted=None)
 
 
 def _as_begun(now: SourceFile, was: SourceFile) -> SourceFile:

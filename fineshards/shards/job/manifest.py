@@ -7,35 +7,33 @@ is docs/manifest.schema.json.
 
 from __future__ import annotations
 
-import json
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Annotated
 
-from fineshards.errors import FineshardsError, OutputError, clipped
-from fineshards.shards import npy
+from msgspec import Meta, field
+from msgspec.structs import replace
+
+from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job import manifest_checks
 from fineshards.shards.job.content_fingerprint import content_fingerprint
-from fineshards.shards.job.generations import GENERATIONS_FOLDER, Generation, kept_name
-from fineshards.shards.job.job import FORMAT_VERSION, Job
-from fineshards.shards.job.manifest_checks import manifest_fields
-from fineshards.shards.job.manifest_file import MANIFEST_NAME, load_generation, unfinished
-from fineshards.shards.job.records import (
-    JSON_ERRORS,
-    Leaks,
-    MetadataFile,
-    ShardRecord,
-    SourceFile,
-    to_fields,
+from fineshards.shards.job.generations import (
+    GENERATIONS_FOLDER,
+    Generation,
+    below_roots,
+    checked,
+    kept_name,
 )
-from fineshards.shards.job.seal import seal_holds, sealed
-from fineshards.shards.job.settings import Settings, settings_to_json
+from fineshards.shards.job.job import Job
+from fineshards.shards.job.manifest_file import MANIFEST_NAME, load_generation, unfinished
+from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, SourceFile
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.job.source_counts import FileReport
-from fineshards.shards.layout import SPLITS, Layout, files_of
+from fineshards.shards.layout import SPLITS, Layout
+from fineshards.shards.record import FORMAT_VERSION, Count, RecordFile
 from fineshards.storage.base import Storage
 
 # The libraries that can change the bytes of a dataset.
@@ -58,26 +56,32 @@ _LIBRARIES = (
 _OF_CHATS = ("jinja2",)
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(
+    RecordFile, frozen=True, tag_field="format", tag=f"fineshards manifest {FORMAT_VERSION}"
+):
     """The manifest of a finished dataset: how it was built and what it holds.
 
     Args:
         fingerprint: SHA-256, as hex, of the settings and of the source files' names, sizes and
-            identities.
-        origin: Which dataset the input is, as (name, value) pairs; empty if it was given as files.
-        settings: The options that decide the bytes, and the block size.
-        files: The source files, in the order of the input.
-        reports: Counts per source file, in the order of `files`.
-        layout: How the splits are cut into shards.
-        shards: The shards in global order: the test split, then the train split.
-        metadata: The other files in `metadata/` but the document tables, by name.
-        versions: Versions of Python and of the libraries that can change the bytes, by name.
-        leaks: Documents whose text is in both splits; None where there can be none, because the
-            split key is the text.
+            identities; equal for equal jobs.
+        recorded_content: The content fingerprint as the file has it: SHA-256, as hex, of the EOT
+            and of the shards' names, sizes and checksums, line by line (docs/checks.md).
+        origin: Which dataset the input is, by name; empty if it was given as files.
         generations: What each generation did, up to this one; a dataset that was built once has
             one.
-        recorded_content: The content fingerprint as the file has it.
+        settings: The options that decide the bytes, and the block size.
+        layout: How the splits are cut into shards.
+        splits: What each split holds: for `test` and `train` the numbers of `shards`, of
+            `documents` (those that begin in the split) and of `tokens`.
+        totals: Sums over all source files: blocks, rows, documents, nulls, rejected, tokens,
+            text_bytes, by_reference, compared; of conversations also learned.
+        versions: Versions of Python and of the libraries that can change the bytes, by name.
+        files: The source files, in the order of the input.
+        reports: Counts per source file, in the order of `files`.
+        shards: The shards in global order: the test split, then the train split.
+        metadata: The other files in `metadata/` but the document tables, by name.
+        leaks: Documents whose text is in both splits; None where there can be none, because the
+            split key is the text.
         repeats: Documents of the latest append whose text the dataset had before; None if nothing
             was appended.
 
@@ -87,26 +91,43 @@ class Manifest:
         >>> manifest = Manifest.load(open_storage(dataset_folder))
         >>> len(manifest.shards), manifest.shards[0].name
         (7, 'test/test_0000.npy')
-        >>> manifest.counts().tokens, manifest.counts().documents
-        (665971, 1063)
+        >>> manifest.totals["documents"], manifest.splits["test"]["tokens"]
+        (1063, 100000)
     """
 
+    MENDED = (
+        f"If {GENERATIONS_FOLDER}/ has the same manifest, put it back with fineshards repair; "
+        "otherwise copy it from its origin."
+    )
+    OTHERWISE = (
+        "Use the version of fineshards that wrote it, or build the dataset again with --overwrite."
+    )
+
     fingerprint: str
-    origin: tuple[tuple[str, str], ...]
+    recorded_content: str = field(name="content_fingerprint")
+    origin: dict[str, str]
+    generations: tuple[Generation, ...]
     settings: Settings
+    layout: Layout
+    splits: dict[str, dict[str, Count]]
+    totals: dict[str, Count]
+    versions: dict[str, str]
     files: tuple[SourceFile, ...]
     reports: tuple[FileReport, ...]
-    layout: Layout
-    shards: tuple[ShardRecord, ...]
+    shards: Annotated[tuple[ShardRecord, ...], Meta(min_length=1)]
     metadata: tuple[MetadataFile, ...]
-    versions: dict[str, str]
     leaks: Leaks | None = None
-    generations: tuple[Generation, ...] = ()
-    recorded_content: str = ""
-    repeats: int | None = None
+    repeats: Count | None = None
+
+    def __post_init__(self) -> None:
+        checked(self.generations, self.files)
+        by_document = self.settings.split.by_document
+        reports = [(each.file, each.test is not None) for each in self.reports]
+        if reports != [(file.index, by_document) for file in self.files]:
+            raise ValueError("its counts are not those of its files, as they are split")
 
     def __repr__(self) -> str:
-        totals, generation = self.totals(), self.generation
+        totals, generation = self.totals, self.generation
         return (
             f"Manifest({self.fingerprint[:12]!r}): generation {generation}, "
             f"{len(self.shards):,} shard{'s' * (len(self.shards) != 1)}, "
@@ -122,9 +143,14 @@ class Manifest:
         """
         return content_fingerprint(self.shards, self.settings.tokenizer.eot)
 
-    def with_content_recorded(self) -> Manifest:
-        """The manifest with the content fingerprint of its shards recorded."""
-        return replace(self, recorded_content=self.content_fingerprint)
+    def with_sums(self) -> Manifest:
+        """The manifest with what it says of all shards, and of all files, as they are."""
+        return replace(
+            self,
+            recorded_content=self.content_fingerprint,
+            splits=_splits(self.shards),
+            totals=_totals(self.reports),
+        )
 
     @property
     def generation(self) -> int:
@@ -155,6 +181,9 @@ class Manifest:
         nothing = Sums(0, 0) if job.settings.split.by_document else None
         manifest = cls(
             fingerprint=job.fingerprint(),
+            recorded_content="",
+            splits={},
+            totals={},
             origin=job.origin,
             settings=job.settings,
             files=job.files,
@@ -169,7 +198,7 @@ class Manifest:
             versions={"python": platform.python_version()}
             | _installed((*_LIBRARIES, *(_OF_CHATS if job.settings.chat else ()))),
             leaks=leaks,
-        ).with_content_recorded()
+        ).with_sums()
         for problem in manifest.contradictions():
             raise FineshardsError(
                 f"the records of the job do not add up: {problem}. No manifest was written. "
@@ -189,44 +218,20 @@ class Manifest:
             >>> Manifest.load(open_storage(dataset_folder)).contradictions()
             []
         """
-        job, splits = self.job, self.splits()
+        job, sums = self.job, self.with_sums()
         redacts = any(generation.redacted for generation in self.generations)
-        learned = None if redacts else self.totals().get("learned", 0)
+        learned = None if redacts else sums.totals.get("learned", 0)
         return [
             *manifest_checks.in_the_job(job, self.fingerprint),
             *manifest_checks.in_the_shards(self.layout, self.shards, self.settings.token_dtype),
-            *manifest_checks.in_the_content(self.recorded_content, self.content_fingerprint),
+            *manifest_checks.in_the_content(self.recorded_content, sums.recorded_content),
+            *manifest_checks.in_the_sums(self, sums),
             *manifest_checks.in_the_metadata(job, self.metadata),
-            *manifest_checks.in_the_counts(job, self.reports, self.shards, self.totals()),
+            *manifest_checks.in_the_counts(job, self.reports, self.shards, sums.totals),
             *manifest_checks.in_the_masks(self.settings, self.shards, learned),
-            *manifest_checks.in_the_leaks(job, self.leaks, splits),
+            *manifest_checks.in_the_leaks(job, self.leaks, sums.splits),
             *manifest_checks.in_the_repeats(self.generations, self.reports, self.repeats),
         ]
-
-    def splits(self) -> dict[str, dict[str, int]]:
-        """What each split holds.
-
-        Returns:
-            For `test` and `train`: `shards`, `documents` (those that begin in the split) and
-            `tokens`.
-
-        Example:
-            >>> from fineshards.shards.job.manifest import Manifest
-            >>> from fineshards.storage.open import open_storage
-            >>> Manifest.load(open_storage(dataset_folder)).splits()["test"]
-            {'shards': 1, 'documents': 176, 'tokens': 100000}
-        """
-        by_split = {
-            split: [shard for shard in self.shards if shard.split == split] for split in SPLITS
-        }
-        return {
-            split: {
-                "shards": len(shards),
-                "documents": sum(shard.documents for shard in shards),
-                "tokens": sum(shard.tokens for shard in shards),
-            }
-            for split, shards in by_split.items()
-        }
 
     @property
     def learned(self) -> int | None:
@@ -241,93 +246,24 @@ class Manifest:
         Document tables and shards' records number documents within their stream.
         """
         by_split = self.settings.split.by_document and split == "train"
-        return self.splits()["test"]["documents"] if by_split else 0
-
-    def totals(self) -> dict[str, int]:
-        """Sums over all source files.
-
-        Returns:
-            The sums by name, as under `totals` in the JSON: blocks, rows, documents, nulls,
-            rejected, tokens, text_bytes, by_reference, compared.
-
-        Example:
-            >>> from fineshards.shards.job.manifest import Manifest
-            >>> from fineshards.storage.open import open_storage
-            >>> totals = Manifest.load(open_storage(dataset_folder)).totals()
-            >>> totals["documents"], totals["tokens"]
-            (1063, 665971)
-        """
-        blocks = sum(report.blocks for report in self.reports)
-        return {"blocks": blocks} | Counts.sum_numbers(report.counts for report in self.reports)
+        return self.splits["test"]["documents"] if by_split else 0
 
     def counts(self) -> Counts:
         """The counts of all source files together, including labels."""
         return Counts.total(report.counts for report in self.reports)
 
-    def to_json(self) -> dict[str, Any]:
-        """The content of `metadata/manifest.json`.
-
-        Returns:
-            Plain values that follow docs/manifest.schema.json.
-
-        Example:
-            >>> from fineshards.shards.job.manifest import Manifest
-            >>> from fineshards.storage.open import open_storage
-            >>> content = Manifest.load(open_storage(dataset_folder)).to_json()
-            >>> content["format"], content["splits"]["train"]["shards"]
-            ('fineshards', 6)
-        """
-        return {
-            name: list(value) if isinstance(value, Iterator) else value
-            for name, value in self._content().items()
-        }
-
-    def _content(self) -> dict[str, Any]:
-        """As `to_json`, with iterators for what may be very long."""
-        layout = self.layout
-        return {
-            "format": "fineshards",
-            "version": FORMAT_VERSION,
-            "fingerprint": self.fingerprint,
-            "content_fingerprint": self.recorded_content,
-            "origin": dict(self.origin),
-            "generations": [asdict(generation) for generation in self.generations],
-            "settings": settings_to_json(self.settings),
-            "layout": asdict(layout)
-            | {
-                "dtype": self.settings.token_dtype.str,
-                "header_bytes": npy.HEADER_BYTES,
-                "index_width": layout.index_width,
-            },
-            "splits": self.splits(),
-            "totals": self.totals(),
-            "labels": self.counts().labels_json(),
-            "leaks": self.leaks and to_fields(self.leaks),
-            **({} if self.repeats is None else {"repeats": self.repeats}),
-            "versions": self.versions,
-            "files": (
-                _file_json(file, report)
-                for file, report in zip(self.files, self.reports, strict=True)
-            ),
-            "shards": map(_shard_json, self.shards),
-            "metadata": map(to_fields, self.metadata),
-        }
-
     def to_bytes(self) -> bytes:
-        """The content of the file, as `save` writes it: the JSON, closed by a checksum.
-
-        The last line but one is `"crc32c"`: the CRC-32C of the bytes before that line, as Cloud
-        Storage writes it.
-        """
-        return sealed(self._content())
+        """The content of the file, as `save` writes it."""
+        files = tuple(file.recorded() for file in self.files)
+        return RecordFile.to_bytes(replace(self, settings=self.settings.recorded(), files=files))
 
     def save(self, storage: Storage, before: Manifest | None = None) -> str:
-        """Writes the manifest to an output folder; returns the name of the file.
+        """Writes the manifest to an output folder, twice; returns the name of the file.
 
         before: the manifest of the generation before; None for the first one. Raises OutputError if
         the file cannot be written.
         """
-        content, over = self.to_bytes(), None
+        content, over, kept = self.to_bytes(), None, kept_name(self.generation)
         if before is not None:
             over = storage.version(MANIFEST_NAME)
             stored = storage.read(MANIFEST_NAME)
@@ -338,13 +274,10 @@ class Manifest:
                     f"{storage.path(MANIFEST_NAME)} was changed while generation "
                     f"{self.generation} was made. Run again when no one else writes there."
                 )
-            storage.write(kept_name(self.generation), content)
+        if storage.read_if_there(kept) != content:
+            storage.write(kept, content, over=storage.version(kept))
         storage.write(MANIFEST_NAME, content, over=over)
         return MANIFEST_NAME
-
-    def keep(self, storage: Storage) -> None:
-        """Keeps a copy under the name of its generation, before there is a later one."""
-        storage.write(kept_name(self.generation), self.to_bytes())
 
     @classmethod
     def load(cls, storage: Storage, generation: int | None = None) -> Manifest | None:
@@ -388,30 +321,22 @@ class Manifest:
 
         Raises OutputError if the content is not a manifest of this version.
         """
-        damaged = seal_holds(stored) is False
-        try:
-            content = json.loads(stored)
-            if (content["format"], content["version"]) != ("fineshards", FORMAT_VERSION):
-                raise ValueError(f"format {content['format']} version {content['version']}")
-            if not damaged:
-                return cls(**manifest_fields(content))
-        except JSON_ERRORS as error:
-            if not damaged:
-                raise OutputError(
-                    f"{path} is not a manifest of version {FORMAT_VERSION} "
-                    f"({clipped(repr(error))}). Use the version of fineshards that wrote it, or "
-                    "build the dataset again with --overwrite."
-                ) from error
-        raise OutputError(
-            f"{path} is damaged. If {GENERATIONS_FOLDER}/ has the same manifest, put it back with "
-            "fineshards repair; otherwise copy it from its origin."
-        )
+        found = super().parse(stored, path)
+        return replace(found, files=below_roots(found.generations, found.files))
 
 
-def _shard_json(shard: ShardRecord) -> dict[str, Any]:
-    _, table, mask = files_of(shard.name)
-    names = {"document_table": table, "loss_mask": None if shard.mask_bytes is None else mask}
-    return {name: value for name, value in (to_fields(shard) | names).items() if value is not None}
+def _splits(shards: Sequence[ShardRecord]) -> dict[str, dict[str, int]]:
+    found = {}
+    for split in SPLITS:
+        own = [shard for shard in shards if shard.split == split]
+        documents, tokens = sum(each.documents for each in own), sum(each.tokens for each in own)
+        found[split] = {"shards": len(own), "documents": documents, "tokens": tokens}
+    return found
+
+
+def _totals(reports: Sequence[FileReport]) -> dict[str, int]:
+    blocks = sum(report.blocks for report in reports)
+    return {"blocks": blocks} | Counts.sum_numbers(report.counts for report in reports)
 
 
 def _installed(packages: Iterable[str]) -> dict[str, str]:
@@ -421,14 +346,3 @@ def _installed(packages: Iterable[str]) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions
-
-
-def _file_json(file: SourceFile, report: FileReport) -> dict[str, Any]:
-    counts = report.counts
-    return (
-        file.to_json()
-        | {"blocks": report.blocks}
-        | counts.numbers()
-        | {"test": report.test and asdict(report.test), "labels": counts.labels_json()}
-        | counts.left_out_json()
-    )

@@ -52,7 +52,7 @@ def forgotten(storage: Storage, latest: int, stored: bytes) -> str:
     stored: its content. While a job makes the next generation, that may be kept already.
     """
     name = kept_name(latest + 1)
-    if storage.size(name) is None or {*storage.names("checkpoints/")} - {"checkpoints/"}:
+    if storage.size(name) is None or _has_checkpoints(storage):
         return ""
     if storage.read_if_there(MANIFEST_NAME) != stored:
         return ""  # that job has finished meanwhile
@@ -60,6 +60,10 @@ def forgotten(storage: Storage, latest: int, stored: bytes) -> str:
         f"{storage.path(MANIFEST_NAME)} is the manifest of generation {latest}, but {name} is "
         "there: an older manifest took the place of the latest. Put it back with fineshards repair."
     )
+
+
+def _has_checkpoints(storage: Storage) -> bool:
+    return bool({*storage.names("checkpoints/")} - {"checkpoints/"})
 
 
 def no_generation(storage: Storage, generation: int, latest: int) -> str:
@@ -70,7 +74,7 @@ def no_generation(storage: Storage, generation: int, latest: int) -> str:
 
 def unfinished(storage: Storage) -> str:
     """The message for an output folder without a manifest."""
-    if storage.size(kept_name(1)) is not None:
+    if storage.size(kept_name(1)) is not None and not _has_checkpoints(storage):
         return (
             f"{storage.path(MANIFEST_NAME)} is missing. Put it back from its copy with fineshards "
             "repair."

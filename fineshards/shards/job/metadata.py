@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec import MsgspecError
+from msgspec.structs import replace
 
 from fineshards.errors import OutputError, clipped
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import kept_name
 from fineshards.shards.job.job import JOB_NAME, Job, job_name
-from fineshards.shards.job.records import JSON_ERRORS, MetadataFile
+from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, rejected_paths
 from fineshards.storage.base import Storage
@@ -83,8 +85,8 @@ def contradictions(
             try:
                 for path in rejected_paths(contents[name]):
                     listed[path] += 1
-            except JSON_ERRORS as error:
-                why = clipped(repr(error))
+            except (KeyError, MsgspecError) as error:
+                why = clipped(str(error))
                 yield f"{name} is not a list of rejected rows of this dataset's files ({why})"
     counted = {
         job.files[report.file].name: report.counts.rejected + report.counts.pages_unextracted

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import json
+
 from fineshards.errors import clipped, contrasted, contrasted_texts
-from fineshards.shards.job.records import SourceFile, as_number, as_text, from_fields
+from fineshards.shards.job.records import SourceFile
+from fineshards.shards.record import Count, Record, canonical
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(Record, frozen=True):
     """A step, with everything that it decides by.
 
     Args:
         use: The step's name, as a recipe gives it.
-        parameters: All parameters, with those that the recipe leaves out, as canonical JSON.
+        parameters: All parameters by name, with those that the recipe leaves out.
         version: The version of the step's code.
-        pins: What else decides, as sorted (name, value) pairs: versions, SHA-256 of files.
+        pins: What else decides, by name: versions, SHA-256 of files.
         keyed: Whether the step compares keys of all documents.
     """
 
     use: str
-    parameters: str
-    version: int
-    pins: tuple[tuple[str, str], ...]
+    parameters: dict[str, Any]
+    version: Count
+    pins: dict[str, str]
     keyed: bool = False
 
     @classmethod
@@ -39,18 +39,19 @@ class StepRecord:
         keyed: bool,
     ) -> StepRecord:
         """The record of a step; parameters must be values that JSON has."""
-        canonical = json.dumps(parameters, sort_keys=True, ensure_ascii=False)
-        return cls(use, canonical, version, tuple(sorted(pins.items())), keyed)
+        return cls(
+            use, json.decode(canonical(parameters)), version, dict(sorted(pins.items())), keyed
+        )
 
     @property
     def rule(self) -> str:
         """The rule of a keyed step."""
-        return str(json.loads(self.parameters).get("rule", "earlier"))
+        return str(self.parameters.get("rule", "earlier"))
 
     @property
     def verifies(self) -> bool:
         """Whether a keyed step compares texts before it drops one."""
-        return self.keyed and json.loads(self.parameters).get("verify", "none") != "none"
+        return self.keyed and self.parameters.get("verify", "none") != "none"
 
     @property
     def compares(self) -> bool:
@@ -60,21 +61,10 @@ class StepRecord:
     @property
     def score(self) -> str | None:
         """The name of the score that the step gives documents; None if it gives none."""
-        return str(json.loads(self.parameters).get("name")) if self.use == "score" else None
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as plain values."""
-        return {
-            "use": self.use,
-            "parameters": json.loads(self.parameters),
-            "version": self.version,
-            "pins": dict(self.pins),
-            "keyed": self.keyed,
-        }
+        return str(self.parameters.get("name")) if self.use == "score" else None
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeRecord:
+class RecipeRecord(Record, frozen=True):
     """The steps that a job's documents pass before they are tokenized.
 
     Args:
@@ -88,7 +78,7 @@ class RecipeRecord:
     steps: tuple[StepRecord, ...]
     golden_sha256: str
     keep_keys: bool = False
-    indexes: tuple[tuple[int, SourceFile], ...] = ()
+    indexes: tuple[tuple[Count, SourceFile], ...] = ()
 
     @property
     def keyed(self) -> tuple[int, ...]:
@@ -104,32 +94,6 @@ class RecipeRecord:
         """A step's number, from 1, and name, as people see it: `3 gopher_quality`."""
         return f"{number + 1} {self.steps[number].use}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The recipe as plain values."""
-        steps = [step.to_json() for step in self.steps]
-        fields = {"steps": steps, "golden_sha256": self.golden_sha256}
-        indexes = [{"step": step, "file": file.to_json()} for step, file in self.indexes]
-        return fields | {"keep_keys": self.keep_keys, "indexes": indexes}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> RecipeRecord:
-        """The inverse of `to_json`; raises one of JSON_ERRORS for other content."""
-        steps = tuple(
-            StepRecord.of(
-                as_text(step["use"]),
-                dict(step["parameters"]),
-                as_number(step["version"]),
-                {name: as_text(value) for name, value in step["pins"].items()},
-                step["keyed"] is True,
-            )
-            for step in fields["steps"]
-        )
-        indexes = tuple(
-            (as_number(each["step"]), SourceFile.from_json(each["file"]))
-            for each in fields["indexes"]
-        )
-        return from_fields(cls, fields, steps=steps, indexes=indexes)
-
     def differences(self, other: RecipeRecord) -> list[str]:
         """How another recipe differs, for an error message; empty if it does not."""
         mine, others = [each.use for each in self.steps], [each.use for each in other.steps]
@@ -138,8 +102,8 @@ class RecipeRecord:
         found = []
         for number, (old, new) in enumerate(zip(self.steps, other.steps, strict=True)):
             for what, was, now in (
-                ("parameters", json.loads(old.parameters), json.loads(new.parameters)),
-                ("pins", dict(old.pins), dict(new.pins)),
+                ("parameters", old.parameters, new.parameters),
+                ("pins", old.pins, new.pins),
             ):
                 found += [
                     f"{what[:-1]} {clipped(name)} of step {clipped(self.step_name(number))}: "

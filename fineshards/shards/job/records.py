@@ -1,59 +1,26 @@
 """Small records that pass between the steps: source files, blocks, pieces, finished shards.
 
-Each is a frozen dataclass of plain values: cheap to pickle (a shuffled element has about a hundred
-bytes), comparable, and easy to convert to JSON.
+Each has plain values: cheap to pickle (a shuffled element has about a hundred bytes), and
+comparable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any
+
+from msgspec import Meta
+from msgspec.structs import astuple, replace
 
 from fineshards.errors import clipped
-from fineshards.shards.layout import Layout, ShardKey, files_of
+from fineshards.shards.layout import ShardKey, files_of
+from fineshards.shards.record import Count, Crc32c, Record
 
-_Record = TypeVar("_Record")
-
-# Numbers are counts, sizes and positions. Larger ones would overflow in numpy.
-_LIMIT = 1 << 63
-_PLAIN = {"int", "str", "bool", "None"}
-
-# What reading JSON of unknown content may raise; RecursionError where it is nested too deep.
-JSON_ERRORS = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
-
-
-def from_fields(kind: type[_Record], content: Mapping[str, Any], **more: Any) -> _Record:
-    """A dataclass from the fields of a JSON object and from `more`; ignores other fields.
-
-    Raises KeyError for a missing field, TypeError for a value of another type than the field's,
-    and ValueError for a number below 0 or beyond 63 bits, so that bad content fails here and not
-    later in a sum.
-    """
-    values = {}
-    for name, allowed in _types(kind).items():  # type: ignore[arg-type]
-        if name not in more:
-            value = values[name] = content[name]
-            found = "None" if value is None else type(value).__name__
-            if allowed and found not in allowed:
-                raise TypeError(f"{name} is a {found}, expected {' or '.join(allowed)}")
-            if found == "int" and not 0 <= value < _LIMIT:
-                raise ValueError(f"{name} is a number out of range")
-    return kind(**values, **more)
-
-
-def to_fields(record: Any) -> dict[str, Any]:
-    """A dataclass of plain values as a JSON object; several times as fast as `asdict`."""
-    return {name: getattr(record, name) for name in _types(type(record))}  # type: ignore[arg-type]
-
-
-@cache
-def _types(kind: type) -> dict[str, tuple[str, ...]]:
-    """The types that each field of a dataclass may have; none for a field of another kind."""
-    types = {field.name: tuple(str(field.type).split(" | ")) for field in fields(kind)}
-    return {name: found if set(found) <= _PLAIN else () for name, found in types.items()}
+# Names in a manifest are opened, so none may lead out of the folder.
+Split = Annotated[str, Meta(pattern="^(test|train)$")]
+ShardName = Annotated[str, Meta(pattern=r"^(test|train)/\1_[0-9]{4,}\.npy$")]
+MetadataName = Annotated[str, Meta(pattern=r"^metadata/([a-z]+/)?[a-z0-9][a-z0-9_.-]*$")]
 
 
 def describe_state(size: int, identity: str) -> str:
@@ -66,36 +33,12 @@ def describe_state(size: int, identity: str) -> str:
     return f"{size} bytes and {clipped(identity)}"
 
 
-def as_text(value: object) -> str:
-    """A value that must be text; raises TypeError for any other."""
-    if not isinstance(value, str):
-        raise TypeError(f"found a {type(value).__name__}, expected text")
-    return value
-
-
-def as_number(value: object) -> int:
-    """A value that must be a count or a position; raises TypeError or ValueError for any other."""
-    if type(value) is not int:
-        raise TypeError(f"found a {type(value).__name__}, expected a whole number")
-    if not 0 <= value < _LIMIT:
-        raise ValueError("a number is out of range")
-    return value
-
-
-def layout_from_json(fields: Mapping[str, Any]) -> Layout:
-    """A layout; raises one of JSON_ERRORS for content that is none."""
-    added = tuple((as_number(test), as_number(train)) for test, train in fields["added"])
-    return from_fields(Layout, fields, added=added)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Record, frozen=True, eq=False):
     """A source file, as it was when the job was launched.
 
     Args:
         index: Position in the order of the input, from 0.
-        path: Where it is read: an absolute local path, or a URL, of `hf://` with its commit. The
-            root of its generation's input, and `name`. Not part of the record.
+        name: Its path below the root, as records and document tables have it.
         size: Size in bytes.
         identity: Version of the content: `mtime:<nanoseconds>`, of URLs `mtime:<time>` in the
             words of the store, `generation:<number>`, `etag:<text>`, or `size:<bytes>` where a
@@ -106,9 +49,10 @@ class SourceFile:
         extraction: What makes text of the HTML of a WARC file: the name of the extractor, and its
             libraries with their versions. None for other formats.
         stop_row: With `--limit`, the row that the file ends before; None for all rows.
-        name: Its path below the root, as records and document tables have it.
         trusted: Another version than `identity`, with which a resumed job went on by
             `--trust_input`.
+        root: What its path begins with, before the name: that of its generation's input. Not part
+            of the record.
         signed: The URL by which it is read, if its path lacks a signature. Not part of the record.
 
     Example:
@@ -119,21 +63,32 @@ class SourceFile:
         (0, 'parquet', 'none')
     """
 
-    index: int
-    path: str
-    size: int
+    index: Count
+    name: str
+    size: Count
     identity: str
     format: str
     compression: str
     extraction: str | None = None
-    stop_row: int | None = None
-    name: str = ""
+    stop_row: Count | None = None
     trusted: str | None = None
-    signed: str = field(default="", compare=False)
+    root: str = ""
+    signed: str = ""
 
-    def __post_init__(self) -> None:
-        if not self.name:
-            object.__setattr__(self, "name", self.path)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SourceFile) and self._all_but_signed == other._all_but_signed
+
+    def __hash__(self) -> int:
+        return hash(self._all_but_signed)
+
+    @property
+    def _all_but_signed(self) -> tuple[Any, ...]:
+        return astuple(replace(self, signed=""))
+
+    @property
+    def path(self) -> str:
+        """Where it is read: an absolute local path, or a URL, of `hf://` with its commit."""
+        return self.root + self.name
 
     @property
     def version(self) -> str:
@@ -144,21 +99,12 @@ class SourceFile:
         """Its size and version for an error message."""
         return describe_state(self.size, self.version)
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object, without the path, how it is signed and what is None."""
-        left_out = ("path", "signed")
-        found = to_fields(self).items()
-        return {name: each for name, each in found if each is not None and name not in left_out}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any], root: str = "") -> SourceFile:
-        """The inverse of `to_json`, of a file below a root; raises as `from_fields` does."""
-        found = {"extraction": None, "stop_row": None, "trusted": None, **content}
-        return from_fields(cls, found, path=root + as_text(content["name"]), signed="")
+    def recorded(self) -> SourceFile:
+        """The file as records have it: wherever it is, and however it is signed."""
+        return replace(self, root="", signed="") if self.root or self.signed else self
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Record, frozen=True):
     """Consecutive row groups of a parquet file, or one whole file of another format.
 
     A block is the unit of work, and of resuming an interrupted job.
@@ -169,13 +115,13 @@ class Block:
     bytes: estimated size of the text, for progress; it decides no byte.
     """
 
-    file: int
-    index: int
-    blocks: int
-    first_group: int
-    stop_group: int
-    first_row: int
-    bytes: int
+    file: Count
+    index: Count
+    blocks: Count
+    first_group: Count
+    stop_group: Count
+    first_row: Count
+    bytes: Count
 
     @property
     def place(self) -> TokenBlock:
@@ -227,8 +173,7 @@ class Piece:
     first_document: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRecord:
+class ShardRecord(Record, frozen=True):
     """A finished shard.
 
     Args:
@@ -259,21 +204,21 @@ class ShardRecord:
         ('train/train_0005.npy', 65971, 264012)
     """
 
-    name: str
-    split: str
-    index: int
-    tokens: int
-    bytes: int
-    crc32c: str
-    pieces: int
-    documents: int
-    first_document: int
-    table_bytes: int
-    table_crc32c: str
-    unredacted_crc32c: str | None = None
-    mask_bytes: int | None = None
-    mask_crc32c: str | None = None
-    learned: int | None = None
+    name: ShardName
+    split: Split
+    index: Count
+    tokens: Count
+    bytes: Count
+    crc32c: Crc32c
+    pieces: Count
+    documents: Count
+    first_document: Count
+    table_bytes: Count
+    table_crc32c: Crc32c
+    unredacted_crc32c: Crc32c | None = None
+    mask_bytes: Count | None = None
+    mask_crc32c: Crc32c | None = None
+    learned: Count | None = None
 
     @property
     def key(self) -> ShardKey:
@@ -295,12 +240,7 @@ class ShardRecord:
         ]
 
 
-# What a shard's record has only in some datasets, and is None elsewhere.
-RARE = ("unredacted_crc32c", "mask_bytes", "mask_crc32c", "learned")
-
-
-@dataclass(frozen=True, slots=True)
-class Leaks:
+class Leaks(Record, frozen=True):
     """Exact duplicates between the splits. A document is in the split that it begins in.
 
     Args:
@@ -314,12 +254,11 @@ class Leaks:
         Leaks(test_documents=0, train_documents=0)
     """
 
-    test_documents: int
-    train_documents: int
+    test_documents: Count
+    train_documents: Count
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataFile:
+class MetadataFile(Record, frozen=True):
     """A file in `metadata/` other than the document tables and the manifest.
 
     Args:
@@ -334,6 +273,6 @@ class MetadataFile:
         ['metadata/job.json', 'metadata/vocabulary.tiktoken']
     """
 
-    name: str
-    bytes: int
-    crc32c: str
+    name: MetadataName
+    bytes: Count
+    crc32c: Crc32c

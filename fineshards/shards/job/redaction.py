@@ -6,17 +6,14 @@ Document tables mark the documents, and the job record of the generation lists t
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError
-from fineshards.shards.job.records import as_number, as_text
+from fineshards.shards.record import Count, Record, sha256_of
 from fineshards.storage.names import shortened
 
 if TYPE_CHECKING:
@@ -28,16 +25,15 @@ if TYPE_CHECKING:
 _CHUNK_TOKENS = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Redaction:
+class Redaction(Record, frozen=True):
     """The documents that a generation redacted.
 
     documents: (position of the file in the input, row) of each, ascending. ranges: their tokens,
     as (split, begin, end) within the split.
     """
 
-    documents: tuple[tuple[int, int], ...]
-    ranges: tuple[tuple[str, int, int], ...]
+    documents: tuple[tuple[Count, Count], ...]
+    ranges: tuple[tuple[str, Count, Count], ...]
 
     @classmethod
     def of(
@@ -64,24 +60,7 @@ class Redaction:
 
     def sha256(self) -> str:
         """SHA-256, as hex, of the list of documents."""
-        return redaction_sha256(self.documents)
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Redaction:
-        """The inverse of `asdict`; raises one of JSON_ERRORS for other content."""
-        return cls(
-            tuple((as_number(file), as_number(row)) for file, row in fields["documents"]),
-            tuple(
-                (as_text(split), as_number(begin), as_number(end))
-                for split, begin, end in fields["ranges"]
-            ),
-        )
-
-
-def redaction_sha256(documents: Iterable[tuple[int, int]]) -> str:
-    """SHA-256, as hex, of a list of documents, as Redaction has them."""
-    content = json.dumps([list(document) for document in documents], separators=(",", ":"))
-    return hashlib.sha256(content.encode()).hexdigest()
+        return sha256_of(self.documents)
 
 
 def ranges_of(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+
+from msgspec import ValidationError, convert, to_builtins
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoint_file import read_json, write_json
-from fineshards.shards.job.records import JSON_ERRORS, from_fields
+from fineshards.shards.record import Record
 from fineshards.storage.base import Storage
 
 _NAME = "dataflow.json"
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteRun:
+class RemoteRun(Record, frozen=True):
     """A run of a job on a service. console: the address of its page there.
 
     Example:
@@ -35,7 +35,7 @@ class RemoteRun:
         """Notes the run, in place of an earlier one. folder: of the job's checkpoints."""
         name = f"{folder}/{_NAME}"
         with suppress(OutputError):  # another launch was faster, and names a run of this job too
-            write_json(storage, name, asdict(self), over=storage.version(name))
+            write_json(storage, name, to_builtins(self), over=storage.version(name))
 
     @staticmethod
     def forget(storage: Storage, folder: str) -> None:
@@ -46,6 +46,6 @@ class RemoteRun:
     def load(cls, storage: Storage, folder: str) -> RemoteRun | None:
         """The last run; None if none is noted."""
         try:
-            return from_fields(cls, read_json(storage, f"{folder}/{_NAME}"))
-        except JSON_ERRORS:
+            return convert(read_json(storage, f"{folder}/{_NAME}"), cls)
+        except ValidationError:
             return None

@@ -1,18 +1,19 @@
-"""The settings of a job: the options that decide the bytes of a dataset, and their JSON."""
+"""The settings of a job: the options that decide the bytes of a dataset."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
+from msgspec.structs import replace
 
-from fineshards.errors import contrasted, quoted
+from fineshards.errors import contrasted
 from fineshards.shards.job.recipe_record import RecipeRecord
-from fineshards.shards.job.records import as_number, as_text, from_fields
-from fineshards.shards.layout import FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
+from fineshards.shards.layout import FRACTION, HASH_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
+from fineshards.shards.record import Count, Record
 from fineshards.text_template import template_parts
 
 VOCABULARY_NAME = "metadata/vocabulary.tiktoken"
@@ -27,8 +28,7 @@ TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
 STORED_FILES = (*TOKENIZER_FILES.values(), CHAT_TEMPLATE_NAME)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Record, frozen=True):
     """Names of the columns to read.
 
     Args:
@@ -53,6 +53,10 @@ class Columns:
     scores: tuple[str, ...] = ()
     conversations: bool = False
 
+    def __post_init__(self) -> None:
+        if self.template is not None:
+            template_parts(self.template)
+
     @property
     def of_text(self) -> tuple[str, ...]:
         """The columns that the text consists of."""
@@ -66,8 +70,7 @@ class Columns:
         return "--text_column" if self.template is None else "--text_template"
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenizer:
+class Tokenizer(Record, frozen=True):
     """A tokenizer, except for its vocabulary, which is stored in `file`.
 
     Args:
@@ -82,14 +85,18 @@ class Tokenizer:
         golden_sha256: SHA-256 of the tokens of the golden texts, as hex.
     """
 
-    kind: str
+    kind: Annotated[str, Meta(pattern="^(tiktoken|huggingface)$")]
     name: str
     vocabulary_sha256: str
     pattern: str
-    special_tokens: tuple[tuple[str, int], ...]
-    eot: int
-    size: int
+    special_tokens: tuple[tuple[str, Count], ...]
+    eot: Count
+    size: Annotated[int, Meta(ge=0, le=1 << 32)]
     golden_sha256: str
+
+    def __post_init__(self) -> None:
+        if max(self.eot, *(token for _, token in self.special_tokens)) >= self.size:
+            raise ValueError(f"{self.size} is not the size of its tokenizer")
 
     @property
     def file(self) -> str:
@@ -97,8 +104,7 @@ class Tokenizer:
         return TOKENIZER_FILES[self.kind]
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(Record, frozen=True):
     """How conversations become tokens, except for the template, which is stored with the dataset.
 
     Args:
@@ -114,8 +120,7 @@ class Chat:
     golden_sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class FillInMiddle:
+class FillInMiddle(Record, frozen=True):
     """Which documents are rearranged to fill in the middle: see `encoders/fill_in_middle.py`.
 
     Args:
@@ -128,13 +133,17 @@ class FillInMiddle:
 
     rate: str
     spm_rate: str
-    prefix: int
-    middle: int
-    suffix: int
+    prefix: Count
+    middle: Count
+    suffix: Count
+
+    def __post_init__(self) -> None:
+        rates = (self.rate, self.spm_rate)
+        if not all(FRACTION.fullmatch(rate) and Fraction(rate) <= 1 for rate in rates):
+            raise ValueError(f"unknown shares {rates}")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Record, frozen=True):
     """The options that decide the bytes of a dataset, and the block size, which does not.
 
     Args:
@@ -143,7 +152,7 @@ class Settings:
         shard_tokens: Tokens per shard.
         split: Which documents, or which shards, are the test split.
         block_bytes: Bytes of text per block; a block ends once it has this many.
-        dtype: Type of the tokens in the shards, `uint32` (the default) or `uint16`.
+        dtype: Type of the tokens in the shards, `uint32` or `uint16`.
         shuffle: The order of documents; None for that of their sources.
         recipe: The steps that documents pass before they are tokenized; None if there are none.
         statistics: Whether `metadata/statistics/` is made.
@@ -160,15 +169,20 @@ class Settings:
 
     columns: Columns
     tokenizer: Tokenizer
-    shard_tokens: int
+    shard_tokens: Count
     split: SplitRule
-    block_bytes: int
-    dtype: str = "uint32"
+    block_bytes: Count
+    dtype: Annotated[str, Meta(pattern="^(uint32|uint16)$")]
     shuffle: Shuffle | None = None
     recipe: RecipeRecord | None = None
     statistics: bool = False
     chat: Chat | None = None
     fim: FillInMiddle | None = None
+
+    def __post_init__(self) -> None:
+        fim = self.fim
+        if fim and max(fim.prefix, fim.middle, fim.suffix) >= self.tokenizer.size:
+            raise ValueError(f"{self.tokenizer.size} is not the size of its tokenizer")
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -179,6 +193,13 @@ class Settings:
     def stored_files(self) -> tuple[str, ...]:
         """The files that are stored with the job record."""
         return (self.tokenizer.file, *([CHAT_TEMPLATE_NAME] if self.chat else []))
+
+    def recorded(self) -> Settings:
+        """The settings as records have them: however the files of a recipe are signed."""
+        if self.recipe is None or not self.recipe.indexes:
+            return self
+        indexes = tuple((step, file.recorded()) for step, file in self.recipe.indexes)
+        return replace(self, recipe=replace(self.recipe, indexes=indexes))
 
     def differences(self, other: Settings) -> list[str]:
         """How other settings differ from these, by flag; empty if they do not."""
@@ -194,92 +215,6 @@ class Settings:
             was, now = ("none" if each is None else "one" for each in (mine, others))
             found.append(f"recipe: was {was}, now {now}")
         return found
-
-
-def settings_to_json(settings: Settings) -> dict[str, Any]:
-    """Settings as the job record and the manifest have them."""
-    fields = asdict(settings)
-    # Left out where there is none, so that records without them stay as they were.
-    del fields["recipe"]
-    if settings.recipe is not None:
-        fields["recipe"] = settings.recipe.to_json()
-    for name in ("others", "template", "scores", "conversations"):
-        if not fields["columns"][name]:
-            del fields["columns"][name]
-    for name in ("statistics", "chat", "fim"):
-        if not fields[name]:
-            del fields[name]
-    return fields
-
-
-def settings_from_json(fields: dict[str, Any]) -> Settings:
-    """The inverse of `settings_to_json`; raises KeyError, TypeError or ValueError."""
-    specials = tuple(
-        (as_text(text), as_number(token)) for text, token in fields["tokenizer"]["special_tokens"]
-    )
-    if fields["tokenizer"]["kind"] not in TOKENIZER_FILES:
-        raise ValueError(f"unknown kind of tokenizer {quoted(fields['tokenizer']['kind'])}")
-    if fields["dtype"] not in DTYPES:
-        raise ValueError(f"unknown dtype {quoted(fields['dtype'])}")
-    eot, size = (as_number(fields["tokenizer"][name]) for name in ("eot", "size"))
-    if size > 1 << 32 or any(token >= size for token in (eot, *(id_ for _, id_ in specials))):
-        raise ValueError(f"{size} is not the size of its tokenizer")
-    return from_fields(
-        Settings,
-        fields,
-        columns=_columns_from_json(fields["columns"]),
-        tokenizer=from_fields(Tokenizer, fields["tokenizer"], special_tokens=specials),
-        split=_rule_from_json(fields["split"]),
-        shuffle=_shuffle_from_json(fields["shuffle"]),
-        recipe=RecipeRecord.from_json(fields["recipe"]) if "recipe" in fields else None,
-        statistics=fields.get("statistics") is True,
-        chat=_chat_from_json(fields["chat"]) if "chat" in fields else None,
-        fim=_fim_from_json(fields["fim"], size) if "fim" in fields else None,
-    )
-
-
-def _chat_from_json(fields: dict[str, Any]) -> Chat:
-    strings = tuple((as_text(name), as_text(text)) for name, text in fields["special_strings"])
-    learn = tuple(map(as_text, fields["learn"]))
-    return from_fields(Chat, fields, learn=learn, special_strings=strings)
-
-
-def _fim_from_json(fields: dict[str, Any], size: int) -> FillInMiddle:
-    found = from_fields(FillInMiddle, fields)
-    rates = (found.rate, found.spm_rate)
-    if not all(FRACTION.fullmatch(rate) and Fraction(rate) <= 1 for rate in rates):
-        raise ValueError(f"unknown shares {rates}")
-    if max(found.prefix, found.middle, found.suffix) >= size:
-        raise ValueError(f"{size} is not the size of its tokenizer")
-    return found
-
-
-def _columns_from_json(fields: dict[str, Any]) -> Columns:
-    lists = {
-        kind: tuple(as_text(name) for name in fields.get(kind, ())) for kind in ("others", "scores")
-    }
-    found = {"template": None, "conversations": False} | fields
-    if found["template"] is not None:
-        template_parts(as_text(found["template"]))
-    return from_fields(Columns, found, **lists)
-
-
-def _shuffle_from_json(fields: dict[str, Any] | None) -> Shuffle | None:
-    if fields is None:
-        return None
-    shuffle = from_fields(Shuffle, fields)
-    if shuffle.key_version != KEY_VERSION:
-        raise ValueError(f"unknown version of the shuffle's keys, {shuffle.key_version}")
-    return shuffle
-
-
-def _rule_from_json(fields: dict[str, Any]) -> SplitRule:
-    rule = from_fields(SplitRule, fields)
-    if rule.by_document:
-        valid = FRACTION.fullmatch(rule.test_fraction or "") and rule.hash_version == HASH_VERSION
-        if not valid or rule.threshold > 1 << 32 or (rule.test_files or 0) < 0:
-            raise ValueError(f"unknown split {fields}")
-    return rule
 
 
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:

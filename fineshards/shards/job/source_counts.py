@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import Counts, Sums
-from fineshards.shards.job.records import SourceFile, from_fields
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import SplitRule
+from fineshards.shards.record import Count, Record
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, check_total
 
 
-@dataclass(frozen=True, slots=True)
-class SortedRun:
+class SortedRun(Record, frozen=True):
     """A part of a token block whose documents are in the order of their keys, cut into cells.
 
     All keys of a cell have the same leading bits; there are 2^n cells. Cell i is tokens
@@ -24,21 +22,20 @@ class SortedRun:
     """
 
     stream: str
-    tokens: tuple[int, ...]
-    documents: tuple[int, ...]
+    tokens: tuple[Count, ...]
+    documents: tuple[Count, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSummary:
+class BlockSummary(Record, frozen=True):
     """The counts of block `index`, one of the `blocks` blocks of source file `file`.
 
     test: what went to the test split, where the split is by document; otherwise None. runs: the
     sorted parts of the token block, if documents are shuffled.
     """
 
-    file: int
-    index: int
-    blocks: int
+    file: Count
+    index: Count
+    blocks: Count
     counts: Counts
     test: Sums | None = None
     runs: tuple[SortedRun, ...] = ()
@@ -47,29 +44,8 @@ class BlockSummary:
         """What went to each stream, in the order of SplitRule.streams."""
         return _streams(self.counts, self.test)
 
-    def to_record(self) -> dict[str, Any]:
-        """The summary in the form of a checkpoint."""
-        fields: dict[str, Any] = {"file": self.file, "index": self.index, "blocks": self.blocks}
-        fields |= self.counts.to_record() | {"test": self.test and asdict(self.test)}
-        return fields | {"runs": [asdict(run) for run in self.runs]}
 
-    @classmethod
-    def from_record(cls, fields: dict[str, Any]) -> BlockSummary:
-        """The inverse of `to_record`."""
-        return from_fields(
-            cls,
-            fields,
-            counts=Counts.from_record(fields),
-            test=fields["test"] and from_fields(Sums, fields["test"]),
-            runs=tuple(
-                SortedRun(run["stream"], tuple(run["tokens"]), tuple(run["documents"]))
-                for run in fields["runs"]
-            ),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class FileReport:
+class FileReport(Record, frozen=True):
     """The counts of a source file.
 
     Args:
@@ -79,8 +55,8 @@ class FileReport:
         test: What went to the test split, where the split is by document; otherwise None.
     """
 
-    file: int
-    blocks: int
+    file: Count
+    blocks: Count
     counts: Counts
     test: Sums | None = None
 

@@ -5,13 +5,15 @@ Pages whose text cannot be extracted are listed with them; any number of those i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field
 from fractions import Fraction
+
+from msgspec import json
 
 from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.record import Count, Record
 from fineshards.storage.base import Storage
 
 REJECTED_FOLDER = "metadata/rejected"
@@ -49,13 +51,19 @@ class Rejected:
         """Writes the rows to `metadata/rejected/`, one JSON object per line; no file if none."""
         if not self.rows:
             return
-        lines = [json.dumps({"file": self.file.name} | _fields(row)) for row in self.rows]
+        lines = [json.encode(_Listed(self.file.name, *astuple(row))) for row in self.rows]
         name = f"{REJECTED_FOLDER}/{block.file:05d}-{block.index:05d}.jsonl"
-        storage.write(name, "".join(line + "\n" for line in lines).encode())
+        storage.write(name, b"".join(line + b"\n" for line in lines))
 
 
-def _fields(row: BadRow) -> dict[str, object]:
-    return {name: value for name, value in asdict(row).items() if value is not None}
+class _Listed(Record, frozen=True):
+    """A row as it is listed. file: the name of its source file. The others as in BadRow."""
+
+    file: str
+    row: Count
+    place: str
+    reason: str
+    unextracted: str | None = None
 
 
 def most_rejected(limit: int | str, rows: int) -> int:
@@ -81,8 +89,7 @@ def check_total(rejected: int, limit: int | str, rows: int) -> None:
 def rejected_paths(content: bytes) -> Iterator[str]:
     """The source file of each row listed in a file of `metadata/rejected/`.
 
-    Raises one of JSON_ERRORS for other content.
+    Raises MsgspecError for other content.
     """
     for line in content.splitlines():
-        path: str = json.loads(line)["file"]
-        yield path
+        yield json.decode(line, type=_Listed).file

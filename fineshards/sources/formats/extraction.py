@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from typing import Any
+
+from msgspec.structs import replace
 
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require

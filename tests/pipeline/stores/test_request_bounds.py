@@ -37,7 +37,7 @@ def requests(store: Proxy, source: Path, assembly: str, shard_tokens: int, block
             block_bytes=1 if blocks > 1 else 1 << 20,
         )
     )
-    assert manifest.totals()["blocks"] == blocks
+    assert manifest.totals["blocks"] == blocks
     assert len(manifest.shards) == (1 if shard_tokens > 3000 else 9)
     return len(store.requests) - before
 
@@ -66,7 +66,7 @@ def test_status_of_a_planned_job_lists_no_blocks(either: Proxy, small: Path) -> 
     found = fineshards.status(output)
     asked = [request.line for request in either.requests[before:]]
     assert not [line for line in asked if "blocks" in line or "files/00000.json" in line]
-    totals = manifest.totals()
+    totals = manifest.totals
     assert (found.stage, found.blocks, found.tokens) == ("writing", 8, totals["tokens"])
     assert (found.files, found.blocks_total, found.shards) == (1, 8, 1)
     assert found.seconds_idle < 600
