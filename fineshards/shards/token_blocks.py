@@ -124,7 +124,7 @@ class TokenBlocks:
         try:
             tables = {key: dict(mark[key]) for key in ("crc32c", "documents")}
             return tables | {"summary": convert(mark["summary"], BlockSummary)}
-        except (KeyError, TypeError, ValidationError):
+        except (KeyError, TypeError, ValueError, ValidationError):
             return None
 
     def drop_part(self, name: TokenBlock, stream: str) -> None:

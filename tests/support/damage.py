@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from fineshards.errors import FineshardsError
+from fineshards.shards.job.manifest import Manifest
 
 MANIFEST = "metadata/manifest.json"
 
@@ -24,6 +28,9 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
     del content["crc32c"]
     change(content)
     kept = f"metadata/generations/{len(content['generations']):04d}.json"
+    with suppress(FineshardsError):  # a wrong one cannot be written as fineshards does
+        content = json.loads(Manifest.parse(sealed(content), MANIFEST).to_bytes())
+        del content["crc32c"]
     for name in (MANIFEST, kept):
         (folder / name).write_bytes(sealed(content))
 
@@ -115,7 +122,8 @@ def rewrite_table(folder: Path, shard: str, change: Callable[[pa.Table], pa.Tabl
 
 def change_total(content: dict[str, Any], what: str, by: int) -> None:
     """Changes a count of the first file and of the totals by the same amount."""
-    content["reports"][0]["counts"][what] += by
+    counts = content["reports"][0]["counts"]
+    counts[what] = counts.get(what, 0) + by
     content["totals"][what] += by
 
 

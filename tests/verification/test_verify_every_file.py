@@ -50,6 +50,7 @@ def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (verdict.problems, verdict.shards) == ([], 2)
     written = {str(path.relative_to(folder / "out")) for path in (folder / "out").rglob("*.*")}
     others = {"test/test_0000.npy", "metadata/documents/test_0000.parquet"}
+    others.add("metadata/generations/0001.json")
     assert written == {*FILES, *others}
     return folder / "out"
 

@@ -55,15 +55,15 @@ def in_the_shards(
 def in_the_content(recorded: str, content: str) -> Iterator[str]:
     """Checks the recorded content fingerprint against that of the shards."""
     if recorded != content:
-        yield f"its content fingerprint is {recorded}, but its shards give {content}"
+        yield f"its content fingerprint is {clipped(recorded)}, but its shards give {content}"
 
 
 def in_the_sums(recorded: Manifest, sums: Manifest) -> Iterator[str]:
     """Checks what is recorded of the splits, and of all files, against those."""
     if recorded.splits != sums.splits:
-        yield f"its splits are {recorded.splits}, but its shards give {sums.splits}"
+        yield f"its splits are {clipped(str(recorded.splits))}, but its shards give {sums.splits}"
     if recorded.totals != sums.totals:
-        yield f"its totals are {recorded.totals}, but its files give {sums.totals}"
+        yield f"its totals are {clipped(str(recorded.totals))}, but its files give {sums.totals}"
 
 
 def in_the_metadata(job: Job, metadata: Sequence[MetadataFile]) -> Iterator[str]:
