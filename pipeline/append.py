@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from msgspec.structs import replace
-
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import output_folder
@@ -27,6 +25,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import MASKS_FOLDER
 from fineshards.shards.piece_plan import EarlierGeneration
 from fineshards.shards.readable import unfinished_redaction
+from fineshards.shards.record import replace
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.places.schemes import is_content_hash, is_url
 from fineshards.sources.roots import below_root, job_with_sources

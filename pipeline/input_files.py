@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
+from fineshards.shards.record import replace
 from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.places.http_files import unsigned

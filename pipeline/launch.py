@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from fineshards.chat.chat_template import BESIDE, find_chat_template
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
@@ -35,6 +33,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Chat, Columns, FillInMiddle, Settings, Tokenizer
 from fineshards.shards.layout import FILES, FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
+from fineshards.shards.record import replace
 from fineshards.shards.split_hash import split_column
 from fineshards.sources.roots import below_root
 from fineshards.storage.base import Storage

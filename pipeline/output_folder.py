@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.publishing import dataset_card
@@ -21,13 +19,14 @@ from fineshards.publishing.sums import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
-from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
-from fineshards.shards.job.job import JOB_NAME, Job
+from fineshards.shards.job.generations import GENERATIONS_FOLDER
+from fineshards.shards.job.job import JOB_NAME, Job, job_name
 from fineshards.shards.job.local_run import is_running
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import STORED_FILES
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS
+from fineshards.shards.record import replace
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
@@ -148,8 +147,7 @@ def _conflict(storage: Storage, existing: Job, job: Job) -> str:
             f"{storage.root} holds another job: {differences}. Choose another --output, "
             "or delete what is there with --overwrite."
         )
-    kept = {entry.name for entry in storage.entries(GENERATIONS_FOLDER)} - {kept_name(1)}
-    if storage.size(MANIFEST_NAME) is None and kept:
+    if storage.size(MANIFEST_NAME) is None and storage.size(job_name(2)) is not None:
         # As an --overwrite leaves it that was interrupted, or someone who deleted the manifest.
         return (
             f"{storage.root} holds what is left of a dataset that had grown: {GENERATIONS_FOLDER}/ "

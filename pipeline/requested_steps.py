@@ -101,9 +101,7 @@ def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | No
         else each
         for each in steps
     ]
-    recipe = structs.replace(
-        describe(recorded), keep_keys=keep_keys, indexes=tuple(_indexes(steps))
-    )
+    recipe = describe(recorded, keep_keys, tuple(_indexes(steps)))
     if keep_keys and not any(step.compares for step in recipe.steps):
         raise UsageError("--keep_keys goes with deduplication, and no step compares documents.")
     return recipe

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable
 
 import apache_beam as beam
-from msgspec.structs import replace
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.job.manifest import Manifest
@@ -19,6 +18,7 @@ from fineshards.shards.job.records import MetadataFile, ShardRecord
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.piece_plan import StreamPlan
+from fineshards.shards.record import replace
 from fineshards.shards.tables.shared_texts import (
     Comparison,
     SharedTexts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Answer:
     exit_code: 0, or 1 for what the command is to report as a failure.
     """
 
-    record: Mapping[str, object]
+    record: object
     lines: Sequence[str]
     exit_code: int = 0
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec import to_builtins
-
 from fineshards.cli.answer import Answer, note, show
 from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.terminal import report_errors, working
@@ -149,7 +147,7 @@ def _finished(
         "seconds": round(seconds, 3),
         "splits": splits,
         "totals": totals | {"dropped": counts.documents_dropped, "unextracted": pages},
-        "leaks": to_builtins(manifest.leaks),
+        "leaks": manifest.leaks,
         "repeats": manifest.repeats,
         "step_warnings": warn_of_steps(manifest),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from contextlib import suppress
-from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import (
@@ -65,7 +64,7 @@ def _verify(args: Namespace) -> Answer:
         dataset=args.dataset,
         sources=args.sources,
     )
-    return Answer(asdict(verdict), describe_verdict(verdict), 0 if verdict.ok else 1)
+    return Answer(verdict, describe_verdict(verdict), 0 if verdict.ok else 1)
 
 
 VERIFY = Command(
@@ -98,7 +97,7 @@ def _repair(args: Namespace) -> Answer:
     from fineshards.maintenance.repair import describe_repaired, repair
 
     done = repair(args.folder, args.tokenizer, args.sources)
-    return Answer(asdict(done), describe_repaired(done), 1 if done.left else 0)
+    return Answer(done, describe_repaired(done), 1 if done.left else 0)
 
 
 REPAIR = Command(
@@ -134,7 +133,7 @@ def _redact(args: Namespace) -> Answer:
         raise UsageError("give --ids, a file of ids, or --documents, their numbers.")
     ids = [] if args.ids is None else read_ids(args.ids)
     done = redact(args.folder, ids, args.documents)
-    return Answer(asdict(done), describe_redacted(done))
+    return Answer(done, describe_redacted(done))
 
 
 REDACT = Command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_folder
@@ -41,7 +40,7 @@ def _estimate(args: Namespace) -> Answer:
 
     note("building a sample of the input …")
     found = estimate(config)
-    return Answer(asdict(found), str(found).splitlines())
+    return Answer(found, str(found).splitlines())
 
 
 BUILD = Command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from argparse import Namespace
-from dataclasses import asdict
 
 from fineshards.cli.answer import Answer
 from fineshards.cli.command import (
@@ -37,7 +36,7 @@ def _status(args: Namespace) -> Answer | int:
         except KeyboardInterrupt:  # ends the looking, and not the job
             return INTERRUPTED
     found = status(args.folder)
-    return Answer(asdict(found), describe_status(found))
+    return Answer(found, describe_status(found))
 
 
 def _watch(folder: str) -> None:
@@ -83,7 +82,7 @@ def _stats(args: Namespace) -> Answer:
     from fineshards.inspection.stats import describe_stats, stats
 
     found = stats(**{name: value for name, value in vars(args).items() if name != "json"})
-    return Answer(asdict(found), describe_stats(found))
+    return Answer(found, describe_stats(found))
 
 
 STATS = Command(
@@ -119,8 +118,8 @@ def _find(args: Namespace) -> Answer:
 
     found = find(args.folder, id=args.id, token=args.token, generation=args.generation)
     if isinstance(found, Found):
-        return Answer(asdict(found), describe_found(found), 0 if found.matches else 1)
-    return Answer(asdict(found), describe_place(found))
+        return Answer(found, describe_found(found), 0 if found.matches else 1)
+    return Answer(found, describe_place(found))
 
 
 FIND = Command(
@@ -167,9 +166,9 @@ def _explain(args: Namespace) -> Answer:
     given = {name: value for name, value in vars(args).items() if name not in ("folder", "json")}
     found = explain.explain(args.folder, **given)
     if isinstance(found, explain.ExplainedStep):
-        return Answer(asdict(found), explain.describe_step(found))
+        return Answer(found, explain.describe_step(found))
     with_steps = args.state is not None or args.batch_size is not None
-    documents = {"documents": [asdict(each) for each in found]}
+    documents = {"documents": found}
     return Answer(documents, explain.describe_documents(found, with_steps))
 
 
@@ -233,12 +232,12 @@ def _inspect(args: Namespace) -> Answer:
     if args.id is not None:
         shown = inspect.show_documents(dataset, args.id)
         lines = [line for each in shown for line in inspect.describe_document(each)]
-        return Answer({"documents": [asdict(each) for each in shown]}, lines)
+        return Answer({"documents": shown}, lines)
     if args.shard is None and args.document is None and args.token is None:
         summary = inspect.summarize(dataset)
-        return Answer(asdict(summary), inspect.describe_summary(summary))
+        return Answer(summary, inspect.describe_summary(summary))
     document = inspect.show_document(dataset, args.shard, args.document, args.token)
-    return Answer(asdict(document), inspect.describe_document(document))
+    return Answer(document, inspect.describe_document(document))
 
 
 def _inspect_dropped(args: Namespace) -> Answer:
@@ -252,7 +251,7 @@ def _inspect_dropped(args: Namespace) -> Answer:
     dataset = opened(args.folder, args.generation, args.sources)
     trust_input = args.trust_input
     found = show_dropped(dataset, args.reason, args.step, document, wanted, trust_input=trust_input)
-    return Answer(asdict(found), describe_dropped(found))
+    return Answer(found, describe_dropped(found))
 
 
 INSPECT = Command(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict
 
 from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import Command, add_flag
@@ -68,9 +67,9 @@ def _steps(args: argparse.Namespace) -> Answer:
 
     if args.name is not None:
         step = step_docs.describe_step(args.name)
-        return Answer(asdict(step), step_docs.describe_parameters(step))
+        return Answer(step, step_docs.describe_parameters(step))
     steps = [step_docs.describe_step(name) for name in step_docs.step_names()]
-    return Answer({"steps": [asdict(step) for step in steps]}, step_docs.describe_steps(steps))
+    return Answer({"steps": steps}, step_docs.describe_steps(steps))
 
 
 def _check(args: argparse.Namespace) -> Answer:
@@ -80,7 +79,7 @@ def _check(args: argparse.Namespace) -> Answer:
     if config.curates:  # if not, `check` says so
         note("building a sample of the input …")
     found = check(config, getattr(args, "examples", 2))
-    return Answer(asdict(found), str(found).splitlines())
+    return Answer(found, str(found).splitlines())
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], Answer]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import asdict
 
 from msgspec import to_builtins
 
@@ -173,7 +172,7 @@ def _publish(args: Namespace) -> Answer:
     report = every_ten_seconds(lambda done: f"hashed {counted(done, 'file')}")
     given = {name: getattr(args, name) for name in (*_SAID, "no_paths")}
     done = publish_files(open_storage(args.folder), given, report)
-    return Answer(asdict(done), describe_published(done))
+    return Answer(done, describe_published(done))
 
 
 PUBLISH = Command(
@@ -209,7 +208,7 @@ def _report(args: Namespace) -> Answer:
     from fineshards.reports.report import describe_report, report
 
     written = report(**{name: value for name, value in vars(args).items() if name != "json"})
-    return Answer(asdict(written), describe_report(written))
+    return Answer(written, describe_report(written))
 
 
 REPORT = Command(

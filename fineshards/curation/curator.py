@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.per_language import PerLanguage
@@ -24,6 +23,7 @@ from fineshards.curation.recipe import NamedStep, load_steps
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Scorer, Step
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job.recipe_record import RecipeRecord
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import Decisions, drops
 from fineshards.shards.tables.hash_sample import sampled
 from fineshards.shards.tables.scores import score_schema, scored, values_at
@@ -66,7 +66,7 @@ class Curator:
         Raises FineshardsError if a step is not what it was when the job was launched.
         """
         steps = load_steps(recipe.steps)
-        found = replace(describe(steps), keep_keys=recipe.keep_keys, indexes=recipe.indexes)
+        found = describe(steps, recipe.keep_keys, recipe.indexes)
         differences = recipe.differences(found)
         if differences:
             raise FineshardsError(
@@ -273,10 +273,12 @@ class Curator:
         )
 
 
-def describe(steps: Sequence[NamedStep]) -> RecipeRecord:
+def describe(
+    steps: Sequence[NamedStep], keep_keys: bool, indexes: tuple[tuple[int, SourceFile], ...]
+) -> RecipeRecord:
     """The record of steps; raises FineshardsError if what they need is missing."""
     golden = golden_sha256(each.step for each in steps)
-    return RecipeRecord(tuple(each.record() for each in steps), golden)
+    return RecipeRecord(tuple(each.record() for each in steps), golden, keep_keys, indexes)
 
 
 def _verdict(reason: str | None) -> str:

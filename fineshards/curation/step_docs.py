@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from functools import cached_property
 from typing import Any, get_type_hints
 
 from fineshards.curation.recipe import (
@@ -34,7 +33,7 @@ class Parameter:
     description: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepDescription:
     """A step that recipes can name, as its class describes it. about: the text before `Args`."""
 
@@ -43,7 +42,7 @@ class StepDescription:
     about: str
     parameters: tuple[Parameter, ...]
 
-    @cached_property
+    @property
     def summary(self) -> str:
         """The first sentence."""
         first = " ".join(self.about.partition("\n\n")[0].split())

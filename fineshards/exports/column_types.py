@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from msgspec.structs import replace
 
 from fineshards.errors import InputError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Settings
+from fineshards.shards.record import replace
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import column_types, discover_blocks, read_block
 

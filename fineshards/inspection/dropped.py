@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from msgspec.structs import replace
-
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge
 from fineshards.errors import FineshardsError, OutputError, UsageError
@@ -23,6 +21,7 @@ from fineshards.inspection.chosen_decisions import (
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.scores import read_scores, values_at
 from fineshards.sources.chosen_rows import read_rows
@@ -198,8 +197,7 @@ def _read(
             path, settings = file.path, dataset.manifest.settings
             if number < 0:
                 columns = replace(settings.columns, others=(), scores=())
-                settings = replace(settings, columns=columns)
-                file, settings = texts_of(file, settings)
+                file, settings = texts_of(file, replace(settings, columns=columns))
                 path = file.path
             else:
                 file = as_it_is(file, trust_input)

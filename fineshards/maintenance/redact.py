@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
 
 from fineshards.cores import usable_cores
 from fineshards.errors import InputError, OutputError, UsageError, quoted
@@ -29,6 +28,7 @@ from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import Redaction, overwritten
 from fineshards.shards.layout import files_of
+from fineshards.shards.record import replace
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.storage.base import READ_AHEAD, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c

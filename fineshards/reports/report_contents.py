@@ -204,10 +204,10 @@ def _steps(manifest: Manifest, counted: Stats | None) -> tuple[StepRow, ...]:
     }
     sums = counts.by_step(len(recipe.steps))[None]
     for number, (step, (found, dropped)) in enumerate(zip(recipe.steps, sums, strict=True)):
+        own = (each for each in counts.dropped if each.step == number)
         reasons = [
             structs.replace(each, text_bytes=measured.get((number, each.reason), each.text_bytes))
-            for each in counts.dropped
-            if each.step == number
+            for each in own
         ]
         reasons.sort(key=lambda each: (-each.documents, each.reason))
         rows.append(

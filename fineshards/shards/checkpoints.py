@@ -29,7 +29,6 @@ import re
 
 import numpy as np
 from msgspec import ValidationError, convert, to_builtins
-from msgspec.structs import replace
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
@@ -45,6 +44,7 @@ from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS, Layout, SplitRule, shard_stem
+from fineshards.shards.record import replace
 from fineshards.shards.token_blocks import MARK, TokenBlocks
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.local import LocalStorage

@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, json
+from msgspec.structs import replace as replace  # a record with other values
 
 from fineshards.errors import OutputError, clipped
 

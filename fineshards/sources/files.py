@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
-
 from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.record import replace
 from fineshards.sources.patterns import check_same
 from fineshards.sources.places.schemes import is_url, place_of
 

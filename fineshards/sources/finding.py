@@ -11,11 +11,10 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.record import replace
 from fineshards.sources.files import (
     READABLE,
     describe_files,

@@ -8,10 +8,10 @@ from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
 
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
+from fineshards.shards.record import replace
 from fineshards.sources.files import check_unchanged, explain_failures, open_file
 from fineshards.sources.formats import arrow, csv, jsonl, parquet, text, warc
 from fineshards.sources.formats.record_batches import check_columns, types_read

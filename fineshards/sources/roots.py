@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 
-from msgspec.structs import replace
-
 from fineshards.errors import UsageError
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.generations import below_roots
@@ -14,6 +12,7 @@ from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.readable import readable_manifest
+from fineshards.shards.record import replace
 from fineshards.sources.places.schemes import is_url
 from fineshards.storage.base import Storage
 
@@ -73,10 +72,8 @@ def job_with_sources(job: Job, sources: Sequence[str], patterns: Sequence[str] =
         return job
     roots = [generation.root for generation in job.generations]
     roots = moved(roots, sources, _absolute(patterns))
-    now = zip(job.generations, roots, strict=True)
-    return replace(
-        job, files=below_roots([replace(each, root=root) for each, root in now], job.files)
-    )
+    now = [replace(each, root=root) for each, root in zip(job.generations, roots, strict=True)]
+    return replace(job, files=below_roots(now, job.files))
 
 
 def with_sources(manifest: Manifest, sources: Sequence[str]) -> Manifest:

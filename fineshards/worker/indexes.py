@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec.structs import replace
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Keyed, KeyedSpans
@@ -12,6 +11,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns, Settings
+from fineshards.shards.record import replace
 from fineshards.shards.tables.marks import (
     Records,
     external_positions,

@@ -23,12 +23,11 @@ from multiprocessing.connection import Connection
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
-from msgspec.structs import replace
-
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.job.records import Block, SourceFile, TokenBlock
 from fineshards.shards.layout import Layout
+from fineshards.shards.record import replace
 from fineshards.shards.shard_prefix import ShardPrefix
 from fineshards.worker.tasks import (
     Done,

@@ -109,7 +109,12 @@ def test_only_what_the_page_names_depends_on_paths_blocks_and_engine(
         records = [json.loads((out / f"metadata/{name}.json").read_text()) for out in (one, two)]
         recorded[name] = leaves_that_differ(*records)
     assert recorded["job"] == {"root", "identity", "block_bytes", "crc32c"}
-    assert recorded["manifest"] - recorded["job"] == {"fingerprint", "blocks", "by_reference", "bytes"}
+    assert recorded["manifest"] - recorded["job"] == {
+        "fingerprint",
+        "blocks",
+        "by_reference",
+        "bytes",
+    }
     assert recorded["job"] | recorded["manifest"] <= named
 
 

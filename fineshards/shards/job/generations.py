@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from msgspec.structs import replace
-
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.record import Count, Record, Sha256
+from fineshards.shards.record import Count, Record, Sha256, replace
 
 GENERATIONS_FOLDER = "metadata/generations"
 

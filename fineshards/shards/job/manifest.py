@@ -14,7 +14,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 from msgspec import Meta, field
-from msgspec.structs import replace
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import Counts, Sums
@@ -33,7 +32,7 @@ from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, Sour
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout
-from fineshards.shards.record import FORMAT_VERSION, Count, RecordFile
+from fineshards.shards.record import FORMAT_VERSION, Count, RecordFile, replace
 from fineshards.storage.base import Storage
 
 # The libraries that can change the bytes of a dataset.

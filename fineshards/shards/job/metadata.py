@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import MsgspecError
-from msgspec.structs import replace
 
 from fineshards.errors import OutputError, clipped
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
@@ -18,6 +17,7 @@ from fineshards.shards.job.generations import kept_name
 from fineshards.shards.job.job import JOB_NAME, Job, job_name
 from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.source_counts import FileReport
+from fineshards.shards.record import replace
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, rejected_paths
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c

@@ -7,13 +7,12 @@ from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
-from msgspec.structs import replace
 
 from fineshards.errors import contrasted
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.layout import FRACTION, HASH_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
-from fineshards.shards.record import Count, Record
+from fineshards.shards.record import Count, Record, replace
 from fineshards.text_template import template_parts
 
 VOCABULARY_NAME = "metadata/vocabulary.tiktoken"

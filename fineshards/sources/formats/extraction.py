@@ -13,11 +13,10 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from msgspec.structs import replace
-
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.record import replace
 from fineshards.sources.formats.page_encoding import decoded
 
 RESILIPARSE = "resiliparse"
