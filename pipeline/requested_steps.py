@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from msgspec import structs
-
 from fineshards.config import BuildConfig
 from fineshards.curation.curator import describe, rewrites
 from fineshards.curation.per_language import PerLanguage
@@ -17,6 +15,7 @@ from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
 from fineshards.flag_values import local_path
 from fineshards.pipeline.recipe_flags import read_recipe, shown_place
+from fineshards.shards import record
 from fineshards.shards.job.curated_files import keys_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
@@ -115,14 +114,13 @@ def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
             patterns = [local_path(pattern) for pattern in each.step.files or ()]
             files = [*keys, *find_files(patterns)]
             for index, file in enumerate(files):
-                yield number, structs.replace(file, index=index)
+                yield number, record.replace(file, index=index)
 
 
-def _of_keys(record: StepRecord) -> StepRecord:
+def _of_keys(step: StepRecord) -> StepRecord:
     """The record of a step without the parameters that decide no key."""
-    parameters = record.parameters.items()
-    left = {name: value for name, value in parameters if name not in _NO_KEYS}
-    return StepRecord.of(record.use, left, record.version, record.pins, record.keyed)
+    left = {name: each for name, each in step.parameters.items() if name not in _NO_KEYS}
+    return StepRecord.of(step.use, left, step.version, step.pins, step.keyed)
 
 
 def _keys_in(folder: str, step: SeenIn) -> Iterator[SourceFile]:

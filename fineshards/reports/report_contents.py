@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-from msgspec import structs
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
@@ -204,10 +203,10 @@ def _steps(manifest: Manifest, counted: Stats | None) -> tuple[StepRow, ...]:
     }
     sums = counts.by_step(len(recipe.steps))[None]
     for number, (step, (found, dropped)) in enumerate(zip(recipe.steps, sums, strict=True)):
-        own = (each for each in counts.dropped if each.step == number)
+        own = ((each, each.reason) for each in counts.dropped if each.step == number)
         reasons = [
-            structs.replace(each, text_bytes=measured.get((number, each.reason), each.text_bytes))
-            for each in own
+            Dropped(number, why, each.documents, measured.get((number, why), each.text_bytes))
+            for each, why in own
         ]
         reasons.sort(key=lambda each: (-each.documents, each.reason))
         rows.append(
