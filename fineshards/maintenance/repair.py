@@ -22,12 +22,12 @@ from itertools import chain
 from pathlib import PurePosixPath
 
 import numpy as np
-from msgspec import structs
 
 from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, InputError, OutputError
 from fineshards.extras import naming_the_extra
+from fineshards.shards import record
 from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -39,7 +39,6 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.job.redaction import Redaction
-from fineshards.shards.job.seal import seal_holds
 from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.job.source_counts import (
     BlockSummary,
@@ -154,11 +153,11 @@ def _restore_manifests(storage: Storage) -> list[str]:
     names = [MANIFEST_NAME, *(entry.name for entry in storage.entries(GENERATIONS_FOLDER))]
     names = [name for name in names if not name.endswith(".job.json")]
     stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
-    found = [Manifest.parse(each, "a copy") for each in stored.values() if seal_holds(each)]
+    found = [Manifest.parse(each, "a copy") for each in stored.values() if record.seal_holds(each)]
     wanted = {kept_name(each.generation): each.to_bytes() for each in found}
     unfinished = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
     # A job that makes a generation keeps its manifest before it is the latest: it will finish that.
-    if not wanted or (unfinished and seal_holds(stored[MANIFEST_NAME])):
+    if not wanted or (unfinished and record.seal_holds(stored[MANIFEST_NAME])):
         return []
     latest = max(each.generation for each in found)
     wanted[MANIFEST_NAME] = wanted[kept_name(latest)]
@@ -398,7 +397,7 @@ def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> No
         job = manifest.job.at(number)
         if job.record_name in damaged:
             if job.generations[-1].redacted:
-                job = structs.replace(job, redaction=_redaction(dataset, damaged, number))
+                job = record.replace(job, redaction=_redaction(dataset, damaged, number))
             scratch.write(job.record_name, job.to_bytes())
         if kept_name(number) in damaged:
             if number < manifest.generation:

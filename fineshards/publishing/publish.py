@@ -18,6 +18,7 @@ from fineshards.publishing.description import Description
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import JOB_NAME, job_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
@@ -155,9 +156,7 @@ def _files_with_folders(manifest: Manifest) -> list[str]:
     named += [file.path for _, file in recipe.indexes] if recipe else []
     if not sources and not any("/" in x.split(":")[0] and facts.is_local(x) for x in named):
         return []
-    found = [MANIFEST_NAME, JOB_NAME]
-    found += ["metadata/generations/*.json"] * (manifest.generation > 1)
-    return found
+    return [MANIFEST_NAME, JOB_NAME, f"{GENERATIONS_FOLDER}/*.json"]
 
 
 def describe_published(done: Published) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from fineshards.shards.job.settings import Settings
 from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS, Layout
 from fineshards.shards.masks import mask_file_bytes
-
-if TYPE_CHECKING:
-    from fineshards.shards.job.manifest import Manifest
 
 
 def in_the_job(job: Job, recorded: str) -> Iterator[str]:
@@ -58,12 +55,10 @@ def in_the_content(recorded: str, content: str) -> Iterator[str]:
         yield f"its content fingerprint is {clipped(recorded)}, but its shards give {content}"
 
 
-def in_the_sums(recorded: Manifest, sums: Manifest) -> Iterator[str]:
-    """Checks what is recorded of the splits, and of all files, against those."""
-    if recorded.splits != sums.splits:
-        yield f"its splits are {clipped(str(recorded.splits))}, but its shards give {sums.splits}"
-    if recorded.totals != sums.totals:
-        yield f"its totals are {clipped(str(recorded.totals))}, but its files give {sums.totals}"
+def in_the_sums(what: str, recorded: object, found: object) -> Iterator[str]:
+    """Checks what is recorded of the splits, or of all files, against what they have."""
+    if recorded != found:
+        yield f"its {what} are {clipped(str(recorded))}, but its records give {found}"
 
 
 def in_the_metadata(job: Job, metadata: Sequence[MetadataFile]) -> Iterator[str]:
