@@ -48,7 +48,7 @@ def test_a_recipe_that_names_a_local_folder_is_found_where_no_source_has_one(
 ) -> None:
     texts, recipe = tmp_path / "a.jsonl", tmp_path / "recipe.toml"
     texts.write_text('{"text": "one two three four"}\n')
-    names = ["manifest", "job"]
+    names = ["manifest", "job", "generations/*"]
     for step, expected in (
         (f'use = "decontaminate", files = ["{tmp_path}/a.jsonl"], ngram = 3', names),
         ('use = "where", sql = "text <> \'a/b\'"', []),
