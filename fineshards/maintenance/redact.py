@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ _KEPT = {
     "s3": "A bucket with versioning keeps the earlier versions of the shards. See aws s3api "
     "list-object-versions, and delete them where they must not stay.",
 }
+
+_Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]
         # All records first: by them a later attempt tells what was overwritten from damage.
         for plan in plans:
             checkpoints.write_shard_record(plan.record, durable=True)
-        list(pool.map(lambda plan: plan.carry_out(storage), plans))
+        list(pool.map(lambda plan: plan.carry_out(dataset), plans))
     records = {plan.position: plan.record for plan in plans}
     own = metadata_files(storage, job, manifest.reports)
     metadata = [*own, *of_earlier_jobs(manifest.metadata)]
@@ -240,14 +243,14 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
 class _Rewrite:
     """What becomes of a shard and its table, and the versions of the files that are replaced.
 
-    table, mask: the new content. record: of the new files. content: of the new shard.
+    table, mask: the new content. record: of the new files. ranges: of tokens that become EOT.
     """
 
     position: int
     record: ShardRecord
     table: bytes
     mask: bytes | None
-    content: _Overwrite
+    ranges: _Ranges
     versions: tuple[str | None, ...]
 
     @classmethod
@@ -261,70 +264,50 @@ class _Rewrite:
         # What an earlier attempt has planned, and may have carried out.
         planned = checkpoints.read_shard_record(name) or shard
         content = storage.read(table_file)
-        known = (shard.table_crc32c, planned.table_crc32c)
-        if checksum_to_base64(crc32c(content)) not in known:
+        if _checksum([content]) not in (shard.table_crc32c, planned.table_crc32c):
             raise _damaged(storage, table_file)
+        if storage.size(name) != shard.bytes:
+            raise _damaged(storage, name)
+        if _checksum(_content(dataset, shard, ())) not in (shard.crc32c, planned.crc32c):
+            raise _damaged(storage, name)
         table = DocumentTable(DocumentTable.parse(content))
         marked = table.marked([piece.index for piece in pieces], dataset.manifest.generation + 1)
         tokens = [piece.tokens for piece in pieces]
-        ranges = tuple((each.offset, each.offset + each.length) for each in tokens)
-        eot = dataset.manifest.settings.tokenizer.eot
-        if storage.size(name) != shard.bytes:
-            raise _damaged(storage, name)
-        now = _Overwrite(storage, shard, (), eot, checkpoints.dtype)
-        if now.checksum() not in (shard.crc32c, planned.crc32c):
-            raise _damaged(storage, name)
-        then = _Overwrite(storage, shard, ranges, eot, checkpoints.dtype)
+        ranges = [(each.offset, each.offset + each.length) for each in tokens]
         mask, mask_record = shard_mask(DocumentTable.parse(marked), shard.tokens)
         record = replace(
             shard,
             **mask_record,
-            crc32c=then.checksum(),
+            crc32c=_checksum(_content(dataset, shard, ranges)),
             unredacted_crc32c=shard.unredacted_crc32c or shard.crc32c,
             table_bytes=len(marked),
-            table_crc32c=checksum_to_base64(crc32c(marked)),
+            table_crc32c=_checksum([marked]),
         )
-        return cls(position, record, marked, mask, then, versions)
+        return cls(position, record, marked, mask, ranges, versions)
 
-    def carry_out(self, storage: Storage) -> None:
+    def carry_out(self, dataset: Dataset) -> None:
         """Replaces the table and the mask, then the shard; again, if an earlier attempt did."""
-        _, table, mask = files_of(self.record.name)
+        storage, (name, table, mask) = dataset.storage, files_of(self.record.name)
         storage.write(table, self.table, over=self.versions[1])
         if self.mask is not None:
             storage.write(mask, self.mask, over=self.versions[2])
-        self.content.write(self.versions[0])
-
-
-@dataclass(frozen=True, slots=True)
-class _Overwrite:
-    """A shard with `ranges` of its tokens overwritten by EOT."""
-
-    storage: Storage
-    shard: ShardRecord
-    ranges: Sequence[tuple[int, int]]
-    eot: int
-    dtype: np.dtype[np.unsignedinteger]
-
-    def _content(self) -> Iterator[bytes]:
-        """The bytes of the file, some at a time."""
-        yield npy.header(self.shard.tokens, self.dtype)
-        with self.storage.open(self.shard.name, READ_AHEAD) as source:
-            source.seek(npy.HEADER_BYTES)
-            yield from overwritten(source, self.ranges, self.eot, self.dtype)
-
-    def checksum(self) -> str:
-        """The checksum of the file."""
-        checksum = 0
-        for content in self._content():
-            checksum = crc32c(content, checksum)
-        return checksum_to_base64(checksum)
-
-    def write(self, over: str | None) -> None:
-        """Replaces the shard."""
-        with self.storage.create(self.shard.name, over=over) as target:
+        with storage.create(name, over=self.versions[0]) as target:
             # The old content is read, because the new one appears at the end.
-            for content in self._content():
+            for content in _content(dataset, self.record, self.ranges):
                 target.write(content)
+
+
+def _content(dataset: Dataset, shard: ShardRecord, ranges: _Ranges) -> Iterator[bytes]:
+    """A shard with some of its tokens overwritten by EOT, some bytes at a time."""
+    settings = dataset.manifest.settings
+    yield npy.header(shard.tokens, settings.token_dtype)
+    with dataset.storage.open(shard.name, READ_AHEAD) as source:
+        source.seek(npy.HEADER_BYTES)
+        yield from overwritten(source, ranges, settings.tokenizer.eot, settings.token_dtype)
+
+
+def _checksum(parts: Iterable[bytes]) -> str:
+    return checksum_to_base64(reduce(lambda before, part: crc32c(part, before), parts, 0))
 
 
 def _other_change(storage: Storage, job: Job) -> OutputError:

@@ -1,9 +1,12 @@
 """Repair: makes lost and damaged files of a dataset again, from its sources.
 
-They are made in a scratch folder, of the documents that have tokens in them, and go into the
-dataset only if they are what the manifest says. So a repair that fails or is killed has changed
-nothing that was whole, and the same command starts again. No token of a redacted document is
-written anywhere.
+They are made in a scratch folder by the tasks of a build, of the source files with documents in
+them, and go into the dataset only if they are what the manifest says. So a repair that fails or is
+killed has changed nothing that was whole, and the same command starts again. No token of a redacted
+document is written anywhere.
+
+The manifest has the counts of each source file, and with them the place of its tokens in each
+stream. So no counts of blocks are kept: a shard costs the reading of the files that lie in it.
 """
 
 from __future__ import annotations
@@ -40,11 +43,7 @@ from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Tokenizer
-from fineshards.shards.job.source_counts import (
-    BlockSummary,
-    FileReport,
-    sums_by_stream,
-)
+from fineshards.shards.job.source_counts import BlockSummary, FileReport, sums_by_stream
 from fineshards.shards.layout import ShardKey, files_of, table_name
 from fineshards.shards.piece_plan import pieces_of
 from fineshards.shards.readable import readable_manifest

@@ -67,8 +67,6 @@ def file_problem(
     """
     bytes_found = checksum_found = 0
     try:
-        if storage.size(name) is None:
-            return f"{name} is missing"
         with storage.open(name, READ_AHEAD) as opened:
             while content := opened.read(_READ_BYTES):
                 bytes_found += len(content)

@@ -90,7 +90,9 @@ def check_export(storage: Storage, export: Export, dataset: Storage | None) -> I
 
     def problem(file: FileRecord) -> str:
         says = f"{EXPORT_NAME} says"
-        found = file_problem(storage, file.name, file.bytes, file.crc32c, says=says)
+        found = f"{file.name} is missing"
+        if storage.size(file.name) is not None:
+            found = file_problem(storage, file.name, file.bytes, file.crc32c, says=says)
         advice = "Delete it, and run the same export again."
         if file.link:
             advice = (

@@ -229,11 +229,11 @@ def _verify(
     manifest = latest
     if generation not in (None, latest.generation) and not problems:
         manifest = Manifest.load_finished(storage, generation)
-    dataset, dropped = Dataset(storage, manifest), None
+    dataset = Dataset(storage, manifest)
     # Damaged decisions and scores would be named again, for each thing that is wrong in them.
     if not problems:
         problems += check_curated(dataset)
-        dropped = DroppedRows(dataset) if manifest.settings.recipe else None
+    dropped = DroppedRows(dataset) if manifest.settings.recipe and not problems else None
     numbers = {file.name: number for number, file in enumerate(manifest.files)}
     shards = latest.shards
     if manifest is not latest:

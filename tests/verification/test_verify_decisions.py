@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.damage import (
+    checksum,
     edit_decisions,
     edit_manifest,
     edit_metadata,
@@ -232,6 +233,20 @@ def test_a_damaged_file_of_decisions_is_one_sentence(dataset: Path, capsys) -> N
     path.write_bytes(path.read_bytes()[:-9])
     (problem,) = check(capsys, dataset)["problems"]
     assert problem.startswith("metadata/decisions/00001.parquet has ")
+
+
+def test_decisions_that_are_no_table_are_one_sentence(dataset: Path, capsys) -> None:
+    """The manifest has the size and the checksum of something else."""
+    name = "metadata/decisions/00001.parquet"
+    (dataset / name).write_bytes(b"{}" * 99)
+
+    def record(manifest: dict[str, Any]) -> None:
+        (entry,) = (entry for entry in manifest["metadata"] if entry["name"] == name)
+        entry.update(bytes=198, crc32c=checksum(b"{}" * 99))
+
+    edit_manifest(dataset, record)
+    (problem,) = check(capsys, dataset)["problems"]
+    assert problem.startswith(f"{dataset / name} is damaged: ")
 
 
 def wrong_witness(decisions: Decisions) -> None:

@@ -170,10 +170,6 @@ class DocumentTable:
         at = self._table.schema.get_field_index("redacted")
         return self.to_bytes(self._table.set_column(at, _REDACTED, pa.array(marks)))
 
-    def head(self, rows: int) -> DocumentTable:
-        """The first rows of the table."""
-        return DocumentTable(self._table.slice(0, rows))
-
     def piece(self, index: int) -> DocumentPiece:
         """Row `index` of the table; raises IndexError beyond its ends."""
         (fields,) = self._table.slice(range(len(self))[index], 1).to_pylist()
