@@ -135,8 +135,8 @@ def describe_left(share: Share, status: Status, job: Job) -> str:
     elif part == "write":
         total = status.shards_total or 0
         left = f"{total - status.shards:,} of {counted(total, 'shard')} are left to write"
-        if status.shards_estimated:
-            left = f"about {counted(total, 'shard')} are left to write"
+        if status.shards_total is None:
+            left = "all shards are left to write"
     elif blocks is None:
         left = "not all files are read"
     else:

@@ -86,7 +86,7 @@ def test_progress_is_printed_as_lines_without_a_terminal(sample: Path, tmp_path:
     program = "import sys, fineshards\nfineshards.build(input=sys.argv[1], output=sys.argv[2], {})"
     done = run_program(program.format("progress=True"), sample, tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "read 1 file (1 block)"
-    assert done.stdout.splitlines()[-1] == "wrote the manifest"
+    assert done.stdout.splitlines()[0] == "read: 1 file, 1 block"
+    assert done.stdout.splitlines()[-1] == "finished"
     quiet = run_program(program.format("progress=False"), sample, tmp_path / "quiet")
     assert (quiet.stdout, quiet.stderr) == ("", "")

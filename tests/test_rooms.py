@@ -64,7 +64,7 @@ MOST_LINES = {
     "encoders": 1_718,
     "exports": 2_978,
     "inspection": 1_769,
-    "job_status": 869,
+    "job_status": 709,
     "loader": 7_483,
     "maintenance": 819,
     "pipeline": 2_919,

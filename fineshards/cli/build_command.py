@@ -126,7 +126,7 @@ def left_by_an_earlier_run(launch: Launch) -> str:
         done.append(f"{status.blocks:,}{total} blocks are finished")
     if status.shuffled:
         done.append(f"{status.shuffled:,} of {status.tokens:,} tokens are shuffled")
-    if status.shards and status.shards_total and not status.shards_estimated:
+    if status.shards and status.shards_total:
         done.append(f"{status.shards:,} of {status.shards_total:,} shards are finished")
     return ", ".join(done)
 

@@ -27,7 +27,7 @@ def _add_status_flags(parser: Parser) -> None:
 
 def _status(args: Namespace) -> Answer | int:
     from fineshards.cli.terminal import INTERRUPTED
-    from fineshards.job_status.stages import describe_status
+    from fineshards.job_status.progress import describe_status
     from fineshards.job_status.status import status
 
     if args.watch:

@@ -1,4 +1,4 @@
-"""The progress of a job: a table of its stages on a terminal, and log lines elsewhere.
+"""The progress of a job in words: lines, and a table of its stages that a terminal draws.
 
 A thread looks at the output folder. So progress needs nothing from the runner, and looks the same
 in every running mode, and from another machine (`fineshards status --watch`).
@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -21,18 +22,137 @@ from rich.table import Table
 from rich.text import Text
 
 from fineshards.errors import FineshardsError
-from fineshards.job_status.stages import Stage, describe_pace, stages_of, stillness
-from fineshards.job_status.status import Status, StatusReader, pause_after
+from fineshards.job_status.status import LONG_IDLE, Status, StatusReader, pause_after
 from fineshards.printable import printable
-from fineshards.wording import counted
+from fineshards.wording import approximately, counted, describe_splits, duration
 
 _log = logging.getLogger("fineshards")
+_ORDER = ("discovering", "judging", "tokenizing", "shuffling", "writing", "finished")
 _POLL_SECONDS = 0.5
 # Without a terminal, and so without a table, a line says this often how far the job is.
 _LINE_SECONDS = 60
 # How long the end of a build waits for the last look at the output folder.
 _LAST_LOOK_SECONDS = 2.0
-_BAR_COLUMNS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a job: read, judge, tokenize, shuffle or write.
+
+    state: `done`, `now` or `later`. done, total: amounts of any unit, for a bar; total is None
+    while it is not known. detail: how much is done, in words.
+    """
+
+    name: str
+    state: str
+    done: int
+    total: int | None
+    detail: str
+
+
+def stages_of(status: Status) -> Iterator[Stage]:
+    """The stages that a job passes, in order."""
+
+    def state(stage: str) -> str:
+        difference = _ORDER.index(status.stage) - _ORDER.index(stage)
+        return "now" if difference == 0 else "done" if difference > 0 else "later"
+
+    files, blocks = status.files_total, status.blocks_total
+    detail = _of(status.files, files, "file")
+    if blocks is not None:
+        detail += f", {counted(blocks, 'block')}"
+    yield Stage("read", state("discovering"), status.files, files, detail)
+    for step in status.compared:
+        detail = f"{counted(blocks or 0, 'block')}, step {step}"
+        yield Stage("judge", "done", blocks or 0, blocks, detail)
+    if status.step is not None:
+        done = _of(status.judged, blocks, "block")
+        detail = "comparing documents" if status.judged == blocks else done
+        detail += f", step {status.step}"
+        yield Stage("judge", state("judging"), status.judged, blocks, detail)
+    for step in status.to_compare:
+        yield Stage("judge", "later", 0, blocks, f"step {step}")
+    # On some runners blocks are finished before all files are read.
+    detail, total = _of(status.blocks, blocks, "block"), status.text_bytes_total
+    if detail and total and 0 < status.text_bytes < total and state("tokenizing") == "now":
+        expected = approximately(status.tokens * total // status.text_bytes)
+        detail += f", {status.tokens:,} of about {expected} tokens"
+    elif detail:
+        detail += f", {counted(status.tokens, 'token')}"
+    yield Stage("tokenize", state("tokenizing"), status.text_bytes, total, detail)
+    if status.shuffled is not None:
+        when = state("shuffling")
+        detail = "" if when == "later" else _of(status.shuffled, status.tokens, "token")
+        yield Stage("shuffle", when, status.shuffled, status.tokens, detail)
+    total = status.shards_total
+    yield Stage("write", state("writing"), status.shards, total, _of(status.shards, total, "shard"))
+
+
+def _of(done: int, total: int | None, noun: str) -> str:
+    """How much of a total is done; the total alone if it is all done."""
+    if total is None:
+        return counted(done, noun) if done else ""
+    return counted(total, noun) if done == total else f"{done:,} of {counted(total, noun)}"
+
+
+def stillness(status: Status, surely_runs: bool = False) -> str:
+    """That a job is not running, in words; empty if it may run. surely_runs: see describe_pace."""
+    if status.running is False:
+        return "not running"
+    is_idle = status.seconds_idle > LONG_IDLE and not surely_runs and not status.running
+    return "probably not running" if is_idle else ""
+
+
+def describe_pace(status: Status, surely_runs: bool = False) -> str:
+    """How fast a running job is, how long its stage takes, and when it last wrote.
+
+    If nothing was written for long, what that means instead. surely_runs: its workers are known to
+    live, so a file only takes long.
+    """
+    if still := stillness(status, surely_runs):
+        command = "append" if status.generation > 1 else "build"
+        return (
+            f"no worker has written for {duration(status.seconds_idle)}: it is {still}. The same "
+            f"{command} command resumes it."
+        )
+    words = []
+    if status.tokens_per_second and status.stage in ("tokenizing", "shuffling"):
+        words.append(f"{approximately(round(status.tokens_per_second))} tokens/s")
+    if status.bytes_per_second and status.stage == "judging":
+        words.append(f"{status.bytes_per_second / 1e6:.1f} MB/s of text")
+    if status.seconds_left is not None and status.stage != "finished":
+        of_stage = ""
+        # No rate is known of later stages. Where shards are written early, none is left.
+        if status.stage != "writing" and not (status.stage == "tokenizing" and status.shards):
+            states = [stage.state for stage in stages_of(status)]
+            of_stage = f" in stage {states.index('now') + 1} of {len(states)}"
+        words.append(f"about {duration(status.seconds_left)} left{of_stage}")
+    words.append(f"last written {duration(status.seconds_idle)} ago")
+    if status.seconds_running is not None:
+        words.append(f"running for {duration(status.seconds_running)}")
+    return ", ".join(words)
+
+
+def describe_status(status: Status) -> list[str]:
+    """The status in a few lines."""
+    if status.stage == "finished":
+        generation = f"; generation {status.generation}" if status.generation > 1 else ""
+        return [
+            f"finished: {counted(status.tokens, 'token')} in {counted(status.shards, 'shard')} "
+            f"from {counted(status.files, 'file')}{generation}",
+            *describe_splits(status.splits or {}),
+        ]
+    lines = [status.stage + (f" generation {status.generation}" if status.generation > 1 else "")]
+    lines += [f"  {stage.name:<10}{stage.detail}".rstrip() for stage in stages_of(status)]
+    lines.append(describe_pace(status))
+    if status.console is not None:
+        lines.append(f"Dataflow's job {status.job_id}: {status.console}")
+    if status.running is None and stillness(status):
+        lines.append(
+            "This is judged by the times of files. A worker on gs:// or s3:// shows nothing before "
+            "a file is complete."
+        )
+    return lines
 
 
 @contextmanager
@@ -46,12 +166,38 @@ def watch(reader: StatusReader, console: Console) -> Iterator[None]:
 @contextmanager
 def looking(reader: StatusReader, show: Callable[[Status], None]) -> Iterator[None]:
     """Calls a function with the status, again and again while the body runs, and at its end."""
-    watcher = _Watcher(reader, show)
-    threading.Thread(target=watcher.run, daemon=True).start()
+    ended, over = threading.Event(), threading.Event()
+
+    def look() -> None:
+        took, last = 0.0, False
+        while not last:
+            last = ended.wait(pause_after(took, _POLL_SECONDS))
+            began = time.monotonic()
+            try:
+                status = reader.read(added=True)
+                took = time.monotonic() - began
+                if not over.is_set():
+                    show(status)
+            except FineshardsError:
+                # The folder is being changed; the job itself will report it. And how long retries
+                # took says nothing of a look.
+                took = 0.0
+            except Exception as error:
+                _log.warning(
+                    "progress cannot be shown: unexpected %s. The build goes on. Please report "
+                    "this, with the version of fineshards.",
+                    type(error).__name__,
+                )
+                return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        watcher.end()
+        ended.set()
+        thread.join(_LAST_LOOK_SECONDS)  # one in the middle of retries is left alone
+        over.set()
 
 
 @contextmanager
@@ -102,7 +248,7 @@ class _Progress:
         self._surely_runs = surely_runs
         self._spinner = Spinner("line" if console.options.ascii_only else "dots")
         self._status: Status | None = None
-        self._logged: set[str] = set()
+        self._logged = 0
         self._next_line = time.monotonic() + _LINE_SECONDS
         self._still = ""
 
@@ -117,148 +263,43 @@ class _Progress:
         self._status = status
         if self._draws:
             return
-        _log_stages(status, self._logged, self._log)
+        # Each stage once, when it is over, even if it was too short to be seen.
+        over = [f"{each.name}: {each.detail}" for each in stages_of(status) if each.state == "done"]
+        over += ["finished"] * (status.stage == "finished")
+        for line in over[self._logged :]:
+            self._log(line)
+        self._logged = max(self._logged, len(over))
         now, still = time.monotonic(), stillness(status, self._surely_runs)
         # That a job is not running any more, or again, is said at once.
         if status.stage != "finished" and (now >= self._next_line or still != self._still):
             self._next_line, self._still = now + _LINE_SECONDS, still
             stage = next(stage for stage in stages_of(status) if stage.state == "now")
-            self._log(f"{status.stage}: {stage.detail}, {self._pace(status)}")
+            self._log(f"{status.stage}: {stage.detail}, {describe_pace(status, self._surely_runs)}")
 
-    def __rich__(self) -> RenderableType:
+    def __rich__(self) -> Table:
+        """The stages, one per row; of the present one, how far and how fast it is."""
+        table, ascii_only = Table.grid(padding=(0, 1)), self._console.options.ascii_only
         if self._status is None:
-            row = Table.grid(padding=(0, 1))
-            row.add_row(self._spinner, "looking at the output folder")
-            return row
-        pace = self._pace(self._status)
-        return table_of(self._status, self._spinner, pace, self._console.options.ascii_only)
-
-    def _pace(self, status: Status) -> str:
-        return describe_pace(status, self._surely_runs)
-
-
-def table_of(status: Status, running: RenderableType, pace: str, ascii_only: bool = False) -> Table:
-    """The stages of a job, one per row. running: what marks the present one. pace: its speed."""
-    marks = {"done": "+" if ascii_only else "✓", "later": "." if ascii_only else "·"}
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=1)
-    table.add_column(min_width=9, no_wrap=True)
-    table.add_column()
-    for stage in stages_of(status):
-        if stage.state == "now":
-            table.add_row(running, Text(stage.name, "bold"), _present(status, stage, pace))
-        else:
-            mark, words = ("green", "") if stage.state == "done" else ("dim", "dim")
-            table.add_row(
-                Text(marks[stage.state], mark),
-                Text(stage.name, words),
-                Text(printable(stage.detail), words),
-            )
-    return table
-
-
-def _present(status: Status, stage: Stage, pace: str) -> RenderableType:
-    """How far the present stage is, and how fast."""
-    lines: list[RenderableType] = [Text(printable(stage.detail))]
-    if stage.total:
-        share = min(1.0, stage.done / stage.total)
-        bar = Table.grid(padding=(0, 1))
-        bar.add_row(
-            ProgressBar(
-                stage.total,
-                min(stage.done, stage.total),
-                width=_BAR_COLUMNS,
-                complete_style="cyan",
-                finished_style="cyan",
-            ),
-            Text(f"{int(100 * share)} %"),
-        )
-        lines.append(bar)
-    lines.append(Text(pace, "yellow" if stillness(status) else ""))
-    return Group(*lines)
-
-
-class _Watcher:
-    """Looks at the output folder again and again, in a thread of its own."""
-
-    def __init__(self, reader: StatusReader, show: Callable[[Status], None]) -> None:
-        self._reader = reader
-        self._show = show
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._over = False
-        self._reported = False
-
-    def run(self) -> None:
-        """Looks until the end."""
-        took = 0.0
-        while not self._stop.wait(pause_after(took, _POLL_SECONDS)):
-            began = time.monotonic()
-            # What failed took as long as its retries, which says nothing of a look.
-            took = time.monotonic() - began if self._look() else 0.0
-
-    def end(self) -> None:
-        """Looks for the last time, but not for long, and shows nothing from then on.
-
-        In another thread, because the first one may be in the middle of retries, which take
-        minutes. A look that is not done by now is left alone; the process may end without it.
-        """
-        self._stop.set()
-        last = threading.Thread(target=self._look, daemon=True)
-        last.start()
-        last.join(_LAST_LOOK_SECONDS)
-        # What is being shown may wait for its reader.
-        held = self._lock.acquire(timeout=_LAST_LOOK_SECONDS)
-        self._over = True
-        if held:
-            self._lock.release()
-
-    def _look(self) -> bool:
-        """Looks, and shows what it found; returns whether it found anything."""
-        try:
-            status = self._reader.read(added=True)
-        except FineshardsError:
-            return False  # the folder is being changed; the job itself will report it
-        except Exception as error:
-            if not self._reported:
-                self._reported = True
-                _log.warning(
-                    "progress cannot be shown: unexpected %s. The build goes on. Please report "
-                    "this, with the version of fineshards.",
-                    type(error).__name__,
+            table.add_row(self._spinner, "looking at the output folder")
+            return table
+        marks = {"done": "+" if ascii_only else "✓", "later": "." if ascii_only else "·"}
+        table.add_column(width=1)
+        table.add_column(min_width=9, no_wrap=True)
+        for stage in stages_of(self._status):
+            detail = printable(stage.detail)
+            if stage.state != "now":
+                mark, words = ("green", "") if stage.state == "done" else ("dim", "dim")
+                cells = Text(marks[stage.state], mark), Text(stage.name, words), Text(detail, words)
+                table.add_row(*cells)
+                continue
+            table.add_row(self._spinner, Text(stage.name, "bold"), detail)
+            if stage.total:
+                done, bar = min(stage.done, stage.total), Table.grid(padding=(0, 1))
+                drawn = ProgressBar(
+                    stage.total, done, width=24, complete_style="cyan", finished_style="cyan"
                 )
-            return False
-        with self._lock:
-            if not self._over:
-                self._show(status)
-        return True
-
-
-def _log_stages(status: Status, logged: set[str], log: Callable[[str], None]) -> None:
-    """Logs every stage once, when it is over, even if it was too short to be seen.
-
-    logged: the stages logged so far; changed in place.
-    """
-
-    def once(stage: str, message: str) -> None:
-        if stage not in logged:
-            logged.add(stage)
-            log(message)
-
-    if status.stage == "discovering":
-        return
-    # Totals are known from here on.
-    files, blocks = counted(status.files_total, "file"), counted(status.blocks_total or 0, "block")
-    once("discover", f"read {files} ({blocks})")
-    for step in status.compared:
-        once(f"judge {step}", f"judged {blocks} (step {step})")
-    if status.stage not in ("judging", "tokenizing"):
-        tokens = counted(status.tokens, "token")
-        once("tokenize", f"tokenized {counted(status.blocks, 'block')} ({tokens})")
-    if status.stage in ("writing", "finished"):
-        if status.shuffled is not None:
-            once("shuffle", f"shuffled {counted(status.shuffled, 'token')}")
-        once("plan", f"planned {counted(status.shards_total or 0, 'shard')}")
-    if status.stage == "finished":
-        once("write", f"wrote {counted(status.shards, 'shard')}")
-        once("commit", "wrote the manifest")
+                bar.add_row(drawn, f"{100 * done // stage.total} %")
+                table.add_row("", "", bar)
+            still = "yellow" if stillness(self._status) else ""
+            table.add_row("", "", Text(describe_pace(self._status, self._surely_runs), still))
+        return table

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
@@ -19,6 +20,7 @@ from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 
+_RATES = ("bytes_per_second", "tokens_per_second", "seconds_left")
 # A rate is that of this many files, or of the last minute if that had more. The mean since the
 # first start would be worse: that may have been days and several restarts ago.
 FEW = 50
@@ -45,8 +47,7 @@ class Status:
         text_bytes_total: Text of the input, in the same measure.
         tokens: Tokens of the finished blocks.
         shards: Finished shards.
-        shards_total: Shards of the dataset.
-        shards_estimated: Whether `shards_total` is estimated from the tokens so far.
+        shards_total: Shards of the dataset; known once they are planned.
         bytes_per_second: Recent rate of judging or tokenizing, in the measure of `text_bytes`; None
             in other stages, and until it can be measured.
         seconds_left: Estimated time to the end of this stage; None without a rate.
@@ -87,7 +88,6 @@ class Status:
     tokens: int
     shards: int
     shards_total: int | None
-    shards_estimated: bool
     bytes_per_second: float | None
     seconds_left: float | None
     seconds_idle: float
@@ -144,7 +144,7 @@ def pause_after(took: float, least: float) -> float:
 
 
 class StatusReader:
-    """Reads the status of one job repeatedly and keeps what cannot change.
+    """Lists the checkpoints of one job against its plan, repeatedly; keeps what cannot change.
 
     from_now: measure rates by what is finished from now on. A launch that resumes a job does so,
     because its own blocks say how fast it is.
@@ -158,14 +158,14 @@ class StatusReader:
                 f"{storage.root} holds no fineshards job. Check the folder, or start a job with "
                 "fineshards build."
             )
-        self._job = job
-        self._storage = storage
+        self._job, self._storage = job, storage
         self._checkpoints = Checkpoints.of(storage, job)
+        self._steps = _compared(job)
         self._blocks: dict[int, list[Block]] = {}
         self._layout: Layout | None = None
         # Finished blocks, once these are all.
         self._done: dict[tuple[int, int], tuple[int, float]] | None = None
-        # Stages of the recipe that are over: their documents have been compared.
+        # Steps of the recipe that have compared documents.
         self._compared = 0
         # When stages ended that are over.
         self._ended: dict[str, float | None] = {}
@@ -189,28 +189,16 @@ class StatusReader:
         if len(self._blocks) < len(self._job.new_files):
             self._blocks |= self._checkpoints.discovered.read_new_blocks(self._blocks)
         self._layout = self._layout or self._checkpoints.read_layout()
-        run = RemoteRun.load(self._storage, self._checkpoints.folder)
-        judged = self._judged() if len(self._blocks) == len(self._job.new_files) else None
-        found = self._status(
-            self._finished_blocks(),
-            self._checkpoints.finished_shards(),
-            judged,
-            # Not those in the scratch folder of a repair.
-            [
-                entry.modified
-                for entry in self._storage.entries(TEMPORARY)
-                if entry.name.count("/") == 2
-            ],
-        )
-        if run is not None:
-            return replace(found, job_id=run.job_id, console=run.console)
+        found = self._listed()
         where = self._storage, self._checkpoints.folder
-        if (running := is_running(*where)) is not False:
+        if (run := RemoteRun.load(*where)) is not None:
+            return replace(found, job_id=run.job_id, console=run.console)
+        running = is_running(*where)
+        if running is not False:
             elapsed = seconds_running(*where) if running else None
             return replace(found, running=running, seconds_running=elapsed)
-        return replace(
-            found, running=False, bytes_per_second=None, tokens_per_second=None, seconds_left=None
-        )
+        rates: dict[str, Any] = dict.fromkeys(_RATES)
+        return replace(found, running=False, **rates)
 
     def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
         """As those of Checkpoints, which are listed no more once there is a layout of all."""
@@ -241,8 +229,7 @@ class StatusReader:
 
     def _judged(self) -> dict[tuple[int, int], float] | None:
         """When blocks were judged in the present stage of the recipe; None after the last."""
-        recipe = self._job.settings.recipe
-        while recipe is not None and self._compared < len(recipe.keyed):
+        while self._compared < len(self._steps):
             stage = StageFiles(self._checkpoints, self._compared)
             marked = stage.marked_files()
             if len(marked) < len(self._job.new_files):
@@ -251,16 +238,12 @@ class StatusReader:
             self._compared += 1
         return None
 
-    def _began(self, stage: str, done: Iterable[float]) -> float | None:
-        """When a stage began: when the one before it ended; None if that is not known.
-
-        done: when token blocks were finished.
-        """
+    def _began(self, stage: str, tokenized: Iterable[float]) -> float | None:
+        """When a stage began: when the one before it ended; None if that is not known."""
         if stage == "discovering":
             return None
         if "discovering" not in self._ended:
-            found = self._written_in(f"{self._checkpoints.folder}/files")
-            self._ended["discovering"] = max(found, default=None)
+            self._ended["discovering"] = max(self._written_in("files"), default=None)
         if stage in ("judging", "tokenizing"):
             return self._ended.get("judging", self._ended["discovering"])
         if stage == "writing" and self._job.settings.shuffle is not None:
@@ -268,149 +251,111 @@ class StatusReader:
                 buckets = self._checkpoints.blocks.finished_blocks("buckets").values()
                 self._ended["shuffling"] = max((time_ for _, time_ in buckets), default=None)
             return self._ended["shuffling"]
-        return max(done, default=None)
+        return max(tokenized, default=None)
 
-    def _stage(self, all_known: bool, is_judging: bool, all_tokenized: bool) -> str:
-        if self._layout is not None:
-            return "writing"
-        if is_judging:
-            return "judging"
-        if all_tokenized and self._job.settings.shuffle is not None:
-            return "shuffling"
-        return "tokenizing" if all_known else "discovering"
-
-    def _status(
-        self,
-        done: dict[tuple[int, int], tuple[int, float]],
-        shard_times: list[float],
-        judged: dict[tuple[int, int], float] | None,
-        unfinished: list[float],
-    ) -> Status:
-        files_total = len(self._job.new_files)
+    def _listed(self) -> Status:
+        """What is finished, of how much, and how fast that is in the present stage."""
+        files, shuffles = len(self._job.new_files), self._job.settings.shuffle is not None
         # A list, because progress may look in two threads at its end.
         known = list(self._blocks.values())
         sizes = {(b.file, b.index): b.bytes for blocks in known for b in blocks}
-        all_known = len(self._blocks) == files_total
-        text_bytes = sum(sizes.get(key, 0) for key in done)
-        tokens = sum(count for count, _ in done.values())
-        bytes_total = sum(sizes.values()) if all_known else None
-        shards_total, estimated = None, False
-        if self._layout is not None:
-            tokens, shards_total = self._layout.tokens, self._layout.windows
-            if self._before is not None:
-                tokens -= self._before.layout.tokens
-                shards_total -= self._before.layout.windows
-        elif bytes_total and text_bytes:
-            expected = tokens * bytes_total // text_bytes
-            shards_total = max(1, self._expected_layout(expected).windows)
-            estimated = True
-        all_tokenized = all_known and 0 < len(done) == len(sizes)
-        stage = self._stage(all_known, judged is not None, all_tokenized)
-        shuffles = self._job.settings.shuffle is not None
-        buckets = (
-            self._checkpoints.blocks.finished_blocks("buckets") if stage == "shuffling" else {}
+        all_known = len(known) == files
+        judged = self._judged() if all_known else None
+        done, shards = self._finished_blocks(), self._checkpoints.finished_shards()
+        tokens, shards_total = sum(count for count, _ in done.values()), None
+        bytes_done, bytes_total = sum(sizes.get(key, 0) for key in done), sum(sizes.values())
+        # What is finished by the present stage, as (time, amount), and of how much.
+        pieces = [(time_, sizes.get(key, 0)) for key, (_, time_) in done.items()]
+        counted, total, shuffled = (
+            [(time_, count) for count, time_ in done.values()],
+            bytes_total,
+            0,
         )
-        # Buckets of another size may be left from an earlier run.
-        shuffled = min(tokens, sum(count for count, _ in buckets.values()))
+        if self._layout is not None:
+            before = self._before and self._before.layout
+            tokens = self._layout.tokens - (before.tokens if before else 0)
+            shards_total = self._layout.windows - (before.windows if before else 0)
+            stage, total, shuffled = "writing", shards_total, tokens
+            pieces = [(time_, 1) for time_ in shards]
+        elif judged is not None:
+            stage, pieces = "judging", [(time_, sizes.get(key, 0)) for key, time_ in judged.items()]
+        elif all_known and shuffles and 0 < len(done) == len(sizes):
+            stage, total = "shuffling", tokens
+            buckets = self._checkpoints.blocks.finished_blocks("buckets").values()
+            pieces = counted = [(time_, count) for count, time_ in buckets]
+            # Buckets of another size may be left from an earlier run.
+            shuffled = min(tokens, sum(count for count, _ in buckets))
+        else:
+            stage = "tokenizing" if all_known else "discovering"
         began = self._began(stage, [time_ for _, time_ in done.values()])
-        # What is finished by the present stage, and of how much.
-        finished = [(time_, sizes.get(key, 0)) for key, (_, time_) in done.items()]
-        total = bytes_total
-        tokens_finished = [(time_, count) for count, time_ in done.values()]
-        if stage == "judging":
-            finished = [(time_, sizes.get(key, 0)) for key, time_ in (judged or {}).items()]
-        elif stage == "shuffling":
-            finished = tokens_finished = [(time_, count) for count, time_ in buckets.values()]
-            total = tokens
-        elif stage == "writing":
-            finished, total = [(time_, 1) for time_ in shard_times], shards_total
         # No rate says how long it takes to compare documents.
-        compares = stage == "judging" and all_known and len(finished) == len(sizes)
-        rate = None if compares else self._rate(finished, began)
+        compares = stage == "judging" and len(pieces) == len(sizes)
+        rate = None if compares else self._rate(pieces, began)
         left = None
-        if rate and total is not None:
-            left = max(0, total - sum(amount for _, amount in finished)) / rate
-        now = time.time()
-        times = [time_ for time_, _ in finished]
-        times += [time_ for _, time_ in done.values()]
-        times += unfinished
-        times += self._written_in(f"{self._checkpoints.folder}/files") if began is None else [began]
-        last = max(times or self._written_in("metadata"), default=now)
+        if rate and all_known:
+            left = max(0, total - sum(amount for _, amount in pieces)) / rate
         return Status(
             stage=stage,
-            files=len(self._blocks),
-            files_total=files_total,
+            files=len(known),
+            files_total=files,
             blocks=len(done),
             blocks_total=len(sizes) if all_known else None,
-            text_bytes=text_bytes,
-            text_bytes_total=bytes_total,
+            text_bytes=bytes_done,
+            text_bytes_total=bytes_total if all_known else None,
             tokens=tokens,
-            shards=len(shard_times),
+            shards=len(shards),
             shards_total=shards_total,
-            shards_estimated=estimated,
             bytes_per_second=None if stage in ("shuffling", "writing") else rate,
             seconds_left=left,
-            seconds_idle=max(0.0, now - max(last, self._since)),
+            seconds_idle=self._idle(began, [*pieces, *((time_, 0) for _, time_ in done.values())]),
             generation=self._job.generation,
-            step=None if judged is None else _compared(self._job)[self._compared],
+            step=None if judged is None else self._steps[self._compared],
             judged=len(judged or ()),
-            compared=_compared(self._job)[: self._compared],
+            compared=self._steps[: self._compared],
             tokens_per_second=None
             if stage in ("judging", "writing")
-            else self._rate(tokens_finished, began),
-            shuffled=(tokens if stage == "writing" else shuffled) if shuffles else None,
-            to_compare=_compared(self._job)[self._compared + (judged is not None) :],
+            else self._rate(counted, began),
+            shuffled=shuffled if shuffles else None,
+            to_compare=self._steps[self._compared + (judged is not None) :],
         )
+
+    def _idle(self, began: float | None, finished: Iterable[tuple[float, int]]) -> float:
+        """Seconds since anything was written."""
+        times = [time_ for time_, _ in finished]
+        # Unfinished files, but not those in the scratch folder of a repair.
+        unfinished = self._storage.entries(TEMPORARY)
+        times += [entry.modified for entry in unfinished if entry.name.count("/") == 2]
+        times += self._written_in("files") if began is None else [began]
+        if not times:
+            times = [entry.modified for entry in self._storage.entries("metadata")]
+        now = time.time()
+        return max(0.0, now - max(self._since, *times)) if times else 0.0
 
     def _rate(self, finished: list[tuple[float, int]], began: float | None) -> float | None:
         """The recent rate of what is finished, of (time, amount) in any order."""
         if self._since:
             began = max(self._since, began or 0.0)
-        return recent_rate([each for each in finished if each[0] > self._since], began)
+        return _recent_rate([each for each in finished if each[0] > self._since], began)
 
     def _only_added(self, finished: Status) -> Status:
         assert self._before is not None
         before = _finished(self._before)
-        shards = finished.shards - before.shards
-        blocks = finished.blocks - before.blocks
-        return replace(
-            finished,
-            files=finished.files - before.files,
-            files_total=finished.files - before.files,
-            blocks=blocks,
-            blocks_total=blocks,
-            tokens=finished.tokens - before.tokens,
-            shuffled=finished.shuffled and finished.shuffled - before.tokens,
-            shards=shards,
-            shards_total=shards,
-        )
-
-    def _expected_layout(self, tokens: int) -> Layout:
-        """The layout of a number of tokens, if documents of both splits are equally long."""
-        rule = self._job.settings.split
-        streams = [tokens]
-        if rule.by_document:
-            test = tokens * rule.threshold >> 32
-            streams = [test, tokens - test]
-        return Layout.plan(streams, self._job.settings.shard_tokens, rule)
+        names = "files", "files_total", "blocks", "blocks_total", "tokens", "shards", "shards_total"
+        added: dict[str, Any] = {
+            name: getattr(finished, name) - getattr(before, name) for name in names
+        }
+        return replace(finished, shuffled=finished.shuffled and added["tokens"], **added)
 
     def _written_in(self, folder: str) -> list[float]:
-        return [entry.modified for entry in self._storage.entries(folder)]
+        entries = self._storage.entries(f"{self._checkpoints.folder}/{folder}")
+        return [entry.modified for entry in entries]
 
 
-def recent_rate(finished: Iterable[tuple[float, int]], began: float | None) -> float | None:
+def _recent_rate(finished: Iterable[tuple[float, int]], began: float | None) -> float | None:
     """Amount per second over the most recent of (time, amount), in any order; None without one.
 
     Counts since the last long pause, in which no worker was running. began: when the first one was
     begun, if that is known.
-
-    Example:
-        >>> recent_rate([(100.0, 5), (101.0, 6), (103.0, 6)], None)
-        4.0
-        >>> recent_rate([(100.0, 5), (9000.0, 6), (9003.0, 6)], None)
-        2.0
-        >>> recent_rate([(103.9, 6), (104.0, 6)], 100.0)
-        3.0
     """
     ordered = sorted(finished)
     if began is not None and ordered and began < ordered[0][0]:
@@ -442,7 +387,6 @@ def _finished(manifest: Manifest) -> Status:
         tokens=totals["tokens"],
         shards=shards,
         shards_total=shards,
-        shards_estimated=False,
         bytes_per_second=None,
         seconds_left=0.0,
         seconds_idle=0.0,

@@ -38,11 +38,10 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 TRACEBACK = "Traceback (most recent call last)"
 MAIN = str(ROOT / "fineshards/cli/build_command.py")
 STAGES = [
-    "read 1 file (5 blocks)",
-    "tokenized 5 blocks (665,971 tokens)",
-    "planned 8 shards",
-    "wrote 8 shards",
-    "wrote the manifest",
+    "read: 1 file, 5 blocks",
+    "tokenize: 5 blocks, 665,971 tokens",
+    "write: 8 shards",
+    "finished",
 ]
 
 
@@ -165,7 +164,7 @@ def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: P
     blocks = len(list(output.glob("checkpoints/*/blocks/*.train.parquet")))
     resumed = subprocess.run(command, cwd=ROOT, capture_output=True)
     first, *others = resumed.stderr.decode().splitlines()
-    total = re.search(r"read 1 file \((\d+) blocks\)", "\n".join(others))
+    total = re.search(r"read: 1 file, (\d+) blocks", "\n".join(others))
     assert total is not None
     assert first[9:] == f"resuming: {blocks} of {total[1]} blocks are finished"
     assert resumed.stdout.startswith(b"finished in ")

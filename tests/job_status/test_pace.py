@@ -18,7 +18,7 @@ from msgspec import to_builtins
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError
-from fineshards.job_status.stages import describe_pace
+from fineshards.job_status.progress import describe_pace
 from fineshards.job_status.status import StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.checkpoint_file import write_json

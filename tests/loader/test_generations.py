@@ -439,9 +439,9 @@ def test_the_progress_of_an_append(
     append(folder, parts[1])
     printed = capsys.readouterr()
     tokens = [fineshards.verify(copy).tokens for copy in generations]
-    assert f"tokenized 1 block ({tokens[1] - tokens[0]:,} tokens)" in printed.err
+    assert f"tokenize: 1 block, {tokens[1] - tokens[0]:,} tokens" in printed.err
     before, after = (shards_in(copy) for copy in generations[:2])
-    assert f"wrote {len(after.items() - before.items())} shards" in printed.err
+    assert f"write: {len(after.items() - before.items())} shards" in printed.err
     assert "finished generation 2 in " in printed.out
     unfinished_append(folder, parts[2])
     status = fineshards.status(folder)
