@@ -176,7 +176,6 @@ def test_without_a_column_the_model_says_which_language_a_text_has() -> None:
     assert again == [[each] for each in expected]
     record = named.record()
     assert load_steps([record]) == [named]
-    assert not record.is_foreign
     assert named.step.columns == ()
     assert {"fasttext", "language model"} <= set(named.step.pins())
     unknown = PerLanguage({"deu_Latn": Length(5)}, Length(6), language_model="ft176")
