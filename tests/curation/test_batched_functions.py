@@ -159,7 +159,7 @@ def test_other_sizes_are_refused(size: Any) -> None:
 def test_the_record_has_the_size_only_where_there_is_one(module: str) -> None:
     assert parameters_of(UserFunction("a:b", ("c",), {"d": 1})) == {"columns": ["c"], "d": 1}
     named = make_step(f"{module}:together", {"batch": 64, "least": 2}, "recipe, step 1")
-    assert json.loads(named.record().parameters) == {"columns": [], "batch": 64, "least": 2}
+    assert named.record().parameters == {"columns": [], "batch": 64, "least": 2}
     assert named.step == UserFunction(f"{module}:together", (), {"least": 2}, batch=64)
     assert [each.step for each in load_steps([named.record()])] == [named.step]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from support.curated import write_recipe
 
 from fineshards.cli.cli import main
@@ -216,7 +216,7 @@ def test_a_record_is_read_as_it_was_and_does_not_depend_on_the_order_of_tables()
     record = named.record()
     assert load_steps([record]) == [named]
     assert parse_recipe(toml_of(Recipe([named])), "it").steps == (named,)
-    tables = json.loads(record.parameters)["per_language"]
+    tables = record.parameters["per_language"]
     assert tables == [
         {"label": "deu", "language": "de", "min_doc_words": None, "stop_words": ["und"]},
         {"label": "sco", "language": "en"},
@@ -241,12 +241,12 @@ def test_a_step_that_is_other_code_than_at_launch_is_refused() -> None:
     few = C4Quality(min_num_sentences=1)
     step = PerLanguage({"nl": few, "de": C4Quality()}, C4Quality(), "language")
     assert step.REWRITES
-    record = describe(Recipe([step]).steps)
+    record = describe(Recipe([step]).steps, False, ())
     assert record.steps[0].use == "c4_quality"
     # Whatever the order of the tables was.
     Curator.of(record)
     with pytest.raises(FineshardsError, match="golden documents"):
-        Curator.of(replace(record, golden_sha256="0" * 64))
+        Curator.of(structs.replace(record, golden_sha256="0" * 64))
 
 
 def test_pins_of_several_files_are_all_kept(tmp_path: Path) -> None:

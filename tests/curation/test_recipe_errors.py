@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from support.curated import Steps, write_recipe
 from support.oracle import files_in
 
@@ -186,13 +187,13 @@ def test_a_step_that_does_not_say_that_it_rewrites_is_refused() -> None:
 def test_a_step_that_is_another_one_on_a_worker_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    record = describe([make_step("length", {"min_chars": 3}, "")])
+    record = describe([make_step("length", {"min_chars": 3}, "")], False, ())
     Curator.of(record)
-    pinned = replace(record.steps[0], pins=(("unicode", "3.2"),))
+    pinned = structs.replace(record.steps[0], pins={"unicode": "3.2"})
     with pytest.raises(FineshardsError, match="pin unicode of step 1 length: was"):
-        Curator.of(replace(record, steps=(pinned,)))
+        Curator.of(structs.replace(record, steps=(pinned,)))
     with pytest.raises(FineshardsError, match="what the steps make of the golden documents: was"):
-        Curator.of(replace(record, golden_sha256="0" * 64))
+        Curator.of(structs.replace(record, golden_sha256="0" * 64))
     monkeypatch.setattr(Length, "VERSION", 9)
     with pytest.raises(FineshardsError, match="version of step 1 length: was 1, now 9"):
         Curator.of(record)

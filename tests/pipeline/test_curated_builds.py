@@ -212,15 +212,19 @@ def content_of(folder: Path, but: tuple[str, ...] = ()) -> dict[str, Any]:
         if name.startswith("checkpoints/") or name in but:
             continue
         found[name] = content
-        if name in ("metadata/manifest.json", "metadata/job.json"):
+        if name in (
+            "metadata/manifest.json",
+            "metadata/job.json",
+            "metadata/generations/0001.json",
+        ):
             record = json.loads(content)
             for key in ("crc32c", "fingerprint", "metadata"):
                 record.pop(key, None)
             for part in (record, record.get("settings", {}), record.get("totals", {})):
                 part.pop("block_bytes", None)
                 part.pop("blocks", None)
-            for file in record["files"]:
-                file.pop("blocks", None)
+            for report in record.get("reports", ()):
+                del report["blocks"]
             found[name] = record
     return found
 

@@ -86,16 +86,11 @@ def describe(url: str, path: Path, index: int) -> dict[str, object]:
     content = path.read_bytes()
     return {
         "index": index,
-        "path": url,
+        "name": url,
         "size": len(content),
         "identity": f"etag:{hashlib.sha256(content).hexdigest()}",
         "format": "parquet",
         "compression": "none",
-        "extraction": None,
-        "stop_row": None,
-        "name": url,
-        "trusted": None,
-        "signed": "",
     }
 
 
@@ -116,7 +111,7 @@ def test_files_of_a_config_keep_its_order_with_size_and_hash(
         "commit": commit,
         "warning": "",
     }
-    assert [file["path"] for file in held_out["files"]] == [f"{at_commit}/held_out/a.parquet"]
+    assert [file["name"] for file in held_out["files"]] == [f"{at_commit}/held_out/a.parquet"]
 
 
 def test_only_the_endpoint_is_contacted_and_no_data_file_is_downloaded(
@@ -150,7 +145,7 @@ def test_a_pinned_commit_survives_a_push_to_main(
     assert text == documents["text"][:10].to_pylist()
     assert pinned == before
     assert main["commit"] == new
-    assert [Path(file["path"]).name for file in main["files"]] == [
+    assert [Path(file["name"]).name for file in main["files"]] == [
         "a.parquet",
         "b.parquet",
         "c.parquet",
@@ -163,7 +158,7 @@ def test_a_branch_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_path
     commit = hub.push("acme/text", folder / "full", branch="refs/convert/parquet")
     (answer,) = run(hub.url, tmp_path, resolve("acme/text", revision="refs/convert/parquet"))
     assert (answer["config"], answer["commit"]) == ("default", commit)
-    assert all(f"@{commit}/" in file["path"] for file in answer["files"])
+    assert all(f"@{commit}/" in file["name"] for file in answer["files"])
 
 
 def test_requests_do_not_grow_with_the_number_of_files(
@@ -187,7 +182,7 @@ def test_a_listing_in_several_pages_is_complete(tmp_path: Path, folder: Path) ->
     with HubServer(page_size=2) as hub:
         commit = hub.push("acme/text", folder / "full")
         (answer,) = run(hub.url, tmp_path, resolve("acme/text"))
-    assert [file["path"] for file in answer["files"]] == [
+    assert [file["name"] for file in answer["files"]] == [
         f"hf://datasets/acme/text@{commit}/{path.removeprefix('full/')}" for path in sorted(FULL)
     ]
 
@@ -268,7 +263,7 @@ def test_a_local_folder_resolves_to_the_same_files_as_the_hub(
         resolve(str(folder), "full"),
         resolve("repository", "full"),
     )
-    assert [file["path"] for file in local["files"]] == [str(folder / path) for path in FULL]
+    assert [file["name"] for file in local["files"]] == [str(folder / path) for path in FULL]
     assert [file["size"] for file in local["files"]] == [f["size"] for f in remote["files"]]
     assert all(file["identity"].startswith("mtime:") for file in local["files"])
     assert (local["config"], local["commit"]) == ("full", None)
@@ -280,7 +275,7 @@ def test_a_folder_named_like_a_format_is_still_a_folder(
 ) -> None:
     shutil.copytree(folder / "sample", tmp_path / "parquet")
     (answer,) = run(hub.url, tmp_path, resolve("parquet"))
-    assert [Path(file["path"]).name for file in answer["files"]] == ["a.parquet", "b.parquet"]
+    assert [Path(file["name"]).name for file in answer["files"]] == ["a.parquet", "b.parquet"]
 
 
 @pytest.mark.long
@@ -356,7 +351,7 @@ def test_an_unreachable_hub_is_named(tmp_path: Path) -> None:
         (answer,) = run(url, tmp_path, resolve("acme/text"), HF_HUB_OFFLINE="1")
         assert answer["error"] == "UsageError"
         assert "HF_HUB_OFFLINE is set" in answer["message"]
-        file = {"index": 0, "path": f"hf://datasets/a/b@{'0' * 40}/c.parquet", "size": 9}
+        file = {"index": 0, "name": f"hf://datasets/a/b@{'0' * 40}/c.parquet", "size": 9}
         file |= {"identity": "etag:0", "format": "parquet", "compression": "none"}
         (answer,) = run(url, tmp_path, read_digest(file), PATIENCE="0.1")
         assert answer["error"] == "InputError"

@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 def names(answer: Any) -> list[str] | str:
     if isinstance(answer, dict):
         return str(answer["message"])
-    return [file["path"].partition("@")[2].partition("/")[2] for file in answer]
+    return [file["name"].partition("@")[2].partition("/")[2] for file in answer]
 
 
 def test_patterns_folders_and_files_are_found(hub: HubServer, folder: Path, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_patterns_folders_and_files_are_found(hub: HubServer, folder: Path, tmp_
     assert names(whole) == NAMES
     assert names(odd) == ["in/odd[1].parquet"]
     assert "matches a folder, but not the files in it" in names(missing)
-    assert [file["path"] for file in one] == [f"{url}/in/c.parquet"]
+    assert [file["name"] for file in one] == [f"{url}/in/c.parquet"]
     assert not any("/lfs/" in request.path for request in hub.requests)
 
 
@@ -82,9 +82,9 @@ def test_a_revision_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_pa
         find("hf://datasets/acme/text@refs%2Fconvert%2Fparquet/c.parquet"),
     )
     assert main == short
-    assert main[0]["path"] == f"hf://datasets/acme/text@{first}/a.parquet"
+    assert main[0]["name"] == f"hf://datasets/acme/text@{first}/a.parquet"
     assert branch == quoted
-    assert branch[0]["path"] == f"hf://datasets/acme/text@{second}/c.parquet"
+    assert branch[0]["name"] == f"hf://datasets/acme/text@{second}/c.parquet"
 
 
 @pytest.mark.long

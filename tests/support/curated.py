@@ -425,5 +425,6 @@ def decisions_in(folder: Path, files: int) -> list[list[Decision]]:
 def counts_in(folder: Path) -> Iterator[dict[str, Any]]:
     """The counts of each file in a dataset's manifest."""
     names = ("rows", "documents", "nulls", "rejected", "tokens", "text_bytes", "dropped")
-    for entry in json.loads((folder / "metadata/manifest.json").read_text())["files"]:
-        yield {name: entry.get(name, []) for name in names}
+    for report in json.loads((folder / "metadata/manifest.json").read_text())["reports"]:
+        # What is 0 or empty is left out.
+        yield {name: report["counts"].get(name, [] if name == "dropped" else 0) for name in names}

@@ -78,6 +78,9 @@ class SourceFile(Record, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SourceFile) and self._all_but_signed == other._all_but_signed
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # a Struct has its own
+
     def __hash__(self) -> int:
         return hash(self._all_but_signed)
 
