@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from support.checkout import ROOT
@@ -119,7 +120,7 @@ def wheel(sdist: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Python:
-    """A new environment with the wheel and what it requires: numpy."""
+    """A new environment with the wheel and what it requires: numpy and msgspec."""
     python = Python.environment_in(tmp_path_factory.mktemp("installed"))
     uv("pip", "install", "--python", python.command[0], "-c", ROOT / "requirements.txt", wheel)
     return python
@@ -127,10 +128,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Python:
 
 @pytest.fixture(scope="session")
 def linked(tmp_path_factory: pytest.TempPathFactory) -> Python:
-    """An interpreter that sees the standard library, numpy and the package, by links."""
+    """An interpreter that sees the standard library, numpy, msgspec and the package, by links."""
     folder = tmp_path_factory.mktemp("linked")
     numpy = Path(np.__file__).parent
-    for library in (numpy, numpy.with_name("numpy.libs")):
+    for library in (numpy, numpy.with_name("numpy.libs"), Path(msgspec.__file__).parent):
         if library.exists():
             (folder / library.name).symlink_to(library)
     for path in [*(ROOT / "fineshards").iterdir(), ROOT / "pipeline", ROOT / "transforms"]:
@@ -257,7 +258,7 @@ def test_help_needs_no_extra(module: str, base: Python) -> None:
     assert done.stdout.startswith("usage: ")
 
 
-def test_a_dataset_is_read_with_numpy_alone(base: Python, unpublished: Path) -> None:
+def test_a_dataset_is_read_with_numpy_and_msgspec_alone(base: Python, unpublished: Path) -> None:
     program = f"""
 import json, fineshards
 dataset = fineshards.TokenDataset({str(unpublished)!r}, sequence_length=64)

@@ -18,16 +18,9 @@ def content_fingerprint(shards: Iterable[ShardRecord], eot: int, redactions: boo
     redactions: False for the checksums that the shards had before documents were redacted, which
     moves nothing, without masks. So loaders tell a split from another one, and not from itself.
     """
-    lines = []
+    found = hashlib.sha256(b"eot %d\n" % eot)
     for shard in shards:
         before = None if redactions else shard.unredacted_crc32c
         mask = f" {shard.mask_crc32c}" if redactions and shard.mask_crc32c else ""
-        line = f"{shard.name} {shard.bytes} {before or shard.crc32c}{mask}\n"
-        # A damaged manifest may have characters that UTF-8 has not.
-        lines.append(line.encode(errors="surrogatepass"))
-    return fingerprint_of_lines(lines, eot)
-
-
-def fingerprint_of_lines(lines: Iterable[bytes], eot: int) -> str:
-    """The fingerprint from a line per shard: its name, size and checksum."""
-    return hashlib.sha256(b"eot %d\n" % eot + b"".join(lines)).hexdigest()
+        found.update(f"{shard.name} {shard.bytes} {before or shard.crc32c}{mask}\n".encode())
+    return found.hexdigest()
