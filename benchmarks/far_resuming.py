@@ -13,7 +13,6 @@ import sys
 import tempfile
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import asdict, astuple
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -22,9 +21,12 @@ from benchmarks.machine import describe_machine
 from benchmarks.measure import measure
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import describe_job
-from fineshards.shards.discovered_files import FILES_TOGETHER
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.discovered_files import FILES_TOGETHER, DiscoveredFiles
 from fineshards.shards.job.records import Block
 from fineshards.shards.layout import Layout, shard_stem
+from fineshards.storage.base import TEMPORARY
+from fineshards.storage.open import open_storage
 
 ROOT = Path(__file__).parent.parent
 DELAY = 0.03
@@ -61,7 +63,7 @@ def names(job: str) -> Iterator[str]:
         if file % FILES_TOGETHER == 0:
             yield f"{job}/files/{_together(file)}.json"
         for index in range(BLOCKS_PER_FILE):
-            for suffix in ("test.parquet", "test.tokens", "train.parquet", "train.tokens"):
+            for suffix in ("json", "test.parquet", "test.tokens", "train.parquet", "train.tokens"):
                 yield f"{job}/blocks/{file:05d}-{index:05d}.{suffix}"
     shards = layout()
     for key in list(shards.shard_keys())[::2]:
@@ -89,10 +91,7 @@ class MadeUpConnection(StorageConnection):
         folder, _, name = unquote(url.path).rpartition("/")
         if folder.endswith("/files"):
             self.counts.requests["blocks"] += 1
-            first = int(name[:5])
-            files = range(first, first + FILES_TOGETHER if "-" in name else first + 1)
-            stored = {file: [*map(astuple, _blocks(file))] for file in files}
-            return response_of(200, json.dumps(stored).encode())
+            return response_of(200, _entry(name))
         return super().response(target, headers)
 
     def _page(self, query: dict[str, str]) -> dict[str, object]:
@@ -133,6 +132,20 @@ def _about(name: str, wanted: list[str]) -> dict[str, str]:
     return {field: value for field, value in found.items() if field in wanted}
 
 
+def _entry(name: str) -> bytes:
+    """An entry of the blocks of a file, or of many."""
+    first = int(name[:5])
+    with tempfile.TemporaryDirectory() as folder:
+        discovered = DiscoveredFiles(open_storage(folder), "job")
+        if "-" in name:
+            files = range(first, first + FILES_TOGETHER)
+            blocks = {file: list(_blocks(file)) for file in files}
+            discovered.write_blocks_together(first // FILES_TOGETHER, blocks, lambda _: None)
+        else:
+            discovered.write_blocks(first, list(_blocks(first)))
+        return (Path(folder) / "job/files" / name).read_bytes()
+
+
 def _blocks(file: int) -> Iterator[Block]:
     for index in range(BLOCKS_PER_FILE):
         yield Block(file, index, BLOCKS_PER_FILE, 20 * index, 20 * index + 20, index, 64 << 20)
@@ -146,15 +159,12 @@ def main() -> None:
         with far_server(folder, 0, "benchmarks.far_resuming") as server:
             os.environ["STORAGE_EMULATOR_HOST"] = server.address
             job, _ = describe_job(BuildConfig(**CONFIG))  # type: ignore[arg-type]
-        plan = f"checkpoints/{job.fingerprint()}/plan.json"
-        records = {
-            job.record_name: job.to_bytes(),
-            plan: json.dumps(asdict(layout())).encode(),
-        }
-        for record, content in records.items():
-            path = folder / "data/out" / record
-            path.parent.mkdir(parents=True)
-            path.write_bytes(content)
+        output = open_storage(folder / "data/out")
+        output.write(job.record_name, job.to_bytes())
+        checkpoints = Checkpoints.of(output, job)
+        checkpoints.write_layout(layout())
+        output.delete_folder(TEMPORARY)
+        plan = f"{checkpoints.folder}/plan.json"
         with far_server(folder, DELAY, "benchmarks.far_resuming") as server:
             for what, program in ALL_PROGRAMS:
                 if what.endswith(NOT_PLANNED):

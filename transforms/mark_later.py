@@ -14,7 +14,7 @@ import apache_beam as beam
 from fineshards.shards.job.curated_files import keys_name
 from fineshards.shards.job.recipe_record import StepRecord
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.shards.tables.verdicts import WANTED, JudgedBlock, KeyFile, Range, is_of
+from fineshards.shards.tables.verdicts import WANTED, JudgedBlock, KeyFile, Slice
 from fineshards.storage.checksums import checksum_from_base64
 from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics, listed
 from fineshards.worker.tasks import (
@@ -185,12 +185,12 @@ def _partitions(keys: int, work: Work) -> int:
     return partitions
 
 
-def _each(found: list[tuple[int, Range]]) -> Iterator[tuple[int, Range]]:
+def _each(found: list[tuple[int, Slice]]) -> Iterator[tuple[int, Slice]]:
     return iter(found)
 
 
-def _is_wanted(found: tuple[int, Range], _: int) -> int:
-    return int(is_of(found[1], WANTED))
+def _is_wanted(found: tuple[int, Slice], _: int) -> int:
+    return int(found[1][0] == WANTED)
 
 
 def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:
@@ -199,7 +199,7 @@ def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:
 
 def _file_and_marks(
     group: tuple[int, list[Any]],
-) -> Iterator[tuple[SourceFile, list[Block], list[Range]]]:
+) -> Iterator[tuple[SourceFile, list[Block], list[Slice]]]:
     """A file with its blocks in order, and its marks; nothing for a file of an earlier job."""
     pairs = [each for each in group[1] if isinstance(each[0], SourceFile)]
     ranges = [each for each in group[1] if not isinstance(each[0], SourceFile)]
@@ -208,9 +208,9 @@ def _file_and_marks(
         yield pairs[0][0], blocks, list(_in_order(ranges))
 
 
-def _in_order(ranges: Iterable[Range]) -> tuple[Range, ...]:
+def _in_order(ranges: Iterable[Slice]) -> tuple[Slice, ...]:
     """Ranges in the order of their places, so that a task that is done again is the same one."""
-    return tuple(sorted(ranges, key=lambda each: each[:3]))
+    return tuple(sorted(ranges, key=lambda each: each[:4]))
 
 
 def _pairs(found: tuple[SourceFile, tuple[Block, ...]]) -> Iterator[tuple[SourceFile, Block]]:
@@ -249,31 +249,31 @@ class _Split(_OfStage):
     def task(self, keys: KeyFile, partitions: int) -> Task:
         return split_keys(keys, self._stage, partitions)
 
-    def counts(self, keys: KeyFile, found: list[tuple[int, Range]]) -> dict[str, int]:
+    def counts(self, keys: KeyFile, found: list[tuple[int, Slice]]) -> dict[str, int]:
         return {"ranges_out": len(found)}
 
 
 class _MarkKeys(_OfStage):
-    def task(self, group: tuple[int, list[Range]], partitions: int) -> Task:
+    def task(self, group: tuple[int, list[Slice]], partitions: int) -> Task:
         return mark_keys(self._stage, group[0], partitions, _in_order(group[1]))
 
     def counts(
-        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
+        self, group: tuple[int, list[Slice]], found: list[tuple[int, Slice]]
     ) -> dict[str, int]:
-        marked = sum(stop - start for _, (_, start, stop, _) in found)
+        marked = sum(stop - start for _, (_, _, start, stop, _) in found)
         return {"partitions_in": 1, "bytes_marked": marked}
 
 
 class _Contents(_OfStage):
-    def task(self, group: tuple[int, list[Range]]) -> Task:
+    def task(self, group: tuple[int, list[Slice]]) -> Task:
         return write_contents(self._stage, group[0], _in_order(group[1]))
 
-    def counts(self, group: object, found: list[tuple[int, Range]]) -> dict[str, int]:
-        return {"bytes_wanted": sum(stop - start for _, (_, start, stop, _) in found)}
+    def counts(self, group: object, found: list[tuple[int, Slice]]) -> dict[str, int]:
+        return {"bytes_wanted": sum(stop - start for _, (_, _, start, stop, _) in found)}
 
 
 class _Compare(_OfStage):
-    def task(self, group: tuple[int, list[Range]]) -> Task:
+    def task(self, group: tuple[int, list[Slice]]) -> Task:
         return compare_documents(self._stage, group[0], _in_order(group[1]))
 
     def counts(self, group: object, found: object) -> dict[str, int]:
@@ -281,23 +281,23 @@ class _Compare(_OfStage):
 
 
 class _Join(_OfStage):
-    def task(self, group: tuple[int, list[Range]]) -> Task:
+    def task(self, group: tuple[int, list[Slice]]) -> Task:
         return join_components(self._stage, _in_order(group[1]))
 
     def counts(
-        self, group: tuple[int, list[Range]], found: list[tuple[int, Range]]
+        self, group: tuple[int, list[Slice]], found: list[tuple[int, Slice]]
     ) -> dict[str, int]:
-        return {"bytes_linked": sum(stop - start for _, start, stop, _ in group[1])}
+        return {"bytes_linked": sum(stop - start for _, _, start, stop, _ in group[1])}
 
 
 class _Store(_OfStage):
-    def task(self, element: tuple[SourceFile, list[Block], list[Range]]) -> Task:
+    def task(self, element: tuple[SourceFile, list[Block], list[Slice]]) -> Task:
         file, blocks, ranges = element
         return write_marked(self._stage, file, tuple(blocks), tuple(ranges))
 
     def counts(
         self,
-        element: tuple[SourceFile, list[Block], list[Range]],
+        element: tuple[SourceFile, list[Block], list[Slice]],
         result: tuple[SourceFile, tuple[Block, ...]],
     ) -> dict[str, int]:
         return {"files_in": 1}

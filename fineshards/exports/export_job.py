@@ -32,6 +32,7 @@ from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.ledger import Kind, Ledger, Range
 from fineshards.shards.readable import readable_manifest
 from fineshards.shards.record import sha256_of
 from fineshards.sources.roots import opened
@@ -42,6 +43,7 @@ from fineshards.storage.open import open_storage
 _CHECKPOINTS = "checkpoints"
 # Says which export an unfinished folder is.
 _CLAIM = f"{_CHECKPOINTS}/export.json"
+_PARTS = Kind("", PartRecord)
 # Tokens whose checksum is computed at once.
 _CHUNK = 1 << 18
 
@@ -69,6 +71,11 @@ class ExportJob:
     def dataset(self) -> Dataset:
         """The dataset."""
         return opened(self.source, self.generation, self.sources)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, which has the parts that are finished."""
+        return Ledger(self.storage, f"{_CHECKPOINTS}/{self.fingerprint}")
 
     @cached_property
     def format(self) -> Format:
@@ -210,17 +217,10 @@ def _claim(job: ExportJob) -> Export | None:
 
 def write_part(job: ExportJob, part: Part) -> PartRecord:
     """Writes the files of a part, unless they are finished; returns the part's record."""
-    storage, name = job.storage, _record_name(job, part.split, part.index)
-    stored = storage.read_if_there(name)
-    found = None if stored is None else PartRecord.parse(stored)
-    if (
-        found
-        and (found.split, found.index) == (part.split, part.index)
-        and found.tokens + found.left_out == part.tokens
-        and all(storage.matches(file.name, file.bytes, file.crc32c) for file in found.files)
-    ):
+    key = _key(part)
+    if found := job.ledger.get(_PARTS, key):
         return found
-    target, settings = Target(storage), job.settings
+    target, settings = Target(job.storage), job.settings
     reader = PartReader(job.streams[part.split], part, settings.side, settings.token_dtype)
     written = job.format.write(reader, settings, target)
     record = PartRecord(
@@ -233,9 +233,9 @@ def write_part(job: ExportJob, part: Part) -> PartRecord:
         tuple(reader.reads),
         written.facts or {},
     )
-    storage.delete(name)
-    # A power cut may damage it; then the part is done again.
-    storage.write(name, record.to_bytes(), durable=False)
+    job.ledger.drop(_PARTS, key)
+    ranges = [Range.whole(file.name, file.bytes, file.crc32c) for file in record.files]
+    job.ledger.put(_PARTS, key, ranges, record)
     return record
 
 
@@ -308,14 +308,14 @@ def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:
     for shard, error in _damaged_shards(job.streams.values(), reads):
         for record in records:
             if any(read.shard == shard.name for read in record.reads):
-                job.storage.delete(_record_name(job, record.split, record.index))
+                job.ledger.drop(_PARTS, _key(record))
                 for file in record.files:
                     job.storage.delete(file.name)
         raise error
 
 
-def _record_name(job: ExportJob, split: str, index: int) -> str:
-    return f"{_CHECKPOINTS}/{job.fingerprint}/{split}_{index:06d}.json"
+def _key(part: Part | PartRecord) -> str:
+    return f"{part.split}_{part.index:06d}"
 
 
 def _damaged_shards(

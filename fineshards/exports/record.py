@@ -6,14 +6,13 @@ is its checksum.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, NotRequired, TypedDict
 
-from msgspec import MsgspecError, field, json
+from msgspec import field
 
 from fineshards.exports.stream import Read
 from fineshards.shards.job.manifest_file import EXPORT_NAME
-from fineshards.shards.record import Count, Crc32c, Record, RecordFile, seal_holds, sealed, unsealed
+from fineshards.shards.record import Count, Crc32c, Record, RecordFile
 from fineshards.storage.base import Storage
 from fineshards.storage.names import is_below, shortened
 
@@ -71,17 +70,6 @@ class PartRecord(Record, frozen=True):
     files: tuple[FileRecord, ...]
     reads: tuple[Read, ...]
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        """The record as JSON."""
-        return sealed(json.encode(self))
-
-    @classmethod
-    def parse(cls, content: bytes) -> PartRecord | None:
-        """The inverse of `to_bytes`; None for a damaged record."""
-        with suppress(MsgspecError):
-            return unsealed(content, cls) if seal_holds(content) else None
-        return None
 
 
 class Export(RecordFile, frozen=True, tag_field="format", tag="fineshards export 3"):

@@ -168,7 +168,7 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]
                 storage.delete_folder(name.rstrip("/"))
         # All records first: by them a later attempt tells what was overwritten from damage.
         for plan in plans:
-            checkpoints.write_shard_record(plan.record, durable=True)
+            checkpoints.plan_redaction(plan.record)
         list(pool.map(lambda plan: plan.carry_out(dataset), plans))
     records = {plan.position: plan.record for plan in plans}
     own = metadata_files(storage, job, manifest.reports)
@@ -262,7 +262,7 @@ class _Rewrite:
         name, table_file, mask_file = files_of(shard.name)
         versions = tuple(map(storage.version, (name, table_file, mask_file)))
         # What an earlier attempt has planned, and may have carried out.
-        planned = checkpoints.read_shard_record(name) or shard
+        planned = checkpoints.planned_redaction(name) or shard
         content = storage.read(table_file)
         if _checksum([content]) not in (shard.table_crc32c, planned.table_crc32c):
             raise _damaged(storage, table_file)

@@ -80,13 +80,6 @@ def write_shard(
     return record
 
 
-def finished_shard(name: str, checkpoints: Checkpoints) -> ShardRecord | None:
-    """The record of a shard that an earlier run has finished, if it still is what that says."""
-    found = checkpoints.read_shard_record(name)
-    whole = found and all(checkpoints.storage.matches(*file) for file in found.files())
-    return found if whole else None
-
-
 def _write_table(
     shard: Shard,
     ordered: list[Piece],

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from msgspec import to_builtins
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import SplitRule
+from fineshards.shards.ledger import Range
 from fineshards.shards.tables.documents import source_schema
-from fineshards.storage.checksums import crc32c, write_with_checksum
+from fineshards.storage.checksums import write_with_checksum
 
 # Documents per row group, which are kept in memory until it is written: some megabytes.
 _ROW_GROUP_DOCUMENTS = 1 << 16
@@ -45,7 +45,8 @@ class Documents(NamedTuple):
 class CheckedFile(io.RawIOBase):
     """A file that is being written, with the size and the checksum of its content so far."""
 
-    def __init__(self, target: BinaryIO) -> None:
+    def __init__(self, name: str, target: BinaryIO) -> None:
+        self._name = name
         self._target = target
         self.size = self.checksum = 0
 
@@ -55,29 +56,34 @@ class CheckedFile(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Appends bytes."""
-        self.checksum = crc32c(bytes(data), self.checksum)
-        self.size += len(data)
-        return self._target.write(data)
+        content = np.asarray(memoryview(data)).view(np.uint8)
+        self.checksum = write_with_checksum(content, self._target, self.checksum)
+        self.size += len(content)
+        return len(content)
+
+    def range(self) -> Range:
+        """All of the file, once it is written."""
+        return Range(self._name, 0, self.size, self.checksum)
 
 
 class StreamPart:
     """One stream's part of a token block that is being written."""
 
-    def __init__(self, tokens: BinaryIO, table: CheckedFile, documents: pq.ParquetWriter) -> None:
+    def __init__(
+        self, tokens: CheckedFile, table: CheckedFile, documents: pq.ParquetWriter
+    ) -> None:
         """documents: writes to `table`, the file of the documents."""
-        self._tokens_file = tokens
-        self.table = table
+        self.files = tokens, table
         self._documents_file = documents
         self._pending: list[pa.Table] = []
         self._pending_documents = 0
         self._end = 0
-        self.checksum = 0
         self.tokens = 0
         self.documents = 0
 
     def write_tokens(self, tokens: npt.NDArray[np.unsignedinteger]) -> None:
         """Appends tokens; `add_documents` says whose they are."""
-        self.checksum = write_with_checksum(tokens.view(np.uint8), self._tokens_file, self.checksum)
+        self.files[0].write(tokens)
         self.tokens += len(tokens)
 
     def add_documents(self, lengths: npt.NDArray[np.int64], sources: pa.RecordBatch) -> None:
@@ -122,7 +128,7 @@ class BlockWriter:
         self._rule = rule
         # A stream without documents in this block has no part.
         self._parts: dict[str, StreamPart] = {}
-        self._summary: BlockSummary | None = None
+        self.summary: BlockSummary | None = None
 
     @property
     def tokens(self) -> int:
@@ -168,29 +174,12 @@ class BlockWriter:
         test = Sums(0, 0) if self._rule.by_document else None
         if "test" in self._parts:
             test = Sums(self._parts["test"].documents, self._parts["test"].tokens)
-        self._summary = BlockSummary(self._name.file, index, blocks, counts, test)
-        return self._summary
+        self.summary = BlockSummary(self._name.file, index, blocks, counts, test)
+        return self.summary
 
-    def mark(self) -> dict[str, Any]:
-        """What marks the block as finished, once its files are closed.
-
-        Its summary, by stream the checksum of its tokens, and by stream the size and the checksum
-        of the file of its documents.
-        """
-        assert self._summary is not None, "finish comes first"
-        return {
-            "summary": to_builtins(self._summary),
-            "crc32c": self.checksums,
-            "documents": {
-                stream: [part.table.size, part.table.checksum]
-                for stream, part in self._parts.items()
-            },
-        }
-
-    @property
-    def checksums(self) -> dict[str, int]:
-        """The checksums of the tokens, by stream."""
-        return {stream: part.checksum for stream, part in self._parts.items()}
+    def ranges(self) -> list[Range]:
+        """What is in the files of tokens and of documents; all of it once they are closed."""
+        return [file.range() for part in self._parts.values() for file in part.files]
 
 
 def fitting(

@@ -11,16 +11,15 @@
     merged/00003-00000.json        sorted blocks made of several, where one is too small
     buckets/00003-00000.parquet    a token block of all documents with the same leading bits
     plan.json                      the layout of the shards (step Plan)
-    shards/train_0017.json         the record of a finished shard; written after the shard
+    shards/train_0017.json         the record of a finished shard
+    redacted/train_0017.json       what a shard becomes when it is redacted
 
 Where the split is by document, a token block has two parts, `00003-00012.test.tokens` and
 `00003-00012.train.tokens`, each with its documents. A part without documents has no files.
 
-The later file of a pair marks the work as finished; without it the work is done again. Token blocks
-have no header, so a shard is one header followed by whole or cut token blocks. Checkpoints are
-short-lived and therefore not durable: a power cut may damage them. A restart checks them before it
-uses them, and repeats the work behind a damaged one. Records, which are all but tokens, documents,
-keys and marks, are sealed: see checkpoint_file.py.
+Files that end with .json are entries of the ledger, by which a restart finds what is finished: see
+ledger.py. Token blocks have no header, so a shard is one header followed by whole or cut token
+blocks. Checkpoints are short-lived and therefore not durable: a power cut may damage them.
 """
 
 from __future__ import annotations
@@ -28,31 +27,26 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from msgspec import ValidationError, convert, to_builtins
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.checkpoint_file import (
-    NUMBERS_IN_A_PART,
-    block_of,
-    leading_digits,
-    read_json,
-    write_json,
-)
 from fineshards.shards.discovered_files import DiscoveredFiles
 from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS, Layout, SplitRule, shard_stem
+from fineshards.shards.ledger import ENTRY, NUMBERS_IN_A_PART, Kind, Ledger, Range, leading_digits
 from fineshards.shards.record import replace
-from fineshards.shards.token_blocks import MARK, TokenBlocks
+from fineshards.shards.token_blocks import BLOCKS, TokenBlocks, block_of
 from fineshards.storage.base import TEMPORARY, Storage
-from fineshards.storage.local import LocalStorage
 
 FOLDER = "checkpoints"
-_NUMBERED = re.compile(r"(.*/(?:test|train)_)(\d{4,})(\.\w+)", re.ASCII)
+_NUMBERED = re.compile(r"((?:.*/)?(?:test|train)_)(\d{4,})(\.\w+|)", re.ASCII)
+_LAYOUT, _PLAN = Kind("", Layout), "plan"
+_SHARDS = Kind("shards", ShardRecord)
+_REDACTED = Kind("redacted", ShardRecord)
 # Folders that have one folder per stage of a recipe.
-_BY_STAGE = ("judged", "marks", "marked", "index")
+_BY_STAGE = ("judged", "marks", "marked")
 _NO_TEST = SplitRule(None, 0)
 
 
@@ -85,6 +79,7 @@ class Checkpoints:
         self._signed: dict[str, str] = {}
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
+        self.ledger = Ledger(storage, self.folder)
         self.discovered = DiscoveredFiles(storage, self.folder)
         chat = settings is not None and settings.chat is not None
         self.blocks = TokenBlocks(storage, self.folder, dtype, rule, chat)
@@ -190,53 +185,61 @@ class Checkpoints:
 
     def finished_shards(self) -> list[float]:
         """The completion times of the finished shards, in any order."""
-        return [entry.modified for entry in self.storage.entries(f"{self.folder}/shards")]
+        return list(self.ledger.list(_SHARDS).values())
 
     def has_finished_blocks(self) -> bool:
         """Whether any block is finished, or judged in a stage of a recipe."""
         if any(True for _ in self.storage.entries(f"{self.folder}/judged")):
             return True
-        entries = self.storage.entries(f"{self.folder}/blocks")
-        return any(block_of(each.name) and each.name.endswith(MARK) for each in entries)
+        files = self.ledger.files(BLOCKS)
+        return any(block_of(key) and ending == ENTRY for key, ending, _ in files)
 
     def write_layout(self, layout: Layout) -> None:
         """Stores the layout, which `status` reads."""
-        write_json(self.storage, f"{self.folder}/plan.json", to_builtins(layout))
+        self.ledger.put(_LAYOUT, _PLAN, (), layout)
 
     def read_layout(self) -> Layout | None:
         """The layout, or None if it is not planned yet, or damaged."""
-        fields = read_json(self.storage, f"{self.folder}/plan.json")
-        return None if fields is None else convert(fields, Layout)
+        return self.ledger.get(_LAYOUT, _PLAN)
 
     def planned_at(self) -> float:
         """When the layout was stored; 0 if it is not there any more. Only on object storage."""
         entries = self.storage.entries_by_beginning(self.folder, ["plan.json"])
         return max((entry.modified for entry in entries), default=0.0)
 
-    def write_shard_record(self, record: ShardRecord, durable: bool = False) -> None:
-        """Marks a shard as finished. durable: whether a power cut must leave it."""
-        write_json(self.storage, self._shard_name(record.name), to_builtins(record), durable)
+    def plan_redaction(self, record: ShardRecord) -> None:
+        """Notes, so that a power cut leaves it, what a shard becomes when it is redacted."""
+        self.ledger.put(_REDACTED, shard_stem(record.name), (), record, durable=True)
 
-    def read_shard_record(self, shard_name: str) -> ShardRecord | None:
-        """The record of a finished shard; None if the shard or its table is not complete."""
-        fields = read_json(self.storage, self._shard_name(shard_name))
-        try:
-            record = replace(convert(fields, ShardRecord), name=shard_name)
-        except ValidationError:
-            return None
-        whole = all(self.storage.size(name) == size for name, size, _ in record.files())
-        return record if whole else None
+    def planned_redaction(self, shard_name: str) -> ShardRecord | None:
+        """What is noted of a shard; None if nothing is."""
+        return self.ledger.get(_REDACTED, shard_stem(shard_name))
+
+    def write_shard_record(self, record: ShardRecord) -> None:
+        """Marks a shard as finished."""
+        ranges = [Range.whole(*file) for file in record.files()]
+        self.ledger.put(_SHARDS, shard_stem(record.name), ranges, record)
+
+    def finished_shard(self, shard_name: str) -> ShardRecord | None:
+        """The record of a finished shard, if its files are still what that says."""
+        found = self.ledger.get(_SHARDS, shard_stem(shard_name))
+        return found if found is not None and found.name == shard_name else None
 
     def rename_shards(self, layout: Layout) -> None:
         """Gives shards that were written early names with as many digits as those of a layout."""
-        if not isinstance(self.storage, LocalStorage):
+        if self.storage.composes:  # where none is
             return
-        for folder in (*SPLITS, "metadata/documents", MASKS_FOLDER, f"{self.folder}/shards"):
-            for entry in list(self.storage.entries(folder)):
-                found = _NUMBERED.fullmatch(entry.name)
-                if found is not None and len(found[2]) != layout.index_width:
-                    name = f"{found[1]}{int(found[2]):0{layout.index_width}d}{found[3]}"
-                    self.storage.rename(entry.name, name)
 
-    def _shard_name(self, shard_name: str) -> str:
-        return f"{self.folder}/shards/{shard_stem(shard_name)}.json"
+        def renamed(name: str) -> str:
+            found = _NUMBERED.fullmatch(name)
+            return f"{found[1]}{int(found[2]):0{layout.index_width}d}{found[3]}" if found else name
+
+        for folder in (*SPLITS, "metadata/documents", MASKS_FOLDER):
+            for entry in list(self.storage.entries(folder)):
+                if renamed(entry.name) != entry.name:
+                    self.storage.rename(entry.name, renamed(entry.name))
+        for key in self.ledger.list(_SHARDS):
+            if renamed(key) != key:
+                if found := self.ledger.read(_SHARDS, key):
+                    self.write_shard_record(replace(found.record, name=renamed(found.record.name)))
+                self.ledger.drop(_SHARDS, key)

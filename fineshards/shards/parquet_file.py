@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -31,8 +30,8 @@ def open_parquet(
     )
 
 
-def parquet_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
-    """A table as a Parquet file, whose pages have checksums. metadata: stored with the schema."""
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as a Parquet file, whose pages have checksums."""
     opened = io.BytesIO()
     with pq.ParquetWriter(
         opened,
@@ -42,7 +41,4 @@ def parquet_bytes(table: pa.Table, metadata: Mapping[str, str] | None = None) ->
         store_schema=False,
     ) as writer:
         writer.write_table(table.replace_schema_metadata(None))
-        if metadata:
-            # Without Arrow's schema, metadata of the table's would not be written.
-            writer.add_key_value_metadata(metadata)
     return opened.getvalue()

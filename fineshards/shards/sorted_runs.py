@@ -13,21 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec import to_builtins
 
-from fineshards.shards.block_writer import Documents, check_counts, fitting, streams_of
+from fineshards.shards.block_writer import (
+    CheckedFile,
+    Documents,
+    check_counts,
+    fitting,
+    streams_of,
+)
 from fineshards.shards.counts import Counts, Sums
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, SortedRun
-from fineshards.shards.layout import ONE_STREAM, Shuffle, SplitRule
+from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import FRAGMENT_BYTES, cell_borders, key_order, shuffle_keys
 from fineshards.shards.tables.documents import source_schema
-from fineshards.storage.checksums import write_with_checksum
 
 # Documents that are gathered at a time.
 _CHUNK_DOCUMENTS = 1024
@@ -89,8 +92,8 @@ class RunWriter:
     def __init__(
         self,
         name: TokenBlock,
-        tokens: BinaryIO,
-        documents: BinaryIO,
+        tokens: CheckedFile,
+        documents: CheckedFile,
         dtype: np.dtype[np.unsignedinteger],
         rule: SplitRule,
         shuffle: Shuffle,
@@ -107,9 +110,7 @@ class RunWriter:
         self._gathered = Gathered(dtype)
         self._sums = [[0, 0] for _ in rule.streams]
         self._runs: list[SortedRun] = []
-        self._token_end = self._document_end = 0
-        self._checksum = self._documents_checksum = 0
-        self._summary: BlockSummary | None = None
+        self.summary: BlockSummary | None = None
 
     def append(self, documents: Documents) -> None:
         """Appends documents: see BlockWriter.append."""
@@ -127,17 +128,8 @@ class RunWriter:
         documents, tokens = (sum(sums[which] for sums in self._sums) for which in (0, 1))
         check_counts(self._name, counts, documents, tokens)
         test = Sums(*self._sums[0]) if self._rule.by_document else None
-        self._summary = BlockSummary(self._name.file, index, blocks, counts, test, (*self._runs,))
-        return self._summary
-
-    def mark(self) -> dict[str, Any]:
-        """What marks the block as finished: its summary, and the sizes and checksums of files."""
-        assert self._summary is not None, "finish comes first"
-        return {
-            "summary": to_builtins(self._summary),
-            "crc32c": {ONE_STREAM: self._checksum},
-            "documents": {ONE_STREAM: [self._document_end, self._documents_checksum]},
-        }
+        self.summary = BlockSummary(self._name.file, index, blocks, counts, test, (*self._runs,))
+        return self.summary
 
     def _write_run(self) -> None:
         gathered, self._gathered = self._gathered, Gathered(self._dtype)
@@ -162,10 +154,9 @@ class RunWriter:
         keys: npt.NDArray[np.uint64],
         order: npt.NDArray[np.int64],
     ) -> None:
+        first_token = self._tokens_file.size // self._dtype.itemsize
         for _, tokens in gathered.take(order):
-            self._checksum = write_with_checksum(
-                tokens.view(np.uint8), self._tokens_file, self._checksum
-            )
+            self._tokens_file.write(tokens)
         (sorted_table,) = table.take(pa.array(order)).combine_chunks().to_batches()
         lengths = sorted_table["length"].to_numpy()
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -174,18 +165,13 @@ class RunWriter:
             cells = int(ends[-1]) * self._dtype.itemsize // FRAGMENT_BYTES
             bits = max(cells, 1).bit_length() - 1
         borders = cell_borders(keys[order, 0], bits)
-        places = [self._document_end]
+        places = [self._documents_file.size]
         for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
             if first < stop:
-                cell = sorted_table.slice(first, stop - first).serialize()
-                self._documents_checksum = write_with_checksum(
-                    np.frombuffer(cell, np.uint8), self._documents_file, self._documents_checksum
-                )
-                self._document_end += len(cell)
-            places.append(self._document_end)
-        token_places = (ends[borders] + self._token_end).tolist()
+                self._documents_file.write(sorted_table.slice(first, stop - first).serialize())
+            places.append(self._documents_file.size)
+        token_places = (ends[borders] + first_token).tolist()
         self._runs.append(SortedRun(stream, tuple(token_places), tuple(places)))
-        self._token_end += int(ends[-1])
         self._sums[number][0] += len(order)
         self._sums[number][1] += int(ends[-1])
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from msgspec import ValidationError, convert
 
 from fineshards.errors import OutputError
 from fineshards.shards.block_writer import (
@@ -20,20 +20,20 @@ from fineshards.shards.block_writer import (
     StreamPart,
     documents_writer,
 )
-from fineshards.shards.checkpoint_file import beginnings, block_of, is_whole, read_json, write_json
-from fineshards.shards.counts import Sums
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import ONE_STREAM, Shuffle, SplitRule
+from fineshards.shards.ledger import ENTRY, Finished, Kind, Ledger, Range
 from fineshards.shards.parquet_file import open_parquet
 from fineshards.shards.shuffle_order import Fragment
 from fineshards.shards.sorted_runs import RunWriter, parse_cells
 from fineshards.storage.base import Storage
 
-# How the names of the files end that mark a block as finished.
-MARK = ".json"
 # Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
+# The token blocks of blocks of source files.
+BLOCKS = Kind("blocks", BlockSummary)
+_KEY = re.compile(r"(\d{5,})-(\d{5,})", re.ASCII)
 
 
 class OtherTokensError(Exception):
@@ -56,7 +56,7 @@ class TokenBlocks:
         chat: bool,
     ) -> None:
         self._storage = storage
-        self._folder = folder
+        self._ledger = Ledger(storage, folder)
         self._dtype = dtype
         self._rule = rule
         self._chat = chat
@@ -67,28 +67,38 @@ class TokenBlocks:
     def create_block(self, name: TokenBlock) -> Iterator[BlockWriter]:
         """A token block to write; end the `with` body with the writer's `finish`.
 
-        Its mark is written last, and means that the block is finished. Raises OtherTokensError, and
-        nothing appears, if the block was dropped and had other tokens.
+        Raises OtherTokensError, and nothing appears, if the block was dropped and had other tokens.
         """
 
         def open_part(stream: str) -> StreamPart:
-            table = CheckedFile(
-                files.enter_context(
-                    self._storage.create(self.documents_name(name, stream), durable=False)
-                )
-            )
+            table = files.enter_context(self._create(self.documents_name(name, stream)))
             documents = files.enter_context(documents_writer(table, self._rule, self._chat))
-            tokens = self._storage.create(self.tokens_name(name, stream), durable=False)
-            return StreamPart(files.enter_context(tokens), table, documents)
+            tokens = files.enter_context(self._create(self.tokens_name(name, stream)))
+            return StreamPart(tokens, table, documents)
 
         with ExitStack() as files:
             writer = BlockWriter(open_part, name, self._dtype, self._rule)
             yield writer
-            mark = None if self._storage.composes else self._read_mark(name)
-            before = mark["crc32c"] if mark else writer.checksums
-            if before != writer.checksums and any(self.is_dropped(name, each) for each in before):
+            before = self._entry(name) if self._may_be_dropped(name) else None
+            if (
+                before is not None
+                and _tokens(before.ranges) != _tokens(writer.ranges())
+                and any(self._storage.size(each.file) is None for each in before.ranges)
+            ):
                 raise OtherTokensError
-        write_json(self._storage, self._mark_name(name), writer.mark())
+        self._put(name, writer.ranges(), writer.summary)
+
+    @contextmanager
+    def _create(self, file: str) -> Iterator[CheckedFile]:
+        with self._storage.create(file, durable=False) as opened:
+            yield CheckedFile(file, opened)
+
+    def _put(self, name: TokenBlock, ranges: list[Range], summary: BlockSummary | None) -> None:
+        assert summary is not None, "finish comes first"
+        self._ledger.put(_kind(name.folder), name.key, ranges, summary)
+
+    def _entry(self, name: TokenBlock) -> Finished[BlockSummary] | None:
+        return self._ledger.read(_kind(name.folder), name.key)
 
     def read_summary(
         self, name: TokenBlock, checked: Collection[str] | None = None
@@ -97,38 +107,18 @@ class TokenBlocks:
 
         checked: the streams whose parts are looked at; all by default.
         """
-        mark = self._read_mark(name)
-        if mark is None:
+        found = self._entry(name)
+        if found is None:
             return None
-        summary: BlockSummary = mark["summary"]
-        for stream, sums in zip(self._rule.streams, summary.streams(), strict=True):
-            if stream not in mark["crc32c"] or not (checked is None or stream in checked):
-                continue
-            whole = self._is_whole(name, stream, self.documents_name(name, stream), sums, mark)
+        for stream in self._rule.streams if checked is None else checked:
+            files = self.tokens_name(name, stream), self.documents_name(name, stream)
+            whole = self._ledger.holds(each for each in found.ranges if each.file in files)
             if not whole and not (checked is None and self.is_dropped(name, stream)):
                 return None
-        return summary
-
-    def _is_whole(
-        self, name: TokenBlock, stream: str, documents: str, sums: Sums, mark: dict[str, Any]
-    ) -> bool:
-        """Whether a part of a block is what its mark says. documents: the file of its documents."""
-        tokens = sums.tokens * self._dtype.itemsize, mark["crc32c"].get(stream)
-        its = mark["documents"].get(stream, (0, 0))
-        there = is_whole(self._storage, self.tokens_name(name, stream), *tokens)
-        return there and is_whole(self._storage, documents, *its)
-
-    def _read_mark(self, name: TokenBlock) -> dict[str, Any] | None:
-        """The mark of a finished block: see BlockWriter. None if it is missing or damaged."""
-        mark = read_json(self._storage, self._mark_name(name))
-        try:
-            tables = {key: dict(mark[key]) for key in ("crc32c", "documents")}
-            return tables | {"summary": convert(mark["summary"], BlockSummary)}
-        except (KeyError, TypeError, ValueError, ValidationError):
-            return None
+        return found.record
 
     def drop_part(self, name: TokenBlock, stream: str) -> None:
-        """Deletes a block's part, whose tokens are all in finished shards; the mark stays."""
+        """Deletes a block's part, whose tokens are all in finished shards; the entry stays."""
         # The tokens first: without them the part is known to be dropped.
         self._storage.delete(self.tokens_name(name, stream))
         self._storage.delete(self.documents_name(name, stream))
@@ -137,8 +127,10 @@ class TokenBlocks:
         """Whether a part of a finished block was dropped, and is not there again."""
         # Its documents appear last, and its tokens go first: only with both it is whole.
         files = self.documents_name(name, stream), self.tokens_name(name, stream)
-        can = name.folder == "blocks" and not self._storage.composes
-        return can and None in map(self._storage.size, files)
+        return self._may_be_dropped(name) and None in map(self._storage.size, files)
+
+    def _may_be_dropped(self, name: TokenBlock) -> bool:
+        return name.folder == BLOCKS.name and not self._storage.composes
 
     def read_documents(self, name: TokenBlock, stream: str, start: int, stop: int) -> pa.Table:
         """The documents of a block's part that have tokens in `[start, stop)`.
@@ -166,24 +158,18 @@ class TokenBlocks:
     ) -> Iterator[RunWriter]:
         """A sorted token block to write; end the `with` body with the writer's `finish`."""
         with (
-            self._storage.create(self.tokens_name(name), durable=False) as tokens,
-            self._storage.create(self._cells_name(name), durable=False) as documents,
+            self._create(self.tokens_name(name)) as tokens,
+            self._create(self._cells_name(name)) as documents,
         ):
             writer = RunWriter(
                 name, tokens, documents, self._dtype, self._rule, shuffle, run_bytes, bits
             )
             yield writer
-        write_json(self._storage, self._mark_name(name), writer.mark())
+        self._put(name, [tokens.range(), documents.range()], writer.summary)
 
     def read_runs(self, name: TokenBlock) -> BlockSummary | None:
         """The summary of a finished sorted block; None if it is missing, incomplete or damaged."""
-        mark = self._read_mark(name)
-        if mark is None:
-            return None
-        summary: BlockSummary = mark["summary"]
-        sums = Sums(summary.counts.documents, summary.counts.tokens)
-        whole = self._is_whole(name, ONE_STREAM, self._cells_name(name), sums, mark)
-        return summary if whole else None
+        return self._ledger.get(_kind(name.folder), name.key)
 
     def read_fragment(self, fragment: Fragment) -> Documents:
         """The documents of a fragment."""
@@ -200,21 +186,18 @@ class TokenBlocks:
 
     def tokens_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         """The file of the tokens of a block's part."""
-        return f"{self._part_name(name, stream)}.tokens"
+        return self._part_name(name, "tokens", stream)
 
     def documents_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         """The file of the documents of a block's part."""
-        return f"{self._part_name(name, stream)}.parquet"
+        return self._part_name(name, "parquet", stream)
 
     def _cells_name(self, name: TokenBlock) -> str:
-        return f"{self._part_name(name)}.documents"
+        return self._part_name(name, "documents")
 
-    def _mark_name(self, name: TokenBlock) -> str:
-        return f"{self._part_name(name)}{MARK}"
-
-    def _part_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
+    def _part_name(self, name: TokenBlock, ending: str, stream: str = ONE_STREAM) -> str:
         suffix = "" if stream == ONE_STREAM else f".{stream}"
-        return f"{self._folder}/{name.folder}/{name.file:05d}-{name.index:05d}{suffix}"
+        return self._ledger.name(_kind(name.folder), name.key + suffix, ending)
 
     def finished_blocks(
         self, folder: str = "blocks", files: int = 0
@@ -226,15 +209,12 @@ class TokenBlocks:
         """
         sizes: dict[tuple[int, int], int] = defaultdict(int)
         times: dict[tuple[int, int], float] = {}
-        listed = self._storage.entries_by_beginning(f"{self._folder}/{folder}", beginnings(files))
-        for entry in listed:
-            key = block_of(entry.name)
-            if key is None:
-                continue
-            if entry.name.endswith(".tokens"):
-                sizes[key] += entry.size
-            elif entry.name.endswith(MARK):
-                times[key] = entry.modified
+        for name, ending, file in self._ledger.files(_kind(folder), files):
+            key = block_of(name)
+            if key is not None and ending.endswith("tokens"):
+                sizes[key] += file.size
+            elif key is not None and ending == ENTRY:
+                times[key] = file.modified
         if self._storage.composes:
             return {key: (sizes[key] // self._dtype.itemsize, times[key]) for key in times}
         counts = {key: self._count(TokenBlock(folder, *key)) for key in times}
@@ -244,9 +224,23 @@ class TokenBlocks:
         """The number of tokens of a finished block, parts of which may be dropped."""
         if name not in self._counted:
             with suppress(OutputError):  # a job that ends deletes it meanwhile
-                if mark := self._read_mark(name):
-                    self._counted[name] = mark["summary"].counts.tokens
+                if found := self._entry(name):
+                    self._counted[name] = found.record.counts.tokens
         return self._counted.get(name)
+
+
+def _kind(folder: str) -> Kind[BlockSummary]:
+    return Kind(folder, BlockSummary)
+
+
+def _tokens(ranges: Iterable[Range]) -> set[Range]:
+    return {each for each in ranges if each.file.endswith(".tokens")}
+
+
+def block_of(key: str) -> tuple[int, int] | None:
+    """The (file, block) of a key; None for a key that no block has."""
+    found = _KEY.fullmatch(key)
+    return found and (int(found[1]), int(found[2]))
 
 
 def _statistics(parquet: pq.ParquetFile, group: int, column: str) -> Any:

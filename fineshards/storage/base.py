@@ -61,13 +61,12 @@ class Storage(ABC):
 
     All methods raise OutputError when they fail.
 
-    root: the folder's path or URL. verifies_content: whether the storage itself detects content
-    that was damaged after it was written. supports_mmap: whether `open_mapped` works.
-    composes: whether the service joins files itself (`compose`).
+    root: the folder's path or URL. supports_mmap: whether `open_mapped` works, as on a disk, which
+    does not detect that content was damaged after it was written. composes: whether the service
+    joins files itself (`compose`).
     """
 
     root: str
-    verifies_content: bool
     supports_mmap: bool
     composes: bool
 
@@ -207,6 +206,10 @@ class Storage(ABC):
             f"{self.path(name)} cannot be a link to {target}: it is not on a local disk. Copy the "
             "file instead."
         )
+
+    def rename(self, name: str, target: str) -> None:
+        """Gives a file on a disk another name, over what has it; a missing one is not an error."""
+        raise NotImplementedError
 
     def compose(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
         """Creates a file from a header and parts of other files; returns its CRC-32C.

@@ -35,7 +35,6 @@ _WRITE_BEHIND_BYTES = 16 << 20
 class LocalStorage(Storage):
     """An output folder on a local disk."""
 
-    verifies_content = False
     supports_mmap = True
     composes = False
 
@@ -213,7 +212,6 @@ class LocalStorage(Storage):
             os.replace(temporary, path)
 
     def rename(self, name: str, target: str) -> None:
-        """Gives a file another name, over what has it; a missing file is not an error."""
         with suppress(FileNotFoundError):
             os.replace(self.path(name), self.path(target))
             _sync_folder(os.path.dirname(self.path(target)))

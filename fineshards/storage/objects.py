@@ -65,7 +65,6 @@ class ObjectStorage(Storage, Generic[Found]):
 
     endpoint: str | None = None
 
-    verifies_content = True
     supports_mmap = False
     composes = True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +23,7 @@ from fineshards.shards.tables.candidates import join_pairs, more_candidates
 from fineshards.shards.tables.components import EDGE
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions
 from fineshards.shards.tables.marks import Records, differs, file_of, mark_dtype, positions, row_of
-from fineshards.shards.tables.verdicts import (
-    COMPARED,
-    FIRSTS,
-    PARTS,
-    SETS,
-    Range,
-    earlier_decisions,
-    is_of,
-)
+from fineshards.shards.tables.verdicts import FIRSTS, MARKS, SETS, Slice, earlier_decisions
 from fineshards.sources.chosen_rows import read_rows
 from fineshards.storage.base import Storage
 from fineshards.worker.kept_rows import batch_of
@@ -78,57 +71,50 @@ class Comparing(Marking):
         self._curator = curator
         self._marked = marked
 
-    def write_contents(self, file: int, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
+    def write_contents(self, file: int, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
         """Computes the contents of those documents of a source file that files want.
 
         Returns (file, where contents are, or the contents) for each file that wants some.
         """
-        if (found := self._known(file)) is not None:
-            return found
+        if self._work.inline:
+            return [
+                (wanting, (SETS, "", 0, len(content), content))
+                for places, contents, wanted in self._wanted(file, ranges)
+                for wanting, own in wanted
+                for here in [np.searchsorted(places, own).tolist()]
+                for content in [_packed(own, [contents[n] for n in here]).tobytes()]
+            ]
+
+        def parts() -> Iterator[tuple[str, npt.NDArray[Any]]]:
+            pairs = list[tuple[int, int]]()
+            for number, (places, contents, wanted) in enumerate(self._wanted(file, ranges)):
+                pairs.extend((wanting, number) for wanting, _ in wanted)
+                yield str(number), _packed(places, contents)
+            yield "pairs", np.array(pairs, mark_dtype())
+
+        key = f"{file:05d}-sets"
+        stored = self._stage.read_marks(key) or self._stage.write_marks(key, parts())
+        places = {k: (SETS, each.file, each.start, each.stop, None) for k, each in stored.items()}
+        pairs = self._read([places["pairs"]], mark_dtype())
+        return [(wanting, places[str(number)]) for wanting, number in pairs.tolist()]
+
+    def _wanted(
+        self, file: int, ranges: Sequence[Slice]
+    ) -> Iterator[
+        tuple[npt.NDArray[np.uint64], list[Contents], list[tuple[int, npt.NDArray[np.uint64]]]]
+    ]:
+        """The positions and contents of wanted documents, in parts, and which each file wants."""
         wanted = join_pairs(self._read(ranges, mark_dtype()))
-        found = []
-        parts: list[tuple[int, int]] = []
-        for number, (places, contents) in enumerate(
-            self._in_parts(file, row_of(wanted["position"]))
-        ):
+        for places, contents in self._in_parts(file, row_of(wanted["position"])):
             of_part = wanted[np.isin(wanted["position"], places)]
             # By the file that wants them, each in the order of their positions.
             by_wanting = of_part[np.argsort(of_part["witness"], kind="stable")]
             starts = np.flatnonzero(differs(by_wanting["witness"]))
             files = file_of(by_wanting["witness"][starts]).tolist()
-            if self._work.inline:
-                for each, own in zip(
-                    files, np.split(by_wanting["position"], starts[1:]), strict=True
-                ):
-                    here = np.searchsorted(places, own).tolist()
-                    content = _packed(own, [contents[n] for n in here]).tobytes()
-                    found.append((each, (SETS, 0, len(content), content)))
-                continue
-            packed = _packed(places, contents)
-            self._stage.write_marks(file, number, packed, SETS)
-            found += [(each, self._set(file, number, packed.nbytes)) for each in files]
-            parts += [(each, number) for each in files]
-        if not self._work.inline:
-            self._stage.write_marks(file, 0, np.array(parts, mark_dtype()), PARTS)
-        return found
+            own = np.split(by_wanting["position"], starts[1:])
+            yield places, contents, list(zip(files, own, strict=True))
 
-    def _set(self, file: int, number: int, size: int) -> Range:
-        return self._stage.marks_file(file, number, SETS), 0, size, None
-
-    def _known(self, file: int) -> list[tuple[int, Range]] | None:
-        """What an earlier run has written of a file; None if that is not whole."""
-        parts = None if self._work.inline else self._stage.read_marks(file, 0, mark_dtype(), PARTS)
-        if parts is None:
-            return None
-        sizes = {}
-        for number in np.unique(parts["witness"]).tolist():
-            content = self._stage.read_marks(file, number, np.uint64, SETS)
-            if content is None:
-                return None
-            sizes[number] = content.nbytes
-        return [(each, self._set(file, number, sizes[number])) for each, number in parts.tolist()]
-
-    def compare(self, file: int, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
+    def compare(self, file: int, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
         """Finds the documents of a source file that are like an earlier one with a key of theirs.
 
         Returns (file, where the marks are, or the marks); with the rule `components`, (0, links).
@@ -136,19 +122,19 @@ class Comparing(Marking):
         blocks = self._work.checkpoints.discovered.read_blocks(file)
         if blocks is None:
             return []  # a file of an earlier generation
-        found = self._stage.read_marks(file, 0, alike_type(self._keyed), COMPARED)
-        if found is None:
-            pairs = [each for each in ranges if not (is_of(each, FIRSTS) or is_of(each, SETS))]
+
+        def compare() -> dict[str, Records]:
+            pairs = [each for each in ranges if each[0] == MARKS]
             parts = [self._read(pairs, mark_dtype())]
-            told = [each for each in ranges if is_of(each, FIRSTS)]
+            told = [each for each in ranges if each[0] == FIRSTS]
             if told:
                 first = self._read(told, self._first_type)
                 parts += [more_candidates(k, first) for k in self._keys_of(blocks)]
-            sets = [each for each in ranges if is_of(each, SETS)]
+            sets = [each for each in ranges if each[0] == SETS]
             known = _Known(sets, self._storage, self._files)
-            found = self._alike(file, join_pairs(*parts), known)
-            self._stage.write_marks(file, 0, found, COMPARED)
-        return self._marks(self._stage.marks_file(file, 0, COMPARED), found)
+            return {MARKS: self._alike(file, join_pairs(*parts), known)}
+
+        return self._marks(f"{file:05d}-compared", {MARKS: alike_type(self._keyed)}, compare)
 
     def _alike(self, file: int, pairs: Records, known: _Known) -> Records:
         """The pairs of a file's documents that are alike, as of `alike`."""
@@ -214,7 +200,7 @@ class _Known:
     """The contents of candidates, by position."""
 
     def __init__(
-        self, ranges: Sequence[Range], storage: Storage, files: Sequence[SourceFile]
+        self, ranges: Sequence[Slice], storage: Storage, files: Sequence[SourceFile]
     ) -> None:
         self._ranges, self._storage, self._files = ranges, storage, files
         heads = [self._head(each) for each in ranges]
@@ -229,17 +215,18 @@ class _Known:
         begins = [1 + 2 * len(places) + np.cumsum(sizes) - sizes for places, sizes in heads]
         self._begins = np.concatenate([np.empty(0, np.int64), *begins])[order]
 
-    def _head(self, each: Range) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def _head(self, each: Slice) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Positions, and how many hashes each has."""
         (count,) = self._numbers(each, 0, 1)
         places, sizes = np.split(self._numbers(each, 1, 1 + 2 * int(count)), 2)
         return places, sizes.astype(np.int64)
 
-    def _numbers(self, each: Range, start: int, stop: int) -> Contents:
-        name, _, _, content = each
+    def _numbers(self, each: Slice, start: int, stop: int) -> Contents:
+        kind, name, first, _, content = each
         if content is not None:
             return np.frombuffer(content, "<u8", stop - start, 8 * start)
-        return np.frombuffer(bytes_of((name, 8 * start, 8 * stop, None), self._storage), "<u8")
+        numbers = bytes_of((kind, name, first + 8 * start, first + 8 * stop, None), self._storage)
+        return np.frombuffer(numbers, "<u8")
 
     def fitting(self, pairs: Records) -> int:
         """How many of some pairs, of whole documents and at least one, have contents that fit."""

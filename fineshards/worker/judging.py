@@ -67,10 +67,10 @@ class Judging:
         Returns the judged block, and whether an earlier run had judged it.
         """
         stage, keyed = self._stage(number), self.curator.keyed(number)
-        found = stage.read_block(block, key_type(keyed))
+        found = stage.read_block(block)
         keys_file = stage.keys_file(block)
         if found is not None:
-            return JudgedBlock(file, block, KeyFile(keys_file, found)), True
+            return JudgedBlock(file, block, KeyFile(keys_file, found.keys)), True
         self._work.checkpoints.stop_if_replaced(file.index)
         earlier = earlier_decisions(self._work.checkpoints, block, number, self._marked)
         known = self._scores([block], range(number))
@@ -122,7 +122,7 @@ class Judging:
 
     def has_last_stage(self, block: Block) -> bool:
         """Whether the decisions of the last stage about a block are stored, undamaged."""
-        return self._stage(self.curator.stages - 1).read_block(block, None) is not None
+        return self._stage(self.curator.stages - 1).read_block(block) is not None
 
     def index_keys(self, file: SourceFile, number: int) -> KeyFile:
         """The keys of documents that others have, for the keyed step that ends a stage.
@@ -130,18 +130,19 @@ class Judging:
         Raises InputError if the file has changed since the job was launched.
         """
         stage, keyed = self._stage(number), self.curator.keyed(number)
-        stored = stage.read_index(file.index, key_type(keyed))
-        if stored is not None:
-            return stored
-        settings = self._work.settings
-        records = index_records(keyed, file, settings.columns, settings.block_bytes)
-        return stage.write_index(file.index, records)
+        key, places = f"{file.index:05d}-index", stage.read_marks(f"{file.index:05d}-index")
+        if places is None:
+            settings = self._work.settings
+            records = index_records(keyed, file, settings.columns, settings.block_bytes)
+            places = stage.write_marks(key, [("keys", records)])
+        place = places["keys"]
+        return KeyFile(place.file, place.stop // key_type(keyed).itemsize)
 
     def statistics(self, file: int) -> list[pa.Table]:
         """What all stages counted of a source file, block by block."""
         blocks = self._work.checkpoints.discovered.read_blocks(file) or []
         stages = map(self._stage, range(self.curator.stages))
-        return [stage.statistics(block) for stage in stages for block in blocks]
+        return [stage.judged(block).counted() for stage in stages for block in blocks]
 
     def write_decisions(self, file: int) -> list[MetadataFile]:
         """Writes a source file's decisions and scores, if any, and its keys, if they are kept."""
@@ -150,7 +151,7 @@ class Judging:
         tables, written = [], []
         for number in range(last + 1):
             stage = self._stage(number)
-            tables += [stage.decisions(block) for block in blocks]
+            tables += [stage.decided(block)[0] for block in blocks]
             if number < last:
                 tables.append(stage.marked(file))
         table = merged(tables)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from fineshards.shards.tables.marks import (
     split,
     without_repeats,
 )
-from fineshards.shards.tables.verdicts import FIRSTS, WANTED, KeyFile, Range, StageFiles, is_of
+from fineshards.shards.tables.verdicts import FIRSTS, MARKS, WANTED, KeyFile, Slice, StageFiles
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import crc32c
 from fineshards.worker.indexes import key_type
@@ -54,8 +54,8 @@ def machine_memory() -> int:
     return min(found)
 
 
-# The name of what `components` marks, which is not a range of keys.
-_OF_COMPONENTS = (0, 0)
+# The key of what `components` marks, which is not a range of keys.
+_OF_COMPONENTS = "00000-components"
 
 
 class Marking:
@@ -68,7 +68,7 @@ class Marking:
         self._keyed = curator.keyed(stage)
         self._step = curator.number_of_keyed(stage)
 
-    def split_keys(self, keys: KeyFile, partitions: int) -> list[tuple[int, Range]]:
+    def split_keys(self, keys: KeyFile, partitions: int) -> list[tuple[int, Slice]]:
         """Cuts a file of keys by ranges: (partition, where its keys are, or the keys).
 
         Of a key that very many documents have, few cross the shuffle.
@@ -80,52 +80,42 @@ class Marking:
                 "with those of the dataset. Copy it from its origin, or build the dataset again "
                 "with all files."
             )
-        dtype = key_type(self._keyed)
-        records = np.frombuffer(content, dtype, len(content) // dtype.itemsize)  # without a seal
+        records = np.frombuffer(content, key_type(self._keyed))
         found, size, start = [], records.dtype.itemsize, 0
         for partition, part in enumerate(split(records, partitions)):
             stop = start + len(part)
             if len(part):
                 if self._work.inline and (self._keyed.compared or not joins(self._keyed)):
                     part = without_repeats(part)[0]
-                found.append((partition, self._range(keys.name, start * size, stop * size, part)))
+                of_part = self._slice("", keys.name, start * size, stop * size, part)
+                found.append((partition, of_part))
             start = stop
         return found
 
     def mark_keys(
-        self, partition: int, partitions: int, ranges: Sequence[Range]
-    ) -> list[tuple[int, Range]]:
+        self, partition: int, partitions: int, ranges: Sequence[Slice]
+    ) -> list[tuple[int, Slice]]:
         """Finds the keys of a range of keys that an earlier document has.
 
         Returns (file, where its marks are, or the marks), and the same of the firsts of keys that a
         block has very often. Where texts are compared, marks are pairs of candidates; also returns
         (file, which of its documents are wanted). With the rule `components`, (0, links).
         """
+        key = f"{partition:05d}-of-{partitions:05d}"
         if joins(self._keyed) and not self._keyed.compared:
-            return self._linked(partition, partitions, ranges)
-        stage = self._stage
-        marks = stage.read_marks(partition, partitions, mark_dtype(self._spans))
-        first = stage.read_marks(partition, partitions, self._first_type, FIRSTS)
-        if marks is None or first is None:
-            keys, asked = self._few_of_each_key(ranges)
-            first = firsts(keys, asked, max(self._keyed.compared, 1))
-            stage.write_marks(partition, partitions, first, FIRSTS)
-            if self._keyed.compared:
-                marks = self._of_this_job(candidates(keys, self._keyed.compared))
-            else:
-                marks = mark(keys, self._only_external)
-            stage.write_marks(partition, partitions, marks)
-        found = [
-            *self._marks(stage.marks_file(partition, partitions), marks),
-            *self._marks(stage.marks_file(partition, partitions, FIRSTS), first),
-        ]
-        if self._keyed.compared:
-            wanted = stage.read_marks(partition, partitions, mark_dtype(), WANTED)
-            if wanted is None:
-                wanted = wanted_by(marks)
-                stage.write_marks(partition, partitions, wanted, WANTED)
-            found += self._marks(stage.marks_file(partition, partitions, WANTED), wanted)
-        return found
+            keys = key_type(self._keyed)
+            return self._marks(key, {MARKS: EDGE}, lambda: {MARKS: edges(self._read(ranges, keys))})
+        types = {MARKS: mark_dtype(self._spans), FIRSTS: self._first_type, WANTED: mark_dtype()}
+        return self._marks(key, types, lambda: self._mark(ranges))
+
+    def _mark(self, ranges: Sequence[Slice]) -> dict[str, Records]:
+        """The marks of a range of keys, by their kinds."""
+        keys, asked = self._few_of_each_key(ranges)
+        first = firsts(keys, asked, max(self._keyed.compared, 1))
+        if not self._keyed.compared:
+            return {MARKS: mark(keys, self._only_external), FIRSTS: first}
+        pairs = self._of_this_job(candidates(keys, self._keyed.compared))
+        return {MARKS: pairs, FIRSTS: first, WANTED: wanted_by(pairs)}
 
     def _of_this_job(self, pairs: Records) -> Records:
         """The pairs whose later document this job reads; the others were decided before."""
@@ -138,35 +128,25 @@ class Marking:
         """The number of the first file that this job reads."""
         return self._work.checkpoints.job().new_files[0].index
 
-    def _linked(
-        self, partition: int, partitions: int, ranges: Sequence[Range]
-    ) -> list[tuple[int, Range]]:
-        links = self._stage.read_marks(partition, partitions, EDGE)
-        if links is None:
-            links = edges(self._read(ranges, key_type(self._keyed)))
-            self._stage.write_marks(partition, partitions, links)
-        return self._marks(self._stage.marks_file(partition, partitions), links)
-
-    def join_components(self, ranges: Sequence[Range]) -> list[tuple[int, Range]]:
+    def join_components(self, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
         """Finds the components of all links; returns what `mark_keys` does.
 
         Raises FineshardsError if this machine has too little memory for that.
         """
-        partition, partitions = _OF_COMPONENTS
-        marks = self._stage.read_marks(partition, partitions, mark_dtype())
-        if marks is None:
-            _check_memory(sum(stop - start for _, start, stop, _ in ranges) // EDGE.itemsize)
-            marks = components(self._read(ranges, EDGE))
-            self._stage.write_marks(partition, partitions, marks)
-        return self._marks(self._stage.marks_file(partition, partitions), marks)
 
-    def write_marked(self, file: int, blocks: Sequence[Block], ranges: Sequence[Range]) -> None:
+        def join() -> dict[str, Records]:
+            _check_memory(sum(stop - start for _, _, start, stop, _ in ranges) // EDGE.itemsize)
+            return {MARKS: components(self._read(ranges, EDGE))}
+
+        return self._marks(_OF_COMPONENTS, {MARKS: mark_dtype()}, join)
+
+    def write_marked(self, file: int, blocks: Sequence[Block], ranges: Sequence[Slice]) -> None:
         """Stores the marks of a source file as decisions."""
         if self._stage.has_marked(file):
             return
         dtype = mark_dtype(self._spans, self._has_similarity)
-        parts = [self._read([each], dtype) for each in ranges if not is_of(each, FIRSTS)]
-        told = [each for each in ranges if is_of(each, FIRSTS)]
+        parts = [self._read([each], dtype) for each in ranges if each[0] != FIRSTS]
+        told = [each for each in ranges if each[0] == FIRSTS]
         if told:
             first = self._read(told, self._first_type)
             parts += [repeats(keys, first, self._only_external) for keys in self._keys_of(blocks)]
@@ -196,32 +176,40 @@ class Marking:
     def _only_external(self) -> bool:
         return isinstance(self._keyed, SeenIn)
 
-    def _few_of_each_key(self, ranges: Iterable[Range]) -> tuple[Records, Mask]:
+    def _few_of_each_key(self, ranges: Iterable[Slice]) -> tuple[Records, Mask]:
         """As `without_repeats` of each block's part of a range of keys."""
         dtype = key_type(self._keyed)
         parts = [without_repeats(self._read([each], dtype)) for each in ranges]
         keys = np.concatenate([np.empty(0, dtype), *(kept for kept, _ in parts)])
         return keys, np.concatenate([np.empty(0, np.bool_), *(asked for _, asked in parts)])
 
-    def _read(self, ranges: Iterable[Range], dtype: np.dtype[np.void]) -> Records:
+    def _read(self, ranges: Iterable[Slice], dtype: np.dtype[np.void]) -> Records:
         parts = (bytes_of(each, self._storage) for each in ranges)
         return np.frombuffer(b"".join(parts), dtype)
 
-    def _range(self, name: str, start: int, stop: int, records: Records) -> Range:
+    def _slice(self, kind: str, name: str, start: int, stop: int, records: Records) -> Slice:
         """A reference to records, or the records themselves."""
         if self._work.inline:
-            kind = next((kind for kind in (FIRSTS, WANTED) if name.endswith(f"{kind}.marks")), "")
-            return kind, start, stop, records.tobytes()
-        return name, start, stop, None
+            return kind, "", start, stop, records.tobytes()
+        return kind, name, start, stop, None
 
-    def _marks(self, name: str, marks: Records) -> list[tuple[int, Range]]:
-        """Stored marks, or firsts, by file; all links are those of file 0."""
-        size = marks.dtype.itemsize
-        places = [(0, 0, len(marks))] if marks.dtype == EDGE else _starts(marks)
-        return [
-            (file, self._range(name, start * size, stop * size, marks[start:stop]))
-            for file, start, stop in places
-        ]
+    def _marks(
+        self,
+        key: str,
+        types: Mapping[str, np.dtype[np.void]],
+        make: Callable[[], dict[str, Records]],
+    ) -> list[tuple[int, Slice]]:
+        """Marks, stored by an earlier run or made now, by file; all links are those of file 0."""
+        places, found = self._stage.read_marks(key), []
+        made = make() if places is None else {}
+        for kind, place in (places or self._stage.write_marks(key, made.items())).items():
+            marks = made.get(kind)
+            if marks is None:
+                marks = self._read([(kind, place.file, place.start, place.stop, None)], types[kind])
+            for file, first, end in [(0, 0, len(marks))] if marks.dtype == EDGE else _starts(marks):
+                start, stop = (place.start + marks.dtype.itemsize * each for each in (first, end))
+                found.append((file, self._slice(kind, place.file, start, stop, marks[first:end])))
+        return found
 
 
 def joins(keyed: Keyed) -> bool:
@@ -240,9 +228,9 @@ def _check_memory(links: int) -> None:
         )
 
 
-def bytes_of(found: Range, storage: Storage) -> bytes:
-    """The bytes of a range."""
-    name, start, stop, content = found
+def bytes_of(found: Slice, storage: Storage) -> bytes:
+    """The bytes of a slice."""
+    _, name, start, stop, content = found
     return storage.read_range(name, start, stop) if content is None else content
 
 

@@ -20,7 +20,7 @@ from fineshards.shards.layout import Shard
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.shards.tables.statistics import write_file
-from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Range
+from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Slice
 from fineshards.worker import blocks
 from fineshards.worker.work import Work
 from fineshards.worker.worker import Worker
@@ -125,39 +125,39 @@ def index_keys(worker: Worker, file: SourceFile, stage: int) -> KeyFile:
 @_task(lambda keys, *_: f"reading {keys.name}")
 def split_keys(
     worker: Worker, keys: KeyFile, stage: int, partitions: int
-) -> list[tuple[int, Range]]:
+) -> list[tuple[int, Slice]]:
     """Cuts a file of keys by ranges of keys."""
     return worker.recipe.marking(stage).split_keys(keys, partitions)
 
 
 @_task(lambda stage, number, count, _: f"comparing keys, range {number + 1} of {count}")
 def mark_keys(
-    worker: Worker, stage: int, partition: int, partitions: int, ranges: tuple[Range, ...]
-) -> list[tuple[int, Range]]:
+    worker: Worker, stage: int, partition: int, partitions: int, ranges: tuple[Slice, ...]
+) -> list[tuple[int, Slice]]:
     """Finds which documents have a key of an earlier one, in a range of keys."""
     return worker.recipe.marking(stage).mark_keys(partition, partitions, ranges)
 
 
 @_task(lambda stage, file, _: f"reading candidates of file {file}")
 def write_contents(
-    worker: Worker, stage: int, file: int, ranges: tuple[Range, ...]
-) -> list[tuple[int, Range]]:
+    worker: Worker, stage: int, file: int, ranges: tuple[Slice, ...]
+) -> list[tuple[int, Slice]]:
     """Computes the contents of the documents of a file that share a key with later ones."""
     return worker.recipe.comparing(stage).write_contents(file, ranges)
 
 
 @_task(lambda stage, file, _: f"comparing documents of file {file}")
 def compare_documents(
-    worker: Worker, stage: int, file: int, ranges: tuple[Range, ...]
-) -> list[tuple[int, Range]]:
+    worker: Worker, stage: int, file: int, ranges: tuple[Slice, ...]
+) -> list[tuple[int, Slice]]:
     """Finds the documents of a file that are like an earlier one with one of their keys."""
     return worker.recipe.comparing(stage).compare(file, ranges)
 
 
 @_task(lambda *_: "joining components")
 def join_components(
-    worker: Worker, stage: int, ranges: tuple[Range, ...]
-) -> list[tuple[int, Range]]:
+    worker: Worker, stage: int, ranges: tuple[Slice, ...]
+) -> list[tuple[int, Slice]]:
     """Finds the documents that are linked by keys in any number of steps."""
     return worker.recipe.marking(stage).join_components(ranges)
 
@@ -168,7 +168,7 @@ def write_marked(
     stage: int,
     file: SourceFile,
     of_file: tuple[Block, ...],
-    ranges: tuple[Range, ...],
+    ranges: tuple[Slice, ...],
 ) -> tuple[SourceFile, tuple[Block, ...]]:
     """Stores which documents have a key of an earlier one; returns the file and its blocks."""
     worker.recipe.marking(stage).write_marked(file.index, of_file, ranges)
@@ -206,7 +206,7 @@ def write_bucket(
 def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> ShardRecord:
     """Writes a shard from its pieces, in order."""
     work, checkpoints = worker.work, worker.work.checkpoints
-    record = assembly.finished_shard(shard.name, checkpoints)
+    record = checkpoints.finished_shard(shard.name)
     if record is None:
         try:
             for file in {piece.block.file for piece in pieces if piece.block.folder == "blocks"}:
@@ -219,7 +219,7 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
             record = assembly.write_shard(shard, pieces, checkpoints, worker.paths, work.assembly)
         except OutputError:
             # Another launch of this job may have been faster, and have dropped the blocks.
-            record = assembly.finished_shard(shard.name, checkpoints)
+            record = checkpoints.finished_shard(shard.name)
             if record is None:
                 raise
     return record

@@ -14,18 +14,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from msgspec import to_builtins
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError
 from fineshards.job_status.progress import describe_pace
 from fineshards.job_status.status import StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
-from fineshards.shards.checkpoint_file import write_json
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.local_run import held_lock
 from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout
+from fineshards.shards.ledger import Kind
 from fineshards.worker.blocks import discover_file
 from fineshards.worker.work import Work
 
@@ -62,10 +61,11 @@ class Files:
         self.folder = self.launch.checkpoints.folder
         self._now = time.time()
 
-    def write(self, name: str, ago: float, content: object = None) -> None:
-        """A file of a stage."""
-        write_json(self.storage, name, content)
-        self.age(name, ago)
+    def write(self, kind: str, key: str, ago: float, content: object = None) -> None:
+        """An entry of a stage."""
+        ledger, of = self.launch.checkpoints.ledger, Kind(kind, object)
+        ledger.put(of, key, (), content)
+        self.age(ledger.name(of, key), ago)
 
     def age(self, name: str, ago: float) -> None:
         """Sets a file's time."""
@@ -78,25 +78,24 @@ class Files:
 
     def judge(self, stage: int, *times: float) -> None:
         for index, ago in enumerate(times):
-            self.write(f"{self.folder}/judged/{stage}/00000-{index:05d}.decisions", ago)
+            self.write(f"judged/{stage}", f"00000-{index:05d}", ago)
 
     def mark(self, stage: int, ago: float) -> None:
-        self.write(f"{self.folder}/marked/{stage}/00000.decisions", ago)
+        self.write(f"marked/{stage}", "00000", ago)
 
     def tokenize(self, *times: float, folder: str = "blocks") -> None:
         for number, ago in enumerate(times):
             # A bucket has a number where a block has that of its file.
             file, index = (number, 0) if folder == "buckets" else (0, number)
             summary = BlockSummary(file, index, BLOCKS, Counts(tokens=TOKENS))
-            mark = {"summary": to_builtins(summary), "crc32c": {}, "documents": {}}
-            self.write(f"{self.folder}/{folder}/{file:05d}-{index:05d}.json", ago, mark)
+            self.write(folder, f"{file:05d}-{index:05d}", ago, summary)
 
     def plan(self) -> None:
         self.launch.checkpoints.write_layout(Layout(TOKENS, ((0, BLOCKS * TOKENS),)))
 
     def shards(self, *times: float) -> None:
         for index, ago in enumerate(times):
-            self.write(f"{self.folder}/shards/train_{index:04d}.json", ago)
+            self.write("shards", f"train_{index:04d}", ago)
 
 
 @pytest.fixture
@@ -241,7 +240,7 @@ def test_damaged_checkpoints_are_not_shown_as_done(source: Path, output: Path) -
     files = Files(source, output)
     files.discover(BEGAN)
     files.tokenize(FIRST)
-    files.write(f"{files.folder}/blocks/x-y.json", 1)
+    files.write("blocks", "x-y", 1)
     files.storage.write(f"{files.folder}/blocks/00000-00001.json", b"{}")
     files.storage.write(f"{files.folder}/plan.json", b'{"a": 1}')
     found = status(output)

@@ -21,6 +21,7 @@ STEPS: Steps = [
 ]
 FLAGS = ["--shard_tokens=400", "--block_bytes=1", "--test_fraction=0.3"]
 SHUFFLE = ["--shuffle_seed=5", "--bucket_bytes=900"]
+MARKS = ("of-", "compared", "index", "sets")
 # By build: its flags, and the kinds of its files.
 BUILDS = {
     "plain": (
@@ -41,10 +42,8 @@ BUILDS = {
     "recipe": (
         ["--statistics", "--keep_keys"],
         {
-            *("judged/-.decisions", "judged/-.keys", "judged/-.scores", "marked/.decisions"),
-            *(f"marks/-of-{kind}.marks" for kind in ("", "-firsts", "-wanted", "-compared")),
-            *("index/.keys", "marks/-of--sets.marks", "marks/-of--parts.marks"),
-            "statistics/-.parquet",
+            *("judged/-.json", "judged/-.keys", "marked/.json", "statistics/-.json"),
+            *(f"marks/-{kind}{ending}" for kind in MARKS for ending in (".json", ".marks")),
         },
     ),
 }

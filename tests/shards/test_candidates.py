@@ -31,7 +31,6 @@ from fineshards.shards.tables.marks import (
     key_dtype,
     key_records,
     mark,
-    mark_dtype,
     positions,
     without_repeats,
 )
@@ -110,31 +109,31 @@ def stage(tmp_path: Path) -> StageFiles:
     """A stage with one file of each kind."""
     stage = StageFiles(Checkpoints(open_storage(str(tmp_path)), "f" * 64), 0)
     stage.write_block(BLOCK, [TABLE], KEYS)
-    stage.write_marks(1, 4, MARKS)
+    stage.write_marks("00001-of-00004", [("marks", MARKS), ("firsts", MARKS[:0])])
     stage.write_marked(3, TABLE)
-    stage.write_index(2, KEYS)
     return stage
 
 
 # Whether each kind of checkpoint is taken for whole.
 READERS: dict[str, Callable[[StageFiles], bool]] = {
-    "judged": lambda stage: stage.read_block(BLOCK, KEYS.dtype) is not None,
-    "marks": lambda stage: stage.read_marks(1, 4, mark_dtype()) is not None,
+    "judged": lambda stage: stage.read_block(BLOCK) is not None,
+    "marks": lambda stage: stage.read_marks("00001-of-00004") is not None,
     "marked": lambda stage: stage.has_marked(3),
-    "index": lambda stage: stage.read_index(2, KEYS.dtype) is not None,
 }
 
 
 def test_what_was_written_is_found_again(stage: StageFiles) -> None:
-    assert stage.read_block(BLOCK, KEYS.dtype) == len(KEYS)
-    assert stage.decisions(BLOCK).equals(TABLE)
-    marks = stage.read_marks(1, 4, mark_dtype())
-    assert marks is not None
-    assert marks.tolist() == MARKS.tolist()
+    found = stage.read_block(BLOCK)
+    assert found is not None
+    assert found.keys == len(KEYS)
+    assert stage.decided(BLOCK)[0].equals(TABLE)
+    places = stage.read_marks("00001-of-00004")
+    assert places is not None
+    assert [(kind, place.start, place.stop) for kind, place in places.items()] == [
+        ("marks", 0, MARKS.nbytes),
+        ("firsts", MARKS.nbytes, MARKS.nbytes),
+    ]
     assert stage.marked(3).equals(TABLE)
-    index = stage.read_index(2, KEYS.dtype)
-    assert index is not None
-    assert index.count == len(KEYS)
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -142,7 +141,7 @@ def test_any_changed_byte_and_any_cut_is_noticed(
     stage: StageFiles, tmp_path: Path, kind: str
 ) -> None:
     files = sorted((tmp_path / "checkpoints").glob(f"*/{kind}/0/*"))
-    assert len(files) == (2 if kind == "judged" else 1)
+    assert len(files) == (1 if kind == "marked" else 2)
     for path in files:
         content = path.read_bytes()
         for place in range(len(content)):
@@ -159,12 +158,12 @@ def test_any_changed_byte_and_any_cut_is_noticed(
 
 def test_a_block_of_which_nothing_is_decided_or_left_is_found_again(stage: StageFiles) -> None:
     other = Block(file=3, index=0, blocks=13, first_group=0, stop_group=0, first_row=0, bytes=9)
-    assert stage.read_block(other, KEYS.dtype) is None
+    assert stage.read_block(other) is None
     nothing: list[pa.Table] = []
     stage.write_block(other, nothing, np.empty(0, key_dtype(64)))
-    assert stage.read_block(other, KEYS.dtype) == 0
+    assert stage.judged(other).keys == 0
     stage.write_block(other, nothing, None)
-    assert stage.read_block(other, None) == 0
+    assert stage.read_block(other) == stage.judged(other)
 
 
 def test_decisions_that_vanish_while_they_are_needed_are_a_sentence(

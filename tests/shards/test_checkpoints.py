@@ -28,13 +28,24 @@ from fineshards.shards.layout import ONE_STREAM, Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.base import Entry
+from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
 
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
 PLACE = TokenBlock("blocks", 3, 12)
 NO_TEST = SplitRule(None, 0)
 RECORD = ShardRecord(
-    "train/train_0000.npy", "train", 0, 5, file_bytes(5), "AAAAAA==", 2, 1, 7, 3, "AAAAAA=="
+    "train/train_0000.npy",
+    "train",
+    0,
+    5,
+    file_bytes(5),
+    checksum_to_base64(crc32c(b"x" * file_bytes(5))),
+    2,
+    1,
+    7,
+    3,
+    checksum_to_base64(crc32c(b"xxx")),
 )
 
 
@@ -270,23 +281,6 @@ def test_the_blocks_of_a_file_are_stored(checkpoints: Checkpoints) -> None:
     assert checkpoints.discovered.read_blocks(5) is None
 
 
-@pytest.mark.parametrize("stored", [b"{}", b'{"a": 1}', b"[1]", b"1", b"[[]]", b'[{"file": 3}]'])
-def test_what_is_json_but_no_record_is_not_stored(checkpoints: Checkpoints, stored: bytes) -> None:
-    for name in ("files/00003.json", "blocks/00003-00012.json", "plan.json", "shards/a.json"):
-        checkpoints.storage.write(f"{checkpoints.folder}/{name}", stored)
-    assert checkpoints.discovered.read_blocks(3) is None
-    assert checkpoints.blocks.read_runs(PLACE) is None
-    assert checkpoints.read_layout() is None
-    assert checkpoints.read_shard_record("train/a.npy") is None
-
-
-def test_a_part_of_a_files_blocks_is_not_stored(checkpoints: Checkpoints) -> None:
-    blocks = [replace(BLOCK, index=index) for index in range(13)]
-    for damaged in (blocks[:12], blocks[::-1], [replace(block, file=4) for block in blocks]):
-        checkpoints.discovered.write_blocks(3, damaged)
-        assert checkpoints.discovered.read_blocks(3) is None
-
-
 def test_the_first_finished_block_is_enough_to_know_that_there_is_one(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,20 +317,21 @@ def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(
     checkpoints: Checkpoints,
 ) -> None:
     storage = checkpoints.storage
-    storage.write(RECORD.name, b"x" * RECORD.bytes)
-    storage.write(table_name(RECORD.name), b"xxx")
-    assert checkpoints.read_shard_record(RECORD.name) is None
+    shard, table = b"x" * RECORD.bytes, b"xxx"
+    storage.write(RECORD.name, shard)
+    storage.write(table_name(RECORD.name), table)
+    assert checkpoints.finished_shard(RECORD.name) is None
     checkpoints.write_shard_record(RECORD)
-    assert checkpoints.read_shard_record(RECORD.name) == RECORD
-    assert checkpoints.read_shard_record("test/test_0000.npy") is None
-    for size in (0, RECORD.bytes - 1, RECORD.bytes + 1):
-        storage.write(RECORD.name, b"x" * size)
-        assert checkpoints.read_shard_record(RECORD.name) is None
-    storage.write(RECORD.name, b"x" * RECORD.bytes)
+    assert checkpoints.finished_shard(RECORD.name) == RECORD
+    assert checkpoints.finished_shard("test/test_0000.npy") is None
+    for damaged in (b"", shard[:-1], shard + b"x", shard[:-1] + b"y"):
+        storage.write(RECORD.name, damaged)
+        assert checkpoints.finished_shard(RECORD.name) is None
+    storage.write(RECORD.name, shard)
     storage.write(table_name(RECORD.name), b"xx")
-    assert checkpoints.read_shard_record(RECORD.name) is None
+    assert checkpoints.finished_shard(RECORD.name) is None
     storage.delete(table_name(RECORD.name))
-    assert checkpoints.read_shard_record(RECORD.name) is None
+    assert checkpoints.finished_shard(RECORD.name) is None
     assert len(checkpoints.finished_shards()) == 1
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError
-from fineshards.shards.assembly import finished_shard, write_shard
+from fineshards.shards.assembly import write_shard
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
@@ -171,7 +171,7 @@ def test_document_tables_locate_every_token_and_every_document(
         assert record.documents == sum(token.start == 0 for token in own)
         assert record.first_document == own[0].document
         assert record.tokens == len(own)
-        assert finished_shard(record.name, checkpoints) == record
+        assert checkpoints.finished_shard(record.name) == record
         assert write_shard(plan.layout.shard(key), arrived, checkpoints, paths) == record
 
 

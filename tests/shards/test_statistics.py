@@ -267,10 +267,10 @@ def test_a_restart_takes_the_statistics_of_finished_blocks(
     curated(source, tmp_path / "out", *flags)
     (kept,) = (path for path in (tmp_path / "out/checkpoints").iterdir() if len(path.name) == 64)
     for folder in ("judged/0", "judged/1", "statistics"):
-        found = sorted((kept / folder).glob("*.decisions" if "judged" in folder else "*.parquet"))
+        found = sorted((kept / folder).glob("*.json"))
         found[0].unlink()
         found[1].write_bytes(bytes(found[1].stat().st_size))
-    times = {path: path.stat().st_mtime_ns for path in kept.rglob("judged/0/*.decisions")}
+    times = {path: path.stat().st_mtime_ns for path in kept.rglob("judged/0/*.json")}
     (tmp_path / "out/metadata/manifest.json").unlink()
     shutil.rmtree(tmp_path / "out/metadata/statistics")
     assert curated(source, tmp_path / "out", *flags) == stored(dataset)

@@ -23,9 +23,9 @@ from support.faulty_proxy import (
 )
 
 from fineshards.errors import OutputError
-from fineshards.shards.checkpoint_file import beginnings
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block
+from fineshards.shards.ledger import beginnings
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage

@@ -129,7 +129,7 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         documents = sum(summary.counts.documents for summary in found if summary)
         marks = [Path(entry.name).stem for entry in storage.entries(f"{checkpoints.folder}/shards")]
         shards = [f"{mark.partition('_')[0]}/{mark}.npy" for mark in marks]
-        records = map(checkpoints.read_shard_record, shards)
+        records = map(checkpoints.finished_shard, shards)
         names = [record.name for record in records if record is not None]
     found_marks = dropped(output)
     for folder in ("merged", "buckets"):
@@ -144,8 +144,8 @@ def dropped(output: Path) -> list[Path]:
         mark
         for mark in sorted(output.glob("checkpoints/*/blocks/*.json"))
         if not all(
-            mark.with_name(f"{mark.stem}{'' if stream == 'all' else '.' + stream}.tokens").exists()
-            for stream in json.loads(mark.read_bytes().partition(b"\n")[0]).get("documents", ())
+            (output / each["file"]).exists()
+            for each in json.loads(mark.read_bytes().partition(b"\n")[0])["ranges"]
         )
     ]
 

@@ -26,7 +26,7 @@ from support.oracle import files_in
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError
-from fineshards.shards.checkpoint_file import _seal
+from fineshards.shards.ledger import _seal
 
 pytestmark = pytest.mark.growing
 
@@ -230,8 +230,8 @@ def test_no_text_of_a_record_leads_out(
     ("state", "pattern", "key", "at"),
     [
         ("redact", MANIFEST, None, ("files", 1, "path")),
-        ("build", "checkpoints/*/blocks/*.json", None, ("summary", "tokens")),
-        ("curated", "checkpoints/*/blocks/*.json", None, ("summary", "tokens")),
+        ("build", "checkpoints/*/blocks/*.json", None, ("record", "counts")),
+        ("curated", "checkpoints/*/blocks/*.json", None, ("ranges", 0, "file")),
     ],
 )
 def test_a_text_that_is_no_name_ends_in_a_sentence_too(

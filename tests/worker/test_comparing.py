@@ -16,7 +16,7 @@ from fineshards.errors import FineshardsError, InputError
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.job.records import Block
 from fineshards.shards.tables.marks import key_records, positions
-from fineshards.shards.tables.verdicts import WANTED, KeyFile, StageFiles, is_of
+from fineshards.shards.tables.verdicts import WANTED, KeyFile, StageFiles
 from fineshards.worker import marking
 from fineshards.worker.blocks import discover_file
 from fineshards.worker.judging import Judging
@@ -46,8 +46,8 @@ def test_a_document_that_is_gone_is_named(tmp_path: Path, inline: bool, gone: in
     source.write_text("\n".join(lines))
     os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
     comparing = judging.comparing(0)
-    wanted = [each for _, each in found if is_of(each, WANTED)]
-    pairs = [each for _, each in found if not is_of(each, WANTED)]
+    wanted = [each for _, each in found if each[0] == WANTED]
+    pairs = [each for _, each in found if each[0] != WANTED]
     with pytest.raises(InputError, match=rf"a.jsonl, row {gone}: the document is missing"):
         comparing.compare(0, [*pairs, *(each for _, each in comparing.write_contents(0, wanted))])
 
@@ -75,7 +75,7 @@ def test_millions_of_equal_documents_are_compared_in_little_memory(
         stage.write_block(block, [], records)
         for number, part in compared.split_keys(KeyFile(stage.keys_file(block), ROWS), RANGES):
             ranges[number].append(part)
-    crossing = sum(len(part[3] or b"") for parts in ranges.values() for part in parts)
+    crossing = sum(len(part[4] or b"") for parts in ranges.values() for part in parts)
     assert crossing < FILES * ROWS * 24 * 0.51
 
     of_file = defaultdict(list)
@@ -107,4 +107,4 @@ def test_components_are_refused_where_memory_cannot_hold_them(
     assert 0 < marking.machine_memory() < 1 << 50
     monkeypatch.setattr(marking, "machine_memory", lambda: 16_000_000_000)
     with pytest.raises(FineshardsError, match=r"^150,000,000 links .* 16\.1 GB .* has 16\.0 GB"):
-        Judging(work).marking(0).join_components([("links", 0, 150_000_000 * 16, None)])
+        Judging(work).marking(0).join_components([("", "links", 0, 150_000_000 * 16, None)])

@@ -145,6 +145,11 @@ class TokenBlock:
     file: int
     index: int
 
+    @property
+    def key(self) -> str:
+        """Its key in the ledger."""
+        return f"{self.file:05d}-{self.index:05d}"
+
 
 @dataclass(frozen=True, slots=True)
 class BadRow:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from msgspec import ValidationError, convert, to_builtins
-
 from fineshards.errors import OutputError
-from fineshards.shards.checkpoint_file import read_json, write_json
+from fineshards.shards.ledger import Kind, Ledger
 from fineshards.shards.record import Record
 from fineshards.storage.base import Storage
 
-_NAME = "dataflow.json"
+_KEY = "dataflow"
 
 
 class RemoteRun(Record, frozen=True):
@@ -33,19 +31,19 @@ class RemoteRun(Record, frozen=True):
 
     def save(self, storage: Storage, folder: str) -> None:
         """Notes the run, in place of an earlier one. folder: of the job's checkpoints."""
-        name = f"{folder}/{_NAME}"
+        self.forget(storage, folder)
         with suppress(OutputError):  # another launch was faster, and names a run of this job too
-            write_json(storage, name, to_builtins(self), over=storage.version(name))
+            Ledger(storage, folder).put(_RUNS, _KEY, (), self)
 
     @staticmethod
     def forget(storage: Storage, folder: str) -> None:
         """Deletes the note, if there is one: the job runs elsewhere now."""
-        storage.delete(f"{folder}/{_NAME}")
+        Ledger(storage, folder).drop(_RUNS, _KEY)
 
     @classmethod
     def load(cls, storage: Storage, folder: str) -> RemoteRun | None:
         """The last run; None if none is noted."""
-        try:
-            return convert(read_json(storage, f"{folder}/{_NAME}"), cls)
-        except ValidationError:
-            return None
+        return Ledger(storage, folder).get(_RUNS, _KEY)
+
+
+_RUNS = Kind("", RemoteRun)

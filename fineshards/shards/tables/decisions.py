@@ -65,14 +65,14 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
     return table.sort_by(_ORDER).combine_chunks()
 
 
-def to_bytes(table: pa.Table, metadata: dict[str, str] | None = None) -> bytes:
-    """Decisions as a Parquet file, whose pages have checksums. metadata: stored with the schema.
+def to_bytes(table: pa.Table) -> bytes:
+    """Decisions as a Parquet file, whose pages have checksums.
 
     Without the column of similarities where there are none, as in versions before.
     """
     if table["similarity"].null_count == len(table):
         table = table.drop_columns("similarity")
-    return parquet_bytes(table, metadata)
+    return parquet_bytes(table)
 
 
 def from_bytes(content: bytes, path: str) -> pa.Table:
@@ -81,7 +81,7 @@ def from_bytes(content: bytes, path: str) -> pa.Table:
         table: pa.Table = open_parquet(io.BytesIO(content)).read(use_threads=False)
         if "similarity" not in table.column_names:
             table = table.append_column("similarity", pa.nulls(len(table), pa.float32()))
-        return table.cast(SCHEMA.with_metadata(table.schema.metadata))
+        return table.cast(SCHEMA)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
 

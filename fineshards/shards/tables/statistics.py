@@ -32,11 +32,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.errors import OutputError
-from fineshards.shards.checkpoint_file import read_record, whole_record, write_record
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import MANY_VALUES, MAX_VALUES
 from fineshards.shards.job.curated_files import statistics_name
 from fineshards.shards.job.records import Block, MetadataFile
+from fineshards.shards.ledger import Kind
 from fineshards.shards.parquet_file import open_parquet, parquet_bytes
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64
@@ -198,27 +198,26 @@ def _added(table: pa.Table) -> pa.Table:
 # -- tables in the checkpoints of a job, and in its dataset
 
 
-def _block_name(checkpoints: Checkpoints, block: Block) -> str:
-    return f"{checkpoints.folder}/statistics/{block.file:05d}-{block.index:05d}.parquet"
+# Of the documents of a block that are in the dataset, as a Parquet file.
+_OF_BLOCKS = Kind("statistics", bytes)
 
 
 def write_block(checkpoints: Checkpoints, block: Block, table: pa.Table) -> None:
     """Stores what was counted of a block's documents in the dataset."""
-    name = _block_name(checkpoints, block)
-    write_record(checkpoints.storage, name, parquet_bytes(table))
+    checkpoints.ledger.put(_OF_BLOCKS, block.place.key, (), parquet_bytes(table))
 
 
 def has_block(checkpoints: Checkpoints, block: Block) -> bool:
     """Whether the statistics of a block are stored, undamaged."""
-    return read_record(checkpoints.storage, _block_name(checkpoints, block)) is not None
+    return checkpoints.ledger.get(_OF_BLOCKS, block.place.key) is not None
 
 
 def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) -> MetadataFile:
     """Writes the statistics of a source file. judged: what the stages of a recipe counted of it."""
     storage, name = checkpoints.storage, statistics_name(file)
     blocks = checkpoints.discovered.read_blocks(file) or []
-    names = [_block_name(checkpoints, block) for block in blocks]
-    tables = [from_bytes(whole_record(storage, name), storage.path(name)) for name in names]
+    stored = [checkpoints.ledger.record(_OF_BLOCKS, block.place.key) for block in blocks]
+    tables = [from_bytes(each, checkpoints.folder) for each in stored]
     content = parquet_bytes(merged([*tables, *judged]))
     return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
@@ -28,7 +29,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.job_status.progress import watch
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import Launch, prepare
-from fineshards.shards import checkpoint_file, checkpoints
+from fineshards.shards import checkpoints, ledger
 from fineshards.shards.job.job import Job
 from fineshards.storage.base import always
 from fineshards.storage.gcs import GcsStorage
@@ -95,7 +96,7 @@ def test_many_checkpoints_are_deleted_in_parts(
         return found
 
     monkeypatch.setattr(GcsStorage, "delete_prefix", spy)
-    for module in (checkpoint_file, checkpoints):
+    for module in (ledger, checkpoints):
         monkeypatch.setattr(module, "NUMBERS_IN_A_PART", 2)
     # Each part twice, as where a worker fails.
     assert main(command(small, "--dedup=exact", "--direct_runner_bundle_repeat=1")) == 0
@@ -213,8 +214,11 @@ def test_damaged_records_are_replaced_and_whole_ones_are_not(
     said = capfd.readouterr().err
     assert all(f"{storage.path(name)} is damaged" in said for name in victims), said
     for name in victims:
+        _, job, *kind, key = name.removesuffix(".json").split("/")
         with pytest.raises(OutputError, match="already exists with other content"):
-            checkpoint_file.write_json(storage, name, "of another launch")
+            ledger.Ledger(storage, f"checkpoints/{job}").put(
+                ledger.Kind("/".join(kind), Any), key, (), "of another launch"
+            )
     assert main(command(small)) == 0
     check(cloud, expected)
 

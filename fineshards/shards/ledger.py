@@ -1,0 +1,231 @@
+"""The ledger of a job, or of an export: which pieces of work are finished, and what they made.
+
+    blocks/00003-00012.json    the entry of the kind `blocks` with the key 00003-00012
+
+An entry is written after all that the work made. It has the checksum of each of these ranges of
+files, and what later steps must know. Work without an entry is done again. An entry is JSON, a line
+feed and the CRC-32C of the JSON in eight hexadecimal digits, its seal. One that is damaged, or has
+a damaged range, is none, and is named in the log: neither is flushed to the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from fineshards.errors import OutputError
+from fineshards.storage.base import READ_AHEAD, Entry, Storage
+from fineshards.storage.names import is_below
+
+_log = logging.getLogger("fineshards")
+
+Record = TypeVar("Record")
+
+# Source files, or shards, whose entries are listed, or deleted, together in a large job.
+NUMBERS_IN_A_PART = 100
+# How the names of entries end.
+ENTRY = "json"
+_SEAL_BYTES = 9
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Bytes `[start, stop)` of a file, and their CRC-32C.
+
+    The last range that an entry has of a file ends where the file ends.
+    """
+
+    file: str
+    start: int
+    stop: int
+    crc32c: int
+
+    def __post_init__(self) -> None:
+        if not is_below(self.file):
+            raise ValueError("it leads out of the folder")
+
+    @classmethod
+    def whole(cls, file: str, size: int, checksum: str) -> Range:
+        """A whole file, with its CRC-32C in base64."""
+        from fineshards.storage.checksums import checksum_from_base64  # loading lacks it
+
+        return cls(file, 0, size, checksum_from_base64(checksum))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[Record]):
+    """A kind of work. name: of the folder of its entries, if any. record: the type of theirs."""
+
+    name: str
+    record: type[Record]
+
+
+class Finished(msgspec.Struct, Generic[Record], frozen=True):
+    """An entry: which work it is of, and what that made and found."""
+
+    kind: str
+    key: str
+    ranges: tuple[Range, ...]
+    record: Record
+
+
+class Ledger:
+    """The entries in a folder of checkpoints."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._folder = folder
+
+    def put(
+        self,
+        kind: Kind[Record],
+        key: str,
+        ranges: Iterable[Range],
+        record: Record,
+        durable: bool = False,
+    ) -> None:
+        """Says that work is finished: call it when the bytes of all ranges are there.
+
+        durable: whether a power cut must leave the entry.
+        """
+        name = self.name(kind, key)
+        content = msgspec.json.encode(Finished(kind.name, key, tuple(ranges), record))
+        sealed = content + _seal(content)
+        try:
+            self._storage.write(name, sealed, durable)
+        except OutputError:
+            # A store replaces nothing by itself: a damaged entry in this version, read after it.
+            damaged, stored = self._storage.version(name), self._storage.read_if_there(name)
+            if stored is None or (stored != sealed and _parsed(kind, key, stored) is not None):
+                raise
+            self._storage.write(name, sealed, durable, damaged)
+
+    def get(self, kind: Kind[Record], key: str) -> Record | None:
+        """The record of finished work; None if its entry, or a range, is missing or damaged."""
+        found = self.read(kind, key)
+        return found.record if found is not None and self.holds(found.ranges) else None
+
+    def read(self, kind: Kind[Record], key: str) -> Finished[Record] | None:
+        """An entry, whatever its ranges are now; None if it is missing or damaged."""
+        stored = self._storage.read_if_there(self.name(kind, key))
+        found = None if stored is None else _parsed(kind, key, stored)
+        if found is None and stored is not None:
+            _say_damaged(self._storage.path(self.name(kind, key)))
+        return found
+
+    def record(self, kind: Kind[Record], key: str) -> Record:
+        """The record of work that this job has finished, whatever its ranges are now.
+
+        Raises OutputError if its entry is missing or damaged.
+        """
+        found = self.read(kind, key)
+        if found is None:
+            raise OutputError(
+                f"{self._storage.path(self.name(kind, key))} is missing or damaged: someone "
+                "changed the folder while the job ran. Run the same command again to resume."
+            )
+        return found.record
+
+    def holds(self, ranges: Iterable[Range]) -> bool:
+        """Whether ranges, all that an entry has of a file, are there and undamaged.
+
+        A disk is read. A store verifies what it has, and says the checksum of a whole file.
+        """
+        ordered = sorted(ranges, key=attrgetter("file", "start", "stop"))
+        by_file = groupby(ordered, attrgetter("file"))
+        return all(self._is_whole(file, list(of_file)) for file, of_file in by_file)
+
+    def _is_whole(self, file: str, ranges: list[Range]) -> bool:
+        from fineshards.storage.checksums import checksum_to_base64, file_checksum  # as `whole`
+
+        storage, size = self._storage, ranges[-1].stop
+        try:
+            if len(ranges) == 1 and not storage.supports_mmap:
+                whole = storage.matches(file, size, checksum_to_base64(ranges[0].crc32c))
+            else:
+                whole = storage.size(file) == size
+            if whole and storage.supports_mmap:
+                with storage.open(file, READ_AHEAD) as opened:
+                    for each in ranges:
+                        opened.seek(each.start)
+                        found = file_checksum(opened, 0, each.stop - each.start)
+                        whole = whole and found == each.crc32c
+        except OutputError:
+            if storage.size(file) is not None:
+                raise
+            return False  # another launch has deleted it meanwhile
+        if not whole and storage.size(file) is not None:
+            _say_damaged(storage.path(file))
+        return whole
+
+    def list(self, kind: Kind[Any], files: int = 0) -> dict[str, float]:
+        """The keys of the entries of a kind, and when each was written. files: as in `files`."""
+        found = self.files(kind, files)
+        return {key: file.modified for key, ending, file in found if ending == ENTRY}
+
+    def files(self, kind: Kind[Any], files: int = 0) -> Iterator[tuple[str, str, Entry]]:
+        """The files in the folder of a kind, as (key, ending, file).
+
+        files: how many source files there are, with whose numbers the keys begin, to list many side
+        by side; 0 if they do not, or that is not known.
+        """
+        folder = f"{self._folder}/{kind.name}"
+        for file in self._storage.entries_by_beginning(folder, beginnings(files)):
+            key, _, ending = file.name.rpartition("/")[2].partition(".")
+            yield key, ending, file
+
+    def drop(self, kind: Kind[Any], key: str) -> None:
+        """Deletes an entry, if it is there."""
+        self._storage.delete(self.name(kind, key))
+
+    def name(self, kind: Kind[Any], key: str, ending: str = ENTRY) -> str:
+        """The file of an entry, or one that is kept beside it."""
+        return "/".join(filter(None, (self._folder, kind.name, f"{key}.{ending}")))
+
+
+def _parsed(kind: Kind[Record], key: str, stored: bytes) -> Finished[Record] | None:
+    """The entry that a file is; None if it is damaged, or of other work."""
+    content = stored[:-_SEAL_BYTES]
+    if _seal(content) != stored[-_SEAL_BYTES:]:
+        return None
+    try:
+        found: Finished[Record] = _decoder(kind).decode(content)
+    except msgspec.MsgspecError:
+        return None
+    return found if (found.kind, found.key) == (kind.name, key) else None
+
+
+@cache
+def _decoder(kind: Kind[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(Finished[kind.record])  # type: ignore[name-defined]
+
+
+def _seal(content: bytes) -> bytes:
+    from fineshards.storage.checksums import crc32c  # as `whole`
+
+    return b"\n%08x" % crc32c(content)
+
+
+@cache
+def _say_damaged(path: str) -> None:
+    """Says once that a file is damaged."""
+    _log.warning("%s is damaged; its work is done again", path)
+
+
+def beginnings(files: int) -> list[str]:
+    """How the keys of entries of many source files begin: with all but two digits."""
+    if not NUMBERS_IN_A_PART < files <= 100_000:  # with more, 1000 begins 10000
+        return [""]
+    return leading_digits(files, 5)
+
+
+def leading_digits(count: int, width: int) -> list[str]:
+    """All but the last two digits of the numbers below `count`, each once."""
+    numbers = range(0, count, NUMBERS_IN_A_PART)
+    return list(dict.fromkeys(f"{number:0{width}d}"[:-2] for number in numbers))
