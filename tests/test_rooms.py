@@ -62,7 +62,7 @@ MOST_LINES = {
     "cli": 1_639,
     "curation": 8_124,
     "encoders": 1_718,
-    "exports": 2_978,
+    "exports": 2_966,
     "inspection": 1_769,
     "job_status": 709,
     "loader": 7_483,
@@ -77,7 +77,7 @@ MOST_LINES = {
     "templates": 729,
     "transforms": 1_179,
     "verification": 1_597,
-    "worker": 2_188,
+    "worker": 2_164,
 }
 
 
