@@ -173,14 +173,18 @@ def test_a_source_that_was_copied_back_is_the_same(
     assert files_in(dataset) == whole
 
 
-def test_a_damaged_manifest_is_not_repaired(
-    dataset: Path, capsys: pytest.CaptureFixture[str]
+def test_a_damaged_manifest_is_put_back_from_its_copy(
+    dataset: Path, whole: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    manifest = dataset / MANIFEST_NAME
-    manifest.write_text(manifest.read_text().replace("origin", "origim", 1))
-    assert main(["repair", str(dataset)]) == 1
-    assert "manifest.json is damaged. If metadata/generations/ has" in capsys.readouterr().err
-    manifest.write_text(manifest.read_text().replace("origim", "origin", 1).replace("\n", "\n ", 1))
+    manifest, copy = dataset / MANIFEST_NAME, dataset / "metadata/generations/0001.json"
+    damaged = manifest.read_text().replace("origin", "origim", 1)
+    for content in (damaged, manifest.read_text().replace("\n", "\n ", 1)):
+        manifest.write_text(content)
+        assert main(["repair", str(dataset)]) == 0
+        assert f"repaired {MANIFEST_NAME}" in capsys.readouterr().out
+        assert files_in(dataset) == whole
+    for path in (manifest, copy):
+        path.write_text(damaged)
     assert main(["repair", str(dataset)]) == 1
     assert "manifest.json is damaged. If metadata/generations/ has" in capsys.readouterr().err
 
@@ -207,7 +211,7 @@ def test_the_manifest_of_a_dataset_that_has_grown_is_put_back(
     latest, older = manifest.read_bytes(), first.read_bytes()
     changed = {
         "cut": latest[:-50],
-        "version": latest.replace(b'"version": 3', b'"version": 2', 1),
+        "version": latest.replace(b"manifest 4", b"manifest 2", 1),
     }
     manifest.write_bytes(changed.get(damage, older))
     if damage == "swapped":
