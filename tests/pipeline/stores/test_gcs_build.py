@@ -348,9 +348,9 @@ def test_status_verify_and_inspect_take_few_requests(
         (["status", OUTPUT], 3),
         (["inspect", OUTPUT], 3),
         (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 10),
-        # Listings, records, and what publish may have written; then one request per document table
-        # and two per shard.
-        (["verify", OUTPUT], 20 + 3 * shards),
+        # Listings, records, and what publish may have written; then two requests per document
+        # table and two per shard.
+        (["verify", OUTPUT], 20 + 4 * shards),
     ):
         cloud.requests.clear()
         assert main(arguments) == 0
