@@ -23,20 +23,13 @@ from fineshards.curation.recipe_text import recipe_text
 from fineshards.encoders.reference_check import COMPARED_SHARE
 from fineshards.errors import OutputError, UsageError
 from fineshards.printable import printable
-from fineshards.reports.report_contents import MOST_GENERATIONS, TRIED, Contents, contents_of
+from fineshards.reports import report_contents
+from fineshards.reports.report_contents import Contents, contents_of
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder_in
-from fineshards.wording import (
-    approximately,
-    counted,
-    describe_leaks,
-    ratio,
-    share,
-    shortened,
-    size,
-)
+from fineshards.wording import counted, describe_leaks, ratio, share, shortened, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +98,7 @@ def report_page(contents: Contents) -> str:
         "splits": "Splits",
         "lengths": "Document lengths",
         "sources": "Sources",
-        "recipe": "Recipe" if contents.steps else "",
+        "recipe": "Recipe" if contents.stats and contents.stats.steps else "",
         "documents": "Documents",
         "exactness": "Exactness",
         "generations": "Generations" if len(contents.summary.generations) > 1 else "",
@@ -123,13 +116,11 @@ def report_page(contents: Contents) -> str:
             "base-uri 'none'; form-action 'none'",
             contents=contents,
             sections=[(anchor, heading) for anchor, heading in headings.items() if heading],
-            approximately=approximately,
             describe_leaks=describe_leaks,
             recipe_text=recipe_text,
             size=size,
             COMPARED_SHARE=COMPARED_SHARE,
-            MOST_GENERATIONS=MOST_GENERATIONS,
-            TRIED=TRIED,
+            limits=report_contents,
         )
     )
 
@@ -153,7 +144,6 @@ def _environment() -> Environment:
     environment.filters |= {
         "number": "{:,}".format,
         "counted": counted,
-        "coordinate": lambda value: f"{value:.2f}".rstrip("0").rstrip("."),
         "share": share,
         "ratio": ratio,
         "short": shortened,

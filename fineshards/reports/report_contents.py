@@ -18,7 +18,7 @@ from fineshards.errors import FineshardsError, OutputError
 from fineshards.inspection.inspect import Summary, summarize
 from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
-from fineshards.shards.counts import Counts, Dropped
+from fineshards.shards.counts import Counts
 from fineshards.shards.dataset_files import Dataset, Document
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import load_redaction
@@ -35,43 +35,6 @@ MOST_TOKENS = 300
 # Documents that a hash chooses, and those of them that are shown: preferably long ones.
 TRIED, CHOSEN = 16, 3
 LONG_ENOUGH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class LabelCount:
-    """Documents and their tokens with one value of a label."""
-
-    value: str
-    documents: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class LabelCounts:
-    """The values of a label, those with the most tokens first; some may be left out.
-
-    others: the sum of those that are left out. left_out: how many they are.
-    """
-
-    name: str
-    values: tuple[LabelCount, ...]
-    others: LabelCount
-    left_out: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepRow:
-    """What a step of the recipe found and dropped.
-
-    number: from 1. found: documents that reach it. reasons: those with the most documents.
-    """
-
-    number: int
-    use: str
-    found: int
-    dropped: int
-    reasons: tuple[Dropped, ...]
-    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +69,16 @@ class ShownTokens:
 class Contents:
     """What a report says.
 
-    manifest: for the numbers that it has. files: all, or some of many. lengths, documents, steps:
-    see there. overwritten: the documents of this dataset that were redacted.
+    manifest: for the numbers that it has. files: all, or some of many. stats: None without
+    statistics, and so without a recipe. overwritten: documents of this dataset that were redacted.
     """
 
     manifest: Manifest
     summary: Summary
     title: str
     files: tuple[tuple[SourceFile, Counts], ...]
-    labels: tuple[LabelCounts, ...]
     lengths: Lengths
-    steps: tuple[StepRow, ...]
-    warnings: Sequence[str]
+    stats: Stats | None
     documents: tuple[ShownTokens, ...]
     overwritten: int
 
@@ -137,10 +98,8 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
         summary=replace(summarize(dataset), folder=""),
         title=_title(dataset),
         files=_files(manifest),
-        labels=_labels(manifest),
         lengths=lengths,
-        steps=_steps(manifest, found),
-        warnings=found.warnings if found else (),
+        stats=found,
         documents=show_documents(dataset, lengths),
         overwritten=_overwritten(dataset, generations),
     )
@@ -163,23 +122,6 @@ def _files(manifest: Manifest) -> tuple[tuple[SourceFile, Counts], ...]:
     return tuple((file, report.counts) for file, report in chosen)
 
 
-def _labels(manifest: Manifest) -> tuple[LabelCounts, ...]:
-    found: dict[str, list[LabelCount]] = {}
-    for label in manifest.counts().labels:
-        value = LabelCount(label.value, label.documents, label.tokens)
-        found.setdefault(label.column, []).append(value)
-    return tuple(_most(column, values) for column, values in sorted(found.items()))
-
-
-def _most(name: str, values: Sequence[LabelCount]) -> LabelCounts:
-    """The values with the most tokens."""
-    ordered = sorted(values, key=lambda each: (-each.tokens, each.value))
-    rest = ordered[MOST_VALUES:]
-    documents = sum(each.documents for each in rest)
-    others = LabelCount("all others", documents, sum(each.tokens for each in rest))
-    return LabelCounts(name, tuple(ordered[:MOST_VALUES]), others, len(rest))
-
-
 def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
     """The documents of a dataset that were redacted, from the job records."""
     files, documents = len(dataset.manifest.files), 0
@@ -188,38 +130,6 @@ def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
             found = load_redaction(dataset.storage, number, generation)
             documents += sum(file < files for file, _ in found.documents)
     return documents
-
-
-def _steps(manifest: Manifest, counted: Stats | None) -> tuple[StepRow, ...]:
-    recipe, counts = manifest.settings.recipe, manifest.counts()
-    if recipe is None:
-        return ()
-    rows = []
-    # The manifest counts the bytes that the source has; the statistics those that the step found.
-    measured = {
-        (each.step, each.value): each.bytes
-        for each in (() if counted is None else counted.counts)
-        if each.what == "dropped"
-    }
-    sums = counts.by_step(len(recipe.steps))[None]
-    for number, (step, (found, dropped)) in enumerate(zip(recipe.steps, sums, strict=True)):
-        own = ((each, each.reason) for each in counts.dropped if each.step == number)
-        reasons = [
-            Dropped(number, why, each.documents, measured.get((number, why), each.text_bytes))
-            for each, why in own
-        ]
-        reasons.sort(key=lambda each: (-each.documents, each.reason))
-        rows.append(
-            StepRow(
-                number=number + 1,
-                use=step.use,
-                found=found,
-                dropped=dropped,
-                reasons=tuple(reasons[:MOST_REASONS]),
-                left_out=len(reasons[MOST_REASONS:]),
-            )
-        )
-    return tuple(rows)
 
 
 def show_documents(dataset: Dataset, lengths: Lengths) -> tuple[ShownTokens, ...]:
