@@ -3,24 +3,25 @@
     blocks/00003-00012.json    the entry of the kind `blocks` with the key 00003-00012
 
 An entry is written after all that the work made. It has the checksum of each of these ranges of
-files, and what later steps must know. Work without an entry is done again. An entry is JSON, a line
-feed and the CRC-32C of the JSON in eight hexadecimal digits, its seal. One that is damaged, or has
-a damaged range, is none, and is named in the log: neither is flushed to the disk.
+files, and what later steps must know. Work without an entry is done again. One that is damaged, or
+has a damaged range, is none, and is named in the log: neither is flushed to the disk.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-import msgspec
+from msgspec import MsgspecError, Struct, json
 
 from fineshards.errors import OutputError
+from fineshards.shards.record import seal_holds, sealed, unsealed
 from fineshards.storage.base import READ_AHEAD, Entry, Storage
 from fineshards.storage.names import is_below
 
@@ -32,10 +33,9 @@ Record = TypeVar("Record")
 NUMBERS_IN_A_PART = 100
 # How the names of entries end.
 ENTRY = "json"
-_SEAL_BYTES = 9
 
 
-class Range(msgspec.Struct, frozen=True):
+class Range(Struct, frozen=True):
     """Bytes `[start, stop)` of a file, and their CRC-32C.
 
     The last range that an entry has of a file ends where the file ends.
@@ -66,7 +66,7 @@ class Kind(Generic[Record]):
     record: type[Record]
 
 
-class Finished(msgspec.Struct, Generic[Record], frozen=True):
+class Finished(Struct, Generic[Record], frozen=True):
     """An entry: which work it is of, and what that made and found."""
 
     kind: str
@@ -95,16 +95,15 @@ class Ledger:
         durable: whether a power cut must leave the entry.
         """
         name = self.name(kind, key)
-        content = msgspec.json.encode(Finished(kind.name, key, tuple(ranges), record))
-        sealed = content + _seal(content)
+        entry = sealed(json.encode(Finished(kind.name, key, tuple(ranges), record)))
         try:
-            self._storage.write(name, sealed, durable)
+            self._storage.write(name, entry, durable)
         except OutputError:
             # A store replaces nothing by itself: a damaged entry in this version, read after it.
             damaged, stored = self._storage.version(name), self._storage.read_if_there(name)
-            if stored is None or (stored != sealed and _parsed(kind, key, stored) is not None):
+            if stored is None or (stored != entry and _parsed(kind, key, stored) is not None):
                 raise
-            self._storage.write(name, sealed, durable, damaged)
+            self._storage.write(name, entry, durable, damaged)
 
     def get(self, kind: Kind[Record], key: str) -> Record | None:
         """The record of finished work; None if its entry, or a range, is missing or damaged."""
@@ -191,25 +190,11 @@ class Ledger:
 
 def _parsed(kind: Kind[Record], key: str, stored: bytes) -> Finished[Record] | None:
     """The entry that a file is; None if it is damaged, or of other work."""
-    content = stored[:-_SEAL_BYTES]
-    if _seal(content) != stored[-_SEAL_BYTES:]:
-        return None
-    try:
-        found: Finished[Record] = _decoder(kind).decode(content)
-    except msgspec.MsgspecError:
-        return None
-    return found if (found.kind, found.key) == (kind.name, key) else None
-
-
-@cache
-def _decoder(kind: Kind[Any]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(Finished[kind.record])  # type: ignore[name-defined]
-
-
-def _seal(content: bytes) -> bytes:
-    from fineshards.storage.checksums import crc32c  # as `whole`
-
-    return b"\n%08x" % crc32c(content)
+    with suppress(MsgspecError):
+        if seal_holds(stored):
+            found: Finished[Record] = unsealed(stored, Finished[kind.record])  # type: ignore[name-defined]
+            return found if (found.kind, found.key) == (kind.name, key) else None
+    return None
 
 
 @cache
