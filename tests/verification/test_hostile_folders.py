@@ -26,7 +26,6 @@ from support.oracle import files_in
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import FineshardsError
-from fineshards.shards.ledger import _seal
 
 pytestmark = pytest.mark.growing
 
@@ -153,9 +152,9 @@ def texts(folder: Path) -> Iterator[tuple[Path, bytes | None, tuple[str | int, .
     for path in sorted(folder.rglob("*")):
         records: dict[bytes | None, bytes] = {}
         if path.suffix == ".json":
-            records = {None: without_seal(path)}
+            records = {None: path.read_bytes()}
         elif path.suffix == ".parquet":
-            records = pq.read_metadata(BytesIO(without_seal(path))).metadata or {}
+            records = pq.read_metadata(path).metadata or {}
         for key, content in records.items():
             try:
                 value = json.loads(content)
@@ -169,17 +168,9 @@ def texts(folder: Path) -> Iterator[tuple[Path, bytes | None, tuple[str | int, .
                     yield path.relative_to(folder), key, at
 
 
-def without_seal(path: Path) -> bytes:
-    """The content of a file; of a checkpoint that is a record, without its last line."""
-    content = path.read_bytes()
-    record, seal = content[:-9], content[-9:]
-    return record if seal == _seal(record) else content
-
-
 def change(path: Path, key: bytes | None, at: tuple[str | int, ...], text: str) -> None:
     """Puts another text at a place; a seal is right again."""
-    before = without_seal(path)
-    is_record = before != path.read_bytes()
+    before = path.read_bytes()
     table = None if key is None else pq.read_table(BytesIO(before))
     metadata = {} if table is None else dict(pq.read_metadata(BytesIO(before)).metadata)
     content = deepcopy(json.loads(before if key is None else metadata[key]))
@@ -200,8 +191,6 @@ def change(path: Path, key: bytes | None, at: tuple[str | int, ...], text: str) 
         path.write_bytes(damage.sealed(content) + b"\n" * before.endswith(b"\n"))
     else:
         path.write_text(json.dumps(content))
-    if is_record:
-        path.write_bytes(path.read_bytes() + _seal(path.read_bytes()))
 
 
 VALUES = ("../canary", "../../canary", "CANARY", "a/../../../canary", "a\0b", "x" * 1_000_000)
