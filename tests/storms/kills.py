@@ -21,11 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.conversations import TEMPLATE, made_up, write
 from support.encoding import build_inherited_encoder
 from support.growing import made_up_rows, write_rows
 from support.places import S3, Disk, Gcs, all_places
 from support.watched_command import Command, Kill, Seen
 
+MANIFEST = "metadata/manifest.json"
 _MOST_KILLS = 8
 _FAULTS_SHOWN = 20
 # Of all kills. A request takes longer than a file operation.
@@ -61,16 +63,25 @@ def scenarios() -> list[Scenario]:
     recipe = (*build, "--where=length(text) > 20", "--dedup=exact", "--keep_keys")
     first = tuple(part for part in build if part != two)
     append = ("append", "OUT", two, "--workers=3")
+    windows = (*build[:4], *small, "--test_shards=2")
+    chats = ("--input=in/0.chats.parquet", "--output=OUT", "--chat_template=in/chat.jinja")
     redact = ("redact", "OUT", "--documents", "3", "17", "40")
     export = ("export", "OUT", "--output=TO", "--to=megatron", "--tokens_per_file=500")
     return [
         Scenario("build", build, share=6),
-        Scenario("build --test_shards", (*build[:4], *small, "--test_shards=2")),
+        Scenario("build --test_shards", windows),
         Scenario("shuffle", shuffled),
         Scenario("recipe", recipe),
         Scenario("append", append, (first,)),
         Scenario("append, shuffled", append, ((*first, *shuffled[-2:]),)),
         Scenario("append, recipe", append, ((*first, *recipe[-3:]),)),
+        Scenario("append, --test_shards", append, (tuple(x for x in windows if x != two),)),
+        Scenario("append of an append", (*append[:2], "--input=in/2.parquet"), (first, append)),
+        Scenario(
+            "append, chats",
+            ("append", "OUT", "--input=in/1.chats.parquet", "--workers=3"),
+            (("build", *chats, *split),),
+        ),
         Scenario("redact", redact, (build,), share=1, alone=True),
         Scenario(
             "repair",
@@ -113,6 +124,9 @@ class Prepared:
         assert bool(self.seen.pools) != self.scenario.alone, (self.scenario.name, self.seen)
         self.expected = self.place.read(self.scenario.result)
         assert self.expected
+        if self.scenario.command[0] == "append":
+            published = {name: self.expected.get(name) for name in self.before}
+            assert published == self.before | {MANIFEST: self.expected[MANIFEST]}
 
     def restore(self) -> None:
         """Makes everything as it was before the command."""
@@ -226,8 +240,10 @@ def lay_out(root: Path) -> tuple[Path, Path]:
     work, temporary = root / "work", root / "tmp"
     temporary.mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-    for number in range(2):
+    for number in range(3):
         write_rows(work / f"in/{number}.parquet", made_up_rows(5 + number, 40))
+        write(work / f"in/{number}.chats.parquet", made_up(40, number))
+    (work / "in/chat.jinja").write_text(TEMPLATE)
     return work, temporary
 
 
