@@ -10,6 +10,7 @@ import gc
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from support import hostile
 from support.checkout import ROOT
 from support.encoding import (
