@@ -20,7 +20,7 @@ from fineshards.inspection.dropped import Decision, DroppedDocuments, SourceText
 from fineshards.inspection.explain import ExplainedDocument, ExplainedSample, ExplainedStep
 from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.stats import Count, Satisfied, Stats
-from fineshards.job_status.status import Status
+from fineshards.job_status.status import Stage, Status
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.maintenance.redact import Redacted
@@ -44,7 +44,7 @@ BUILD: dict[str, list[Any]] = {
         Decision,
         SourceText,
     ],
-    "Following": [fineshards.status, Status],
+    "Following": [fineshards.status, Status, Stage],
     "Repairing and redacting": [fineshards.repair, Repaired, fineshards.redact, Redacted],
     "Errors": [fineshards.FineshardsError, UsageError, InputError, OutputError],
 }

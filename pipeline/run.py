@@ -178,7 +178,7 @@ def _run_share(launch: Launch, config: BuildConfig, share: Share, working: _Work
 
     storage, job = launch.checkpoints.storage, launch.job
     status = StatusReader(storage).read()
-    part = part_of(status, job)
+    part = part_of(status)
     if share.does(part):
         work = Work.of(launch.checkpoints, job, config)
         with (
@@ -188,13 +188,13 @@ def _run_share(launch: Launch, config: BuildConfig, share: Share, working: _Work
         ):
             from fineshards.pipeline.graph import build_share
 
-            stage = len(status.compared)
+            stage = sum((each.name, each.state) == ("judge", "done") for each in status.stages)
             _run_here(launch, config, lambda root: build_share(root, work, share, part, stage))
         if committed(launch) is not None and not config.keep_checkpoints:
             # The dataset was finished meanwhile, and nothing else deletes what came after.
             launch.checkpoints.clear()
         status = StatusReader(storage).read()
-    return describe_left(share, status, job)
+    return describe_left(share, status)
 
 
 def finished(launch: Launch) -> Manifest:

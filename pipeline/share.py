@@ -20,7 +20,6 @@ from fineshards.wording import counted
 
 if TYPE_CHECKING:
     from fineshards.job_status.status import Status
-    from fineshards.shards.job.job import Job
 
 _SHARE = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
 _PARTS_OF_ALL = ("judge", "tokenize", "write")
@@ -104,43 +103,40 @@ def _slurm_share(variables: Mapping[str, str]) -> Share:
     return Share(number("PROCID") + 1, number("NTASKS"))
 
 
-def part_of(status: Status, job: Job) -> str:
+def part_of(status: Status) -> str:
     """What comes next in a job: `judge`, `compare`, `tokenize`, `shuffle`, `write` or `commit`."""
-    recipe = job.settings.recipe
-    if status.stage == "discovering":
-        return "judge" if recipe is not None and recipe.keyed else "tokenize"
-    if status.stage == "judging":
-        return "judge" if status.judged != status.blocks_total else "compare"
-    if status.blocks != status.blocks_total:
-        return "tokenize"
-    if status.stage == "finished" or (
-        status.stage == "writing" and status.shards == (status.shards_total or 0)
-    ):
+    now, tokenize = status.now, status.of("tokenize")
+    if now is None:
         return "commit"
-    return "write" if job.settings.shuffle is None else "shuffle"
+    if now.name == "read":
+        return status.stages[1].name
+    if now.name == "judge":
+        return "judge" if now.done != now.total else "compare"
+    if tokenize.done != tokenize.total:
+        return "tokenize"
+    if now.name == "write" and now.done == (now.total or 0):
+        return "commit"
+    return status.stages[status.stages.index(tokenize) + 1].name
 
 
-def describe_left(share: Share, status: Status, job: Job) -> str:
+def describe_left(share: Share, status: Status) -> str:
     """What is left of a job when a share of it has ended, and who does it."""
-    part, blocks = part_of(status, job), status.blocks_total
+    part, now, blocks = part_of(status), status.now, status.of("tokenize").total
     whom, finishes = "shares that run next", "the command without --share"
-    if status.stage == "finished":
+    if now is None:
         return f"share {share} ends: the dataset is finished"
     if part == "commit":
         return f"share {share} ends: all shards are written, and {finishes} finishes the dataset"
     if part == "shuffle":
         return f"share {share} ends: {finishes} shuffles all documents, and finishes the dataset"
     if part == "compare":
-        left, whom = f"documents are left to compare, step {status.step}", f"share 1/{share.count}"
-    elif part == "write":
-        total = status.shards_total or 0
-        left = f"{total - status.shards:,} of {counted(total, 'shard')} are left to write"
-        if status.shards_total is None:
-            left = "all shards are left to write"
+        left, whom = f"documents are left to compare, step {now.step}", f"share 1/{share.count}"
     elif blocks is None:
         left = "not all files are read"
     else:
-        done = status.judged if part == "judge" else status.blocks
-        left = f"{blocks - done:,} of {counted(blocks, 'block')} are left to {part}"
-        left += f", step {status.step}" if part == "judge" else ""
+        of = now if part == "judge" else status.of(part)
+        left = f"all {of.unit}s are left to {part}"
+        if of.total is not None:
+            left = f"{of.total - of.done:,} of {counted(of.total, of.unit)} are left to {part}"
+        left += f", step {of.step}" if of.step is not None else ""
     return f"share {share} ends: {left}, for {whom}, or for {finishes}, which finishes the dataset"

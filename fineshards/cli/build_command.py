@@ -118,16 +118,16 @@ def left_by_an_earlier_run(launch: Launch) -> str:
     from fineshards.job_status.status import StatusReader  # late: --help needs no extra
 
     status = StatusReader(checkpoints.storage).read()
-    total = "" if status.blocks_total is None else f" of {status.blocks_total:,}"
-    done = [f"step {step} is done" for step in status.compared]
-    if status.step is not None:
-        done.append(f"{status.judged:,}{total} blocks are judged (step {status.step})")
-    if status.blocks or not done:
-        done.append(f"{status.blocks:,}{total} blocks are finished")
-    if status.shuffled:
-        done.append(f"{status.shuffled:,} of {status.tokens:,} tokens are shuffled")
-    if status.shards and status.shards_total:
-        done.append(f"{status.shards:,} of {status.shards_total:,} shards are finished")
+    done = []
+    for each in status.stages[1:]:
+        of = "" if each.total is None else f" of {each.total:,}"
+        words = f"{each.done:,}{of} {each.unit}s are"
+        if each.step is not None and each.state == "now":
+            done.append(f"{words} judged (step {each.step})")
+        elif each.step is not None:
+            done += [f"step {each.step} is done"] * (each.state == "done")
+        elif each.done or (each.name == "tokenize" and not done):
+            done.append(f"{words} {'shuffled' if each.name == 'shuffle' else 'finished'}")
     return ", ".join(done)
 
 

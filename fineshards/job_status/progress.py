@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from importlib.util import find_spec
 
 from rich.console import Console
@@ -22,12 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fineshards.errors import FineshardsError
-from fineshards.job_status.status import LONG_IDLE, Status, StatusReader, pause_after
+from fineshards.job_status.status import LONG_IDLE, Stage, Status, StatusReader, pause_after
 from fineshards.printable import printable
 from fineshards.wording import approximately, counted, describe_splits, duration
 
 _log = logging.getLogger("fineshards")
-_ORDER = ("discovering", "judging", "tokenizing", "shuffling", "writing", "finished")
 _POLL_SECONDS = 0.5
 # Without a terminal, and so without a table, a line says this often how far the job is.
 _LINE_SECONDS = 60
@@ -35,57 +33,23 @@ _LINE_SECONDS = 60
 _LAST_LOOK_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage of a job: read, judge, tokenize, shuffle or write.
-
-    state: `done`, `now` or `later`. done, total: amounts of any unit, for a bar; total is None
-    while it is not known. detail: how much is done, in words.
-    """
-
-    name: str
-    state: str
-    done: int
-    total: int | None
-    detail: str
-
-
-def stages_of(status: Status) -> Iterator[Stage]:
-    """The stages that a job passes, in order."""
-
-    def state(stage: str) -> str:
-        difference = _ORDER.index(status.stage) - _ORDER.index(stage)
-        return "now" if difference == 0 else "done" if difference > 0 else "later"
-
-    files, blocks = status.files_total, status.blocks_total
-    detail = _of(status.files, files, "file")
-    if blocks is not None:
-        detail += f", {counted(blocks, 'block')}"
-    yield Stage("read", state("discovering"), status.files, files, detail)
-    for step in status.compared:
-        detail = f"{counted(blocks or 0, 'block')}, step {step}"
-        yield Stage("judge", "done", blocks or 0, blocks, detail)
-    if status.step is not None:
-        done = _of(status.judged, blocks, "block")
-        detail = "comparing documents" if status.judged == blocks else done
-        detail += f", step {status.step}"
-        yield Stage("judge", state("judging"), status.judged, blocks, detail)
-    for step in status.to_compare:
-        yield Stage("judge", "later", 0, blocks, f"step {step}")
-    # On some runners blocks are finished before all files are read.
-    detail, total = _of(status.blocks, blocks, "block"), status.text_bytes_total
-    if detail and total and 0 < status.text_bytes < total and state("tokenizing") == "now":
-        expected = approximately(status.tokens * total // status.text_bytes)
-        detail += f", {status.tokens:,} of about {expected} tokens"
-    elif detail:
-        detail += f", {counted(status.tokens, 'token')}"
-    yield Stage("tokenize", state("tokenizing"), status.text_bytes, total, detail)
-    if status.shuffled is not None:
-        when = state("shuffling")
-        detail = "" if when == "later" else _of(status.shuffled, status.tokens, "token")
-        yield Stage("shuffle", when, status.shuffled, status.tokens, detail)
-    total = status.shards_total
-    yield Stage("write", state("writing"), status.shards, total, _of(status.shards, total, "shard"))
+def describe_stage(stage: Stage, status: Status) -> str:
+    """How much of a stage is done, in words; empty if it has not begun."""
+    blocks, tokens = status.of("tokenize").total, status.tokens
+    amount = more = ""
+    if stage.done or stage.state != "later":
+        amount = _of(stage.done, stage.total, stage.unit)
+    if stage.name == "read" and blocks is not None:
+        more = counted(blocks, "block")
+    elif stage.step is not None:
+        more = f"step {stage.step}"
+        if stage.state == "now" and stage.done == stage.total:
+            amount = "comparing documents"
+    elif stage.name == "tokenize" and amount:
+        more = counted(tokens, "token")
+        if status.tokens_expected is not None:
+            more = f"{tokens:,} of about {approximately(status.tokens_expected)} tokens"
+    return ", ".join(filter(None, (amount, more)))
 
 
 def _of(done: int, total: int | None, noun: str) -> str:
@@ -115,18 +79,16 @@ def describe_pace(status: Status, surely_runs: bool = False) -> str:
             f"no worker has written for {duration(status.seconds_idle)}: it is {still}. The same "
             f"{command} command resumes it."
         )
-    words = []
-    if status.tokens_per_second and status.stage in ("tokenizing", "shuffling"):
-        words.append(f"{approximately(round(status.tokens_per_second))} tokens/s")
-    if status.bytes_per_second and status.stage == "judging":
-        words.append(f"{status.bytes_per_second / 1e6:.1f} MB/s of text")
-    if status.seconds_left is not None and status.stage != "finished":
+    words, now = [], status.now
+    if now is not None and now.rate:
+        speed = f"{approximately(round(now.rate))} tokens/s"
+        words.append(f"{now.rate / 1e6:.1f} MB/s of text" if now.name == "judge" else speed)
+    if now is not None and now.seconds_left is not None:
         of_stage = ""
         # No rate is known of later stages. Where shards are written early, none is left.
-        if status.stage != "writing" and not (status.stage == "tokenizing" and status.shards):
-            states = [stage.state for stage in stages_of(status)]
-            of_stage = f" in stage {states.index('now') + 1} of {len(states)}"
-        words.append(f"about {duration(status.seconds_left)} left{of_stage}")
+        if now.name != "write" and not (now.name == "tokenize" and status.of("write").done):
+            of_stage = f" in stage {status.stages.index(now) + 1} of {len(status.stages)}"
+        words.append(f"about {duration(now.seconds_left)} left{of_stage}")
     words.append(f"last written {duration(status.seconds_idle)} ago")
     if status.seconds_running is not None:
         words.append(f"running for {duration(status.seconds_running)}")
@@ -136,14 +98,16 @@ def describe_pace(status: Status, surely_runs: bool = False) -> str:
 def describe_status(status: Status) -> list[str]:
     """The status in a few lines."""
     if status.stage == "finished":
+        read, shards = status.of("read"), describe_stage(status.of("write"), status)
         generation = f"; generation {status.generation}" if status.generation > 1 else ""
         return [
-            f"finished: {counted(status.tokens, 'token')} in {counted(status.shards, 'shard')} "
-            f"from {counted(status.files, 'file')}{generation}",
+            f"finished: {counted(status.tokens, 'token')} in {shards} "
+            f"from {_of(read.done, read.total, 'file')}{generation}",
             *describe_splits(status.splits or {}),
         ]
     lines = [status.stage + (f" generation {status.generation}" if status.generation > 1 else "")]
-    lines += [f"  {stage.name:<10}{stage.detail}".rstrip() for stage in stages_of(status)]
+    for stage in status.stages:
+        lines.append(f"  {stage.name:<10}{describe_stage(stage, status)}".rstrip())
     lines.append(describe_pace(status))
     if status.console is not None:
         lines.append(f"Dataflow's job {status.job_id}: {status.console}")
@@ -264,17 +228,18 @@ class _Progress:
         if self._draws:
             return
         # Each stage once, when it is over, even if it was too short to be seen.
-        over = [f"{each.name}: {each.detail}" for each in stages_of(status) if each.state == "done"]
+        done = [each for each in status.stages if each.state == "done"]
+        over = [f"{each.name}: {describe_stage(each, status)}" for each in done]
         over += ["finished"] * (status.stage == "finished")
         for line in over[self._logged :]:
             self._log(line)
         self._logged = max(self._logged, len(over))
         now, still = time.monotonic(), stillness(status, self._surely_runs)
         # That a job is not running any more, or again, is said at once.
-        if status.stage != "finished" and (now >= self._next_line or still != self._still):
+        if status.now is not None and (now >= self._next_line or still != self._still):
             self._next_line, self._still = now + _LINE_SECONDS, still
-            stage = next(stage for stage in stages_of(status) if stage.state == "now")
-            self._log(f"{status.stage}: {stage.detail}, {describe_pace(status, self._surely_runs)}")
+            words = describe_stage(status.now, status)
+            self._log(f"{status.stage}: {words}, {describe_pace(status, self._surely_runs)}")
 
     def __rich__(self) -> Table:
         """The stages, one per row; of the present one, how far and how fast it is."""
@@ -285,8 +250,8 @@ class _Progress:
         marks = {"done": "+" if ascii_only else "✓", "later": "." if ascii_only else "·"}
         table.add_column(width=1)
         table.add_column(min_width=9, no_wrap=True)
-        for stage in stages_of(self._status):
-            detail = printable(stage.detail)
+        for stage in self._status.stages:
+            detail = printable(describe_stage(stage, self._status))
             if stage.state != "now":
                 mark, words = ("green", "") if stage.state == "done" else ("dim", "dim")
                 cells = Text(marks[stage.state], mark), Text(stage.name, words), Text(detail, words)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
@@ -20,7 +19,14 @@ from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 
-_RATES = ("bytes_per_second", "tokens_per_second", "seconds_left")
+# What a job does, by the name of the stage, and in what a stage is counted.
+_STAGES = {
+    "read": ("discovering", "file"),
+    "judge": ("judging", "block"),
+    "tokenize": ("tokenizing", "block"),
+    "shuffle": ("shuffling", "token"),
+    "write": ("writing", "shard"),
+}
 # A rate is that of this many files, or of the last minute if that had more. The mean since the
 # first start would be worse: that may have been days and several restarts ago.
 FEW = 50
@@ -32,77 +38,82 @@ LONG_IDLE = 300
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a job.
+
+    Args:
+        name: `read`, `judge`, `tokenize`, `shuffle` or `write`. A recipe is judged once for each
+            step that compares documents.
+        state: `done`, `now` or `later`. On some runners a later stage has begun.
+        done: What is finished, in `unit`.
+        total: Of how much; None until it is known. If all blocks of a step are judged, their
+            documents are compared.
+        unit: `file`, `block`, `token` or `shard`.
+        step: The step of the recipe that compares what is judged, such as `2 minhash`.
+        rate: Recently finished in a second: tokens, of judging bytes of text. None in other stages,
+            until it can be measured, and of a job that does not run.
+        seconds_left: Estimated time to the end of this stage; None as the rate is.
+    """
+
+    name: str
+    state: str
+    done: int
+    total: int | None
+    unit: str
+    step: str | None = None
+    rate: float | None = None
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
-    """The progress of a job, as `status` returns it. Totals are None until they are known.
+    """The progress of a job, as `status` returns it.
 
     Args:
         stage: `discovering`, `judging`, `tokenizing`, `shuffling`, `writing` or `finished`. Judging
             is what the steps of a recipe do before documents are compared.
-        files: Files whose blocks are known.
-        files_total: Files of the input.
-        blocks: Finished token blocks.
-        blocks_total: Blocks of the input.
-        text_bytes: Text of the finished blocks, in bytes. Before the job has finished, a block's
-            size is that of its column in the source file, for .jsonl of the whole file.
-        text_bytes_total: Text of the input, in the same measure.
+        stages: The stages that the job passes, in order.
         tokens: Tokens of the finished blocks.
-        shards: Finished shards.
-        shards_total: Shards of the dataset; known once they are planned.
-        bytes_per_second: Recent rate of judging or tokenizing, in the measure of `text_bytes`; None
-            in other stages, and until it can be measured.
-        seconds_left: Estimated time to the end of this stage; None without a rate.
+        tokens_expected: Tokens of all blocks, as estimated from their text, while these are
+            tokenized.
         seconds_idle: Time since a worker last wrote a file, or since the launch, by the times of
             the files. 0 if finished.
         splits: Shards, documents and tokens of `test` and `train`; None until the job has finished.
         generation: The generation of the dataset that the job makes, or made last. Beyond the
-            first, files, blocks and tokens are those that it adds, until it has finished.
-        step: While judging, the step of the recipe that will compare documents, such as
-            `2 minhash`.
-        judged: While judging, blocks that are judged up to that step. If these are all, keys are
-            compared.
-        compared: The steps that have compared documents.
-        tokens_per_second: Recent rate of tokenizing or shuffling; None as `bytes_per_second` is.
-        shuffled: Tokens of documents that are in their random order; None if none are to be
-            shuffled.
-        to_compare: The steps that will compare documents after `step`.
+            first, stages and tokens are those of what it adds, until it has finished.
         job_id: The job's id on Dataflow; None elsewhere, and once it has finished.
         console: The address of that job's page in Google's console.
         running: Whether processes on this machine work on it; None where that is not known, as on
-            object storage. A job that does not run has no rates and no time left.
+            object storage.
         seconds_running: How long they have worked since they last began; None if they do not.
 
     Example:
         >>> import fineshards
         >>> status = fineshards.status(dataset_folder)
-        >>> status.files, status.tokens, status.seconds_left
-        (1, 665971, 0.0)
+        >>> status.tokens, status.of("read").done
+        (665971, 1)
     """
 
     stage: str
-    files: int
-    files_total: int
-    blocks: int
-    blocks_total: int | None
-    text_bytes: int
-    text_bytes_total: int | None
+    stages: tuple[Stage, ...]
     tokens: int
-    shards: int
-    shards_total: int | None
-    bytes_per_second: float | None
-    seconds_left: float | None
-    seconds_idle: float
+    tokens_expected: int | None = None
+    seconds_idle: float = 0.0
     splits: dict[str, dict[str, int]] | None = None
     generation: int = 1
-    step: str | None = None
-    judged: int = 0
-    compared: tuple[str, ...] = ()
-    tokens_per_second: float | None = None
-    shuffled: int | None = None
-    to_compare: tuple[str, ...] = ()
     job_id: str | None = None
     console: str | None = None
     running: bool | None = None
     seconds_running: float | None = None
+
+    @property
+    def now(self) -> Stage | None:
+        """The present stage; None if the job has finished."""
+        return next((each for each in self.stages if each.state == "now"), None)
+
+    def of(self, name: str) -> Stage:
+        """The stage of a name; of several the first."""
+        return next(each for each in self.stages if each.name == name)
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -121,7 +132,7 @@ def status(folder: str | os.PathLike[str]) -> Status:
     Example:
         >>> import fineshards
         >>> status = fineshards.status(dataset_folder)
-        >>> status.stage, status.shards
+        >>> status.stage, status.of("write").done
         ('finished', 7)
     """
     return StatusReader(open_storage(folder)).read()
@@ -183,8 +194,7 @@ class StatusReader:
         """
         manifest = self._finished or Manifest.load(self._storage)
         if manifest is not None and manifest.generation >= self._job.generation:
-            finished = _finished(manifest)
-            return self._only_added(finished) if added and self._before else finished
+            return _finished(manifest, self._before if added else None)
         self._check_record()
         if len(self._blocks) < len(self._job.new_files):
             self._blocks |= self._checkpoints.discovered.read_new_blocks(self._blocks)
@@ -197,8 +207,8 @@ class StatusReader:
         if running is not False:
             elapsed = seconds_running(*where) if running else None
             return replace(found, running=running, seconds_running=elapsed)
-        rates: dict[str, Any] = dict.fromkeys(_RATES)
-        return replace(found, running=False, **rates)
+        stages = tuple(replace(each, rate=None, seconds_left=None) for each in found.stages)
+        return replace(found, running=False, stages=stages)
 
     def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
         """As those of Checkpoints, which are listed no more once there is a layout of all."""
@@ -263,14 +273,10 @@ class StatusReader:
         judged = self._judged() if all_known else None
         done, shards = self._finished_blocks(), self._checkpoints.finished_shards()
         tokens, shards_total = sum(count for count, _ in done.values()), None
-        bytes_done, bytes_total = sum(sizes.get(key, 0) for key in done), sum(sizes.values())
-        # What is finished by the present stage, as (time, amount), and of how much.
+        # What is finished by the present stage, as (time, amount), of how much, and in its rate.
         pieces = [(time_, sizes.get(key, 0)) for key, (_, time_) in done.items()]
-        counted, total, shuffled = (
-            [(time_, count) for count, time_ in done.values()],
-            bytes_total,
-            0,
-        )
+        rated, total = [(time_, count) for count, time_ in done.values()], sum(sizes.values())
+        text, shuffled, expected = sum(amount for _, amount in pieces), 0, None
         if self._layout is not None:
             before = self._before and self._before.layout
             tokens = self._layout.tokens - (before.tokens if before else 0)
@@ -278,45 +284,46 @@ class StatusReader:
             stage, total, shuffled = "writing", shards_total, tokens
             pieces = [(time_, 1) for time_ in shards]
         elif judged is not None:
-            stage, pieces = "judging", [(time_, sizes.get(key, 0)) for key, time_ in judged.items()]
+            stage = "judging"
+            pieces = rated = [(time_, sizes.get(key, 0)) for key, time_ in judged.items()]
         elif all_known and shuffles and 0 < len(done) == len(sizes):
             stage, total = "shuffling", tokens
             buckets = self._checkpoints.blocks.finished_blocks("buckets").values()
-            pieces = counted = [(time_, count) for count, time_ in buckets]
+            pieces = rated = [(time_, count) for count, time_ in buckets]
             # Buckets of another size may be left from an earlier run.
             shuffled = min(tokens, sum(count for count, _ in buckets))
+        elif all_known:
+            stage = "tokenizing"
+            expected = tokens * total // text if 0 < text < total else None
         else:
-            stage = "tokenizing" if all_known else "discovering"
+            stage = "discovering"
         began = self._began(stage, [time_ for _, time_ in done.values()])
-        # No rate says how long it takes to compare documents.
-        compares = stage == "judging" and len(pieces) == len(sizes)
-        rate = None if compares else self._rate(pieces, began)
-        left = None
-        if rate and all_known:
-            left = max(0, total - sum(amount for _, amount in pieces)) / rate
+        speed = self._rate(pieces, began) if all_known else None
+        if stage == "judging" and len(pieces) == len(sizes):
+            speed = None  # no rate says how long it takes to compare documents
+        blocks = len(sizes) if all_known else None
+        amounts = {
+            "read": (len(known), files),
+            "judge": (len(judged or ()), blocks),
+            "tokenize": (len(done), blocks),
+            "shuffle": (shuffled, tokens if stage in ("shuffling", "writing") else None),
+            "write": (len(shards), shards_total),
+        }
+        stages = _stages(self._job, amounts, stage, self._compared)
+        if speed:
+            left = max(0, total - sum(amount for _, amount in pieces)) / speed
+            rate = None if stage == "writing" else self._rate(rated, began)
+            stages = tuple(
+                replace(each, rate=rate, seconds_left=left) if each.state == "now" else each
+                for each in stages
+            )
         return Status(
             stage=stage,
-            files=len(known),
-            files_total=files,
-            blocks=len(done),
-            blocks_total=len(sizes) if all_known else None,
-            text_bytes=bytes_done,
-            text_bytes_total=bytes_total if all_known else None,
+            stages=stages,
             tokens=tokens,
-            shards=len(shards),
-            shards_total=shards_total,
-            bytes_per_second=None if stage in ("shuffling", "writing") else rate,
-            seconds_left=left,
+            tokens_expected=expected,
             seconds_idle=self._idle(began, [*pieces, *((time_, 0) for _, time_ in done.values())]),
             generation=self._job.generation,
-            step=None if judged is None else self._steps[self._compared],
-            judged=len(judged or ()),
-            compared=self._steps[: self._compared],
-            tokens_per_second=None
-            if stage in ("judging", "writing")
-            else self._rate(counted, began),
-            shuffled=shuffled if shuffles else None,
-            to_compare=self._steps[self._compared + (judged is not None) :],
         )
 
     def _idle(self, began: float | None, finished: Iterable[tuple[float, int]]) -> float:
@@ -336,15 +343,6 @@ class StatusReader:
         if self._since:
             began = max(self._since, began or 0.0)
         return _recent_rate([each for each in finished if each[0] > self._since], began)
-
-    def _only_added(self, finished: Status) -> Status:
-        assert self._before is not None
-        before = _finished(self._before)
-        names = "files", "files_total", "blocks", "blocks_total", "tokens", "shards", "shards_total"
-        added: dict[str, Any] = {
-            name: getattr(finished, name) - getattr(before, name) for name in names
-        }
-        return replace(finished, shuffled=finished.shuffled and added["tokens"], **added)
 
     def _written_in(self, folder: str) -> list[float]:
         entries = self._storage.entries(f"{self._checkpoints.folder}/{folder}")
@@ -374,27 +372,48 @@ def _recent_rate(finished: Iterable[tuple[float, int]], began: float | None) -> 
     return sum(amount for _, amount in ordered[start + 1 :]) / seconds
 
 
-def _finished(manifest: Manifest) -> Status:
-    totals, shards, files = manifest.totals, len(manifest.shards), len(manifest.files)
+def _finished(manifest: Manifest, before: Manifest | None = None) -> Status:
+    """The status of a finished job. before: what the dataset held already, which does not count."""
+
+    def added(count: Callable[[Manifest], int]) -> int:
+        return count(manifest) - (count(before) if before else 0)
+
+    blocks = added(lambda of: of.totals["blocks"])
+    tokens = added(lambda of: of.totals["tokens"])
+    files, shards = added(lambda of: len(of.files)), added(lambda of: len(of.shards))
+    done = {"read": files, "judge": blocks, "tokenize": blocks, "shuffle": tokens, "write": shards}
     return Status(
         stage="finished",
-        files=files,
-        files_total=files,
-        blocks=totals["blocks"],
-        blocks_total=totals["blocks"],
-        text_bytes=totals["text_bytes"],
-        text_bytes_total=totals["text_bytes"],
-        tokens=totals["tokens"],
-        shards=shards,
-        shards_total=shards,
-        bytes_per_second=None,
-        seconds_left=0.0,
-        seconds_idle=0.0,
+        stages=_stages(manifest.job, {name: (count, count) for name, count in done.items()}),
+        tokens=tokens,
         splits=manifest.splits,
         generation=manifest.generation,
-        compared=_compared(manifest.job),
-        shuffled=totals["tokens"] if manifest.settings.shuffle else None,
     )
+
+
+def _stages(
+    job: Job,
+    amounts: Mapping[str, tuple[int, int | None]],
+    present: str = "finished",
+    compared: int = 0,
+) -> tuple[Stage, ...]:
+    """The stages that a job passes, with what is done of each, and of how much.
+
+    compared: the steps of the recipe that have compared documents, before the present one.
+    """
+    shuffle = [("shuffle", None)] if job.settings.shuffle is not None else []
+    judge = [("judge", step) for step in _compared(job)]
+    names = [("read", None), *judge, ("tokenize", None), *shuffle, ("write", None)]
+    doing = [_STAGES[name][0] for name, _ in names] + ["finished"]
+    now = doing.index(present) + (compared if present == "judging" else 0)
+    stages = []
+    for number, (name, step) in enumerate(names):
+        done, total = amounts[name]
+        if name == "judge" and number != now:
+            done = (total or 0) if number < now else 0
+        state = "done" if number < now else "now" if number == now else "later"
+        stages.append(Stage(name, state, done, total, _STAGES[name][1], step))
+    return tuple(stages)
 
 
 def _compared(job: Job) -> tuple[str, ...]:

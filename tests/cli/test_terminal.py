@@ -182,9 +182,9 @@ def test_judged_blocks_count_where_a_build_resumes(
     command = ["build", f"--input={tmp_path}/in/*", f"--output={tmp_path}/out", "--dedup=exact"]
     kill("replace:24", *command, workers=True)
     found = status(tmp_path / "out")
-    assert 0 < found.judged < 12
+    assert 0 < found.of("judge").done < 12
     assert main(command) == 0
-    words = f"resuming: {found.judged} of 12 blocks are judged (step 1 exact)\n"
+    words = f"resuming: {found.of('judge').done} of 12 blocks are judged (step 1 exact)\n"
     assert words in capsys.readouterr().err
 
 

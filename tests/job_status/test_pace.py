@@ -18,7 +18,7 @@ import pytest
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError
 from fineshards.job_status.progress import describe_pace
-from fineshards.job_status.status import StatusReader, pause_after, status
+from fineshards.job_status.status import Stage, Status, StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.local_run import held_lock
@@ -98,6 +98,16 @@ class Files:
             self.write("shards", f"train_{index:04d}", ago)
 
 
+def now(found: Status) -> Stage:
+    assert found.now is not None
+    return found.now
+
+
+def steps(found: Status, state: str) -> list[str | None]:
+    """The steps of the recipe that are done, compare now, or come later."""
+    return [each.step for each in found.stages if (each.name, each.state) == ("judge", state)]
+
+
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     return tmp_path / "out"
@@ -109,9 +119,9 @@ def test_tokenizing_is_measured_from_the_end_of_reading(source: Path, output: Pa
     files.tokenize(FIRST, SECOND)
     found = status(output)
     assert found.stage == "tokenizing"
-    assert found.tokens_per_second == pytest.approx(RATE * TOKENS)
-    assert found.bytes_per_second == pytest.approx(RATE * found.text_bytes / 2)
-    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert now(found).rate == pytest.approx(RATE * TOKENS)
+    assert found.tokens_expected == BLOCKS * TOKENS
+    assert now(found).seconds_left == pytest.approx((BLOCKS - 2) / RATE)
     assert SECOND <= found.seconds_idle < SECOND + 60
 
 
@@ -121,23 +131,23 @@ def test_each_step_of_a_recipe_is_measured_from_the_end_of_the_one_before(
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[[steps]]\nuse = "exact"\n')
     files = Files(source, output, recipe=recipe, dedup="exact")
-    assert status(output).to_compare == ("1 exact", "2 exact")
+    assert steps(status(output), "later") == ["1 exact", "2 exact"]
     files.discover(BEGAN)
     files.judge(0, FIRST, SECOND)
     found = status(output)
-    assert (found.stage, found.step, found.to_compare) == ("judging", "1 exact", ("2 exact",))
-    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert (steps(found, "now"), steps(found, "later")) == (["1 exact"], ["2 exact"])
+    assert now(found).seconds_left == pytest.approx((BLOCKS - 2) / RATE)
 
     # All are judged, and no rate says how long it takes to compare them.
     files.discover(EARLIER)
     files.judge(0, *[EARLIER - 10] * BLOCKS)
     found = status(output)
-    assert (found.stage, found.bytes_per_second, found.seconds_left) == ("judging", None, None)
+    assert (found.stage, now(found).rate, now(found).seconds_left) == ("judging", None, None)
     files.mark(0, BEGAN)
     files.judge(1, FIRST, SECOND)
     found = status(output)
-    assert (found.stage, found.step, found.to_compare) == ("judging", "2 exact", ())
-    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert (steps(found, "now"), steps(found, "later")) == (["2 exact"], [])
+    assert now(found).seconds_left == pytest.approx((BLOCKS - 2) / RATE)
     assert SECOND <= found.seconds_idle < SECOND + 60
 
     files.mark(0, EARLIER - 10)
@@ -145,9 +155,9 @@ def test_each_step_of_a_recipe_is_measured_from_the_end_of_the_one_before(
     files.mark(1, BEGAN)
     files.tokenize(FIRST, SECOND)
     found = status(output)
-    assert (found.stage, found.compared) == ("tokenizing", ("1 exact", "2 exact"))
-    assert found.tokens_per_second == pytest.approx(RATE * TOKENS)
-    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert (found.stage, steps(found, "done")) == ("tokenizing", ["1 exact", "2 exact"])
+    assert now(found).rate == pytest.approx(RATE * TOKENS)
+    assert now(found).seconds_left == pytest.approx((BLOCKS - 2) / RATE)
 
 
 def test_shuffling_is_measured_from_the_end_of_tokenizing(source: Path, output: Path) -> None:
@@ -156,9 +166,9 @@ def test_shuffling_is_measured_from_the_end_of_tokenizing(source: Path, output: 
     files.tokenize(*[EARLIER] * (BLOCKS - 1), BEGAN)
     files.tokenize(FIRST, SECOND, folder="buckets")
     found = status(output)
-    assert (found.stage, found.shuffled) == ("shuffling", 2 * TOKENS)
-    assert found.tokens_per_second == pytest.approx(RATE * TOKENS)
-    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert (found.stage, now(found).done) == ("shuffling", 2 * TOKENS)
+    assert now(found).rate == pytest.approx(RATE * TOKENS)
+    assert now(found).seconds_left == pytest.approx((BLOCKS - 2) / RATE)
     assert SECOND <= found.seconds_idle < SECOND + 60
 
 
@@ -175,8 +185,8 @@ def test_writing_is_measured_from_the_end_of_the_stage_before(
     files.plan()
     files.shards(FIRST, SECOND)
     found = status(output)
-    assert (found.stage, found.shards, found.shards_total) == ("writing", 2, BLOCKS)
-    assert found.seconds_left == pytest.approx((BLOCKS - 2) / RATE)
+    assert (found.stage, now(found).done, now(found).total) == ("writing", 2, BLOCKS)
+    assert now(found).seconds_left == pytest.approx((BLOCKS - 2) / RATE)
     assert SECOND <= found.seconds_idle < SECOND + 60
 
 
@@ -187,13 +197,13 @@ def test_a_build_that_resumes_counts_its_own_blocks_and_time(source: Path, outpu
     assert "it is probably not running" in describe_pace(status(output))
     reader = StatusReader(files.storage, from_now=True)
     found = reader.read()
-    assert (found.tokens_per_second, found.seconds_left) == (None, None)
+    assert (now(found).rate, now(found).seconds_left) == (None, None)
     assert found.seconds_idle < 60
     # What it finishes, so far from now that what passes meanwhile does not matter.
     files.tokenize(1250, 1200, -280)
     found = reader.read()
-    assert found.tokens_per_second == pytest.approx(TOKENS / 280, rel=0.1)
-    assert found.seconds_left == pytest.approx((BLOCKS - 3) * 280, rel=0.1)
+    assert now(found).rate == pytest.approx(TOKENS / 280, rel=0.1)
+    assert now(found).seconds_left == pytest.approx((BLOCKS - 3) * 280, rel=0.1)
 
 
 def test_a_running_job_says_for_how_long(source: Path, output: Path) -> None:
@@ -244,7 +254,7 @@ def test_damaged_checkpoints_are_not_shown_as_done(source: Path, output: Path) -
     files.storage.write(f"{files.folder}/blocks/00000-00001.json", b"{}")
     files.storage.write(f"{files.folder}/plan.json", b'{"a": 1}')
     found = status(output)
-    assert (found.stage, found.blocks) == ("tokenizing", 1)
+    assert (found.stage, now(found).done) == ("tokenizing", 1)
     files.storage.write(f"{files.folder}/files/00000.json", b'{"a": 1}')
     assert status(output).stage == "discovering"
 

@@ -36,6 +36,11 @@ def status(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[dict[str, 
     return content, text
 
 
+def amounts(content: dict[str, Any]) -> dict[str, tuple[int, int | None]]:
+    """What is done of each stage, and of how much."""
+    return {each["name"]: (each["done"], each["total"]) for each in content["stages"]}
+
+
 def test_a_folder_without_a_job_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,14 +98,14 @@ def test_every_stage_of_a_job_is_reported(
     job, checkpoints = launch.job, launch.checkpoints
     work = Work.of(checkpoints, job, config)
     now, _ = status(capsys, tmp_path)
-    assert (now["stage"], now["files"], now["files_total"]) == ("discovering", 0, 1)
-    assert (now["blocks_total"], now["shards_total"]) == (None, None)
+    assert now["stage"] == "discovering"
+    assert amounts(now) == {"read": (0, 1), "tokenize": (0, None), "write": (0, None)}
 
     (file,) = job.files
     blocks = discover_file(file, work)
     now, text = status(capsys, tmp_path)
-    assert (now["stage"], now["files"], now["blocks_total"]) == ("tokenizing", 1, len(blocks))
-    assert (now["blocks"], now["tokens"], now["shards_total"]) == (0, 0, None)
+    assert (now["stage"], now["tokens"]) == ("tokenizing", 0)
+    assert amounts(now) == {"read": (1, 1), "tokenize": (0, len(blocks)), "write": (0, None)}
     assert f"  tokenize  0 of {len(blocks)} blocks, 0 tokens\n" in text
 
     worker = Worker(work)
@@ -109,18 +114,18 @@ def test_every_stage_of_a_job_is_reported(
         summary, _ = finish_block(file, block, worker)
         summaries.append(summary)
         now, text = status(capsys, tmp_path)
-        assert (now["stage"], now["blocks"]) == ("tokenizing", number)
+        assert (now["stage"], amounts(now)["tokenize"][0]) == ("tokenizing", number)
         assert now["tokens"] == sum(summary.counts.tokens for summary in summaries)
-        assert now["text_bytes"] == sum(block.bytes for block in blocks[:number])
-        assert now["shards_total"] is None
-    assert now["text_bytes"] == now["text_bytes_total"]
+        texts = [block.bytes for block in blocks]
+        expected = now["tokens"] * sum(texts) // sum(texts[:number])
+        assert now["tokens_expected"] == (expected if number < len(blocks) else None)
+        assert amounts(now)["write"] == (0, None)
 
     report = report_file(summaries)
     plan = plan_stream([report], job.settings.shard_tokens, job.settings.split)
     checkpoints.write_layout(plan.layout)
     now, _ = status(capsys, tmp_path)
-    assert (now["stage"], now["shards"]) == ("writing", 0)
-    assert now["shards_total"] == plan.layout.windows
+    assert (now["stage"], amounts(now)["write"]) == ("writing", (0, plan.layout.windows))
 
     pieces = list(plan_pieces(summaries, plan))
     records = []
@@ -128,14 +133,14 @@ def test_every_stage_of_a_job_is_reported(
         mine = [piece for owner, piece in pieces if owner == key]
         records.append(write_shard(plan.layout.shard(key), mine, checkpoints, [file.name]))
         now, text = status(capsys, tmp_path)
-        assert (now["stage"], now["shards"]) == ("writing", number)
+        assert (now["stage"], amounts(now)["write"][0]) == ("writing", number)
         shards = f"{number} of " if number < plan.layout.windows else ""
         assert f"  write     {shards}{plan.layout.windows} shards\n" in text
 
     commit(records, [report], plan, work)
     now, text = status(capsys, tmp_path)
-    assert (now["stage"], now["shards"]) == ("finished", plan.layout.windows)
-    assert (now["tokens"], now["seconds_left"]) == (plan.layout.tokens, 0)
+    assert (now["stage"], now["tokens"]) == ("finished", plan.layout.tokens)
+    assert amounts(now)["write"] == (plan.layout.windows,) * 2
     assert text.startswith(f"finished: {plan.layout.tokens:,} tokens in {plan.layout.windows} ")
     assert main(["verify", str(tmp_path)]) == 0
 
@@ -151,12 +156,13 @@ def test_the_stages_of_a_recipe_are_reported(
     blocks = discover_file(file, Work.of(launch.checkpoints, launch.job, config))
     for number, block in enumerate(blocks):
         now, text = status(capsys, tmp_path)
-        assert (now["stage"], now["step"], now["judged"]) == ("judging", "1 exact", number)
+        assert (now["stage"], amounts(now)["judge"]) == ("judging", (number, len(blocks)))
         assert f"  judge     {number} of {len(blocks)} blocks, step 1 exact" in text
         judging.judge_block(file, block, 0)
     now, _ = status(capsys, tmp_path)
-    assert (now["stage"], now["judged"], now["compared"]) == ("judging", len(blocks), [])
+    assert (now["stage"], now["stages"][1]["state"]) == ("judging", "now")
+    assert amounts(now)["judge"] == (len(blocks),) * 2
     judging.marking(0).write_marked(0, [], [])
     now, text = status(capsys, tmp_path)
-    assert (now["stage"], now["step"], now["compared"]) == ("tokenizing", None, ["1 exact"])
+    assert (now["stage"], now["stages"][1]["state"]) == ("tokenizing", "done")
     assert f"  judge     {len(blocks)} blocks, step 1 exact\n  tokenize  0 of" in text

@@ -25,7 +25,7 @@ from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 
 from fineshards.cli.cli import main
-from fineshards.job_status.progress import stages_of, watch
+from fineshards.job_status.progress import describe_stage, watch
 from fineshards.job_status.status import StatusReader, status
 from fineshards.shards.job.local_run import held_lock
 from fineshards.storage.open import open_storage
@@ -202,16 +202,16 @@ def test_a_running_job_is_followed_to_its_end(
     found = status(paused.output)
     assert found.stage == "tokenizing"
     terminal, lines = Terminal(paused.output), watching(paused.output, "--json")
-    expected = approximately(found.tokens * found.text_bytes_total // found.text_bytes)
+    done, expected = found.of("tokenize").done, approximately(found.tokens_expected or 0)
     terminal.wait_for(
-        rf"tokenize.*{found.blocks} of {BLOCKS} blocks, {found.tokens:,} of about {expected} tokens"
+        rf"tokenize.*{done} of {BLOCKS} blocks, {found.tokens:,} of about {expected} tokens"
     )
     paused.resume()
     assert paused.process.wait() == 0
     assert terminal.end() == 0
     end = status(paused.output)
-    splits = ["test", "train"]
-    ended = f"finished: {end.tokens:,} tokens in {end.shards} shards from 1 file"
+    splits, shards = ["test", "train"], end.of("write").done
+    ended = f"finished: {end.tokens:,} tokens in {shards} shards from 1 file"
     assert [line.split()[0] for line in terminal.shown.splitlines()[-2:]] == splits
     assert ended in terminal.shown
     assert re.search(rf"✓.*tokenize.* {BLOCKS} blocks, {end.tokens:,} tokens", terminal.shown)
@@ -221,7 +221,7 @@ def test_a_running_job_is_followed_to_its_end(
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in logged.splitlines()] == [
         f"read: 1 file, {BLOCKS} blocks",
         f"tokenize: {BLOCKS} blocks, {end.tokens:,} tokens",
-        f"write: {end.shards} shards",
+        f"write: {shards} shards",
         "finished",
     ]
     # A finished dataset is not waited for.
@@ -235,22 +235,21 @@ def test_shuffling_is_a_stage_of_its_own(sample: Path, tmp_path: Path) -> None:
     flags = ["--shuffle_seed=1", "--bucket_bytes=600000", "--keep_checkpoints"]
     assert main(["build", f"--input={sample}", f"--output={tmp_path}", *flags]) == 0
     end = status(tmp_path)
-    assert (end.stage, end.shuffled) == ("finished", end.tokens)
+    assert (end.stage, end.of("shuffle").done) == ("finished", end.tokens)
     (tmp_path / "metadata/manifest.json").unlink()
     (folder,) = (path for path in tmp_path.glob("checkpoints/*") if path.name != "unfinished")
     (folder / "plan.json").unlink()
     shutil.rmtree(folder / "shards")
-    assert (status(tmp_path).stage, status(tmp_path).shuffled) == ("shuffling", end.tokens)
+    left = status(tmp_path)
+    assert (left.stage, left.of("shuffle").done) == ("shuffling", end.tokens)
     buckets = sorted(folder.glob("buckets/*.json"))
     assert len(buckets) > 1
     buckets[0].unlink()
     left = status(tmp_path)
-    assert 0 < (left.shuffled or 0) < end.tokens
-    (stage,) = (stage for stage in stages_of(left) if stage.state == "now")
-    assert (stage.name, stage.detail) == (
-        "shuffle",
-        f"{left.shuffled:,} of {end.tokens:,} tokens",
-    )
+    stage = left.now
+    assert stage is not None
+    assert 0 < stage.done < end.tokens
+    assert describe_stage(stage, left) == f"{stage.done:,} of {end.tokens:,} tokens"
 
 
 @pytest.mark.cloud

@@ -399,7 +399,7 @@ def test_inspect_status_and_find_know_generations(
         old = json.loads(printed("inspect", last, f"--generation={number}", "--json"))
         assert old["fingerprint"] == json.loads(printed("inspect", copy, "--json"))["fingerprint"]
         status = json.loads(printed("status", copy, "--json"))
-        assert (status["stage"], status["generation"], status["files"]) == (
+        assert (status["stage"], status["generation"], status["stages"][0]["done"]) == (
             "finished",
             number,
             number,
@@ -445,8 +445,8 @@ def test_the_progress_of_an_append(
     assert "finished generation 2 in " in printed.out
     unfinished_append(folder, parts[2])
     status = fineshards.status(folder)
-    assert (status.stage, status.generation, status.files_total) == ("writing", 3, 1)
-    assert status.shards == status.shards_total
+    assert (status.stage, status.generation, status.of("read").total) == ("writing", 3, 1)
+    assert status.of("write").done == status.of("write").total
     capsys.readouterr()
     assert main(["status", str(folder)]) == 0
     assert capsys.readouterr().out.startswith("writing generation 3\n")

@@ -59,12 +59,13 @@ def test_shares_that_overlap_die_and_are_missing_give_the_same_bytes(
     assert not (output / "metadata/manifest.json").exists()
     for number in (1, 1, 2):  # one of them twice
         assert fineshards(*command, f"--share={number}/2").returncode == 0
-    assert status(output).blocks == status(output).blocks_total == 5
+    tokenized = status(output).of("tokenize")
+    assert tokenized.done == tokenized.total == 5
     # Shards: a share that dies as it puts its second one in place, one that lives; 3/3 is missing.
     kill("replace:8", *command, "--share=1/3")
     assert fineshards(*command, "--share=2/3").returncode == 0
     shards = status(output)
-    assert (shards.stage, 0 < shards.shards < 14) == ("writing", True)
+    assert (shards.stage, 0 < shards.of("write").done < 14) == ("writing", True)
     late = start(*command, "--share=3/3")
     assert fineshards(*command).returncode == 0
     assert late.wait() == 0, late.stderr and late.stderr.read()
@@ -80,7 +81,9 @@ def test_each_share_says_what_is_left(
     assert said(in_process, *flags, "--share=1/2") == (
         "share 1/2 ends: 2 of 5 blocks are left to tokenize, for shares that run next, " + finishes
     )
-    assert said(in_process, *flags, "--share=2/2").startswith("share 2/2 ends: about 1")
+    assert said(in_process, *flags, "--share=2/2").startswith(
+        "share 2/2 ends: all shards are left to write, for shares that run next"
+    )
     assert said(in_process, *flags, "--share=1/2") == (
         "share 1/2 ends: 7 of 14 shards are left to write, for shares that run next, " + finishes
     )

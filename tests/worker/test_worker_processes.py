@@ -269,8 +269,8 @@ def test_status_says_whether_the_processes_of_a_build_live(
     job.communicate(timeout=120)
     wait_until(lambda: status(tmp_path).running is False)
     found = status(tmp_path)
-    assert 0 < found.blocks < (found.blocks_total or 0)
-    assert (found.tokens_per_second, found.bytes_per_second, found.seconds_left) == (None,) * 3
+    assert 0 < found.of("tokenize").done < (found.of("tokenize").total or 0)
+    assert {(each.rate, each.seconds_left) for each in found.stages} == {(None, None)}
     assert "it is not running. The same build command resumes it." in describe_pace(found)
     done = fineshards(*build_flags(long_input, tmp_path, "auto"))
     assert done.returncode == 0, done.stderr

@@ -154,7 +154,7 @@ def test_flink_continues_when_a_worker_is_killed(
     assert job.returncode == 0, errors
     # The job was in the middle of its work,
     assert at_the_kill.stage == "tokenizing"
-    assert 3 <= at_the_kill.blocks < at_the_kill.blocks_total == 5 * COPIES
+    assert 3 <= at_the_kill.of("tokenize").done < at_the_kill.of("tokenize").total == 5 * COPIES
     # the cluster noticed, and did only the work that was not finished,
     assert len(flink.failures(flink.jobs()[-1])) == 1
     assert finished.items() <= token_blocks(output).items()

@@ -68,7 +68,7 @@ def test_a_node_that_dies_is_replaced_and_the_bytes_are_the_same(
     (killed,) = (name for name, place in running.items() if place == ("node2", "RUNNING"))
     slurm.kill_node("node2")
     at_the_kill = status(output)
-    assert 0 < at_the_kill.blocks < (at_the_kill.blocks_total or 0)
+    assert 0 < at_the_kill.of("tokenize").done < (at_the_kill.of("tokenize").total or 0)
     # Slurm notices by itself and puts the task back (--requeue), for two minutes later.
     slurm.wait_until(lambda: slurm.tasks()[killed][2] == "PENDING")
     slurm.run("scontrol", "update", f"JobId={killed}", "StartTime=now")
