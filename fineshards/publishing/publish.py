@@ -43,7 +43,7 @@ class Published:
         >>> import fineshards
         >>> done = fineshards.publish(dataset_folder)
         >>> done.hashed, done.own_card
-        (17, False)
+        (18, False)
     """
 
     folder: str
