@@ -289,7 +289,7 @@ def test_contents_may_be_read_in_many_parts(
     output = rebuild(reference, tmp_path, "--keep_checkpoints", "--block_bytes=1")
     assert content_of(output) == content_of(reference / "out")
     entry = min(output.glob("checkpoints/*/marks/*/00000-sets.json"))
-    assert len(json.loads(entry.read_bytes().partition(b"\n")[0])["ranges"]) > 3
+    assert len(json.loads(entry.read_bytes())["ranges"]) > 3
 
 
 def test_components_may_cross_the_shuffle_as_bytes(

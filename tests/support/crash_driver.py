@@ -144,8 +144,7 @@ def dropped(output: Path) -> list[Path]:
         mark
         for mark in sorted(output.glob("checkpoints/*/blocks/*.json"))
         if not all(
-            (output / each["file"]).exists()
-            for each in json.loads(mark.read_bytes().partition(b"\n")[0])["ranges"]
+            (output / each["file"]).exists() for each in json.loads(mark.read_bytes())["ranges"]
         )
     ]
 
