@@ -152,7 +152,12 @@ def test_scores_are_what_their_names_say(built: Path, expected: Expected) -> Non
 
 def dataset_in(folder: Path) -> dict[str, bytes]:
     """All files of a dataset but the records, which say how the work was cut."""
-    records = ("metadata/manifest.json", "metadata/job.json", "checkpoints/")
+    records = (
+        "metadata/manifest.json",
+        "metadata/job.json",
+        "metadata/generations/",
+        "checkpoints/",
+    )
     files = files_in(folder)
     return {name: files[name] for name in files if not name.startswith(records)}
 
