@@ -27,7 +27,7 @@ from fineshards.storage.open import open_storage
 LONG = "x" * 10**6
 TOKENIZER = SETTINGS.tokenizer
 COLUMNS = SETTINGS.columns
-FILE = JOB.files[0]
+FILE, *OTHERS = JOB.files
 
 
 def recipe(name: str, parameter: str, pin: str) -> RecipeRecord:
@@ -40,9 +40,9 @@ def recipe(name: str, parameter: str, pin: str) -> RecipeRecord:
         replace(JOB, settings=replace(SETTINGS, tokenizer=replace(TOKENIZER, pattern=LONG))),
         replace(JOB, settings=replace(SETTINGS, columns=replace(COLUMNS, text=LONG))),
         replace(JOB, settings=replace(SETTINGS, columns=replace(COLUMNS, others=("x",) * 10**6))),
-        replace(JOB, files=(replace(FILE, name=f"/{LONG}"),)),
-        replace(JOB, files=(replace(FILE, extraction=LONG),)),
-        replace(JOB, files=(replace(FILE, identity=f"etag:{LONG}"),)),
+        replace(JOB, files=(replace(FILE, name=f"/{LONG}"), *OTHERS)),
+        replace(JOB, files=(replace(FILE, extraction=LONG), *OTHERS)),
+        replace(JOB, files=(replace(FILE, identity=f"etag:{LONG}"), *OTHERS)),
     ],
 )
 def test_a_job_that_differs_in_a_long_value(other: Job) -> None:

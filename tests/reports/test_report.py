@@ -179,6 +179,7 @@ def test_a_report_of_a_damaged_dataset_shows_what_is_left(
     output.unlink()
     table = next((dataset / "metadata/documents").iterdir())
     table.write_bytes(table.read_bytes()[:-1])
+    capsys.readouterr()  # the dataset may have been built just now
     assert main(["report", str(dataset), f"--output={output}"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "fineshards repair" in line
