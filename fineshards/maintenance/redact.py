@@ -22,6 +22,7 @@ from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.content_fingerprint import content_fingerprint
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
@@ -101,15 +102,9 @@ def redact(
         return Redacted(storage.root, manifest.generation, 0, 0, [])
     placed = [(manifest.shards[piece.position], piece.tokens) for piece in pieces]
     redaction = Redaction.of(placed, manifest.files, manifest.layout)
-    before = manifest.job
     generation = Generation(0, len(redaction.documents), redaction.sha256())
-    job = Job(
-        before.settings,
-        before.files,
-        before.origin,
-        generations=(*before.generations, generation),
-        redaction=redaction,
-    )
+    generations = (*manifest.generations, generation)
+    job = replace(manifest.job, generations=generations, redaction=redaction)
     by_shard: dict[int, list[_Target]] = {}
     for piece in pieces:
         by_shard.setdefault(piece.position, []).append(piece)
@@ -173,13 +168,15 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]
     records = {plan.position: plan.record for plan in plans}
     own = metadata_files(storage, job, manifest.reports)
     metadata = [*own, *of_earlier_jobs(manifest.metadata)]
+    shards = tuple(records.get(at, shard) for at, shard in enumerate(manifest.shards))
     replace(
         manifest,
         fingerprint=job.fingerprint(),
-        shards=tuple(records.get(at, shard) for at, shard in enumerate(manifest.shards)),
+        content_fingerprint=content_fingerprint(shards, manifest.settings.tokenizer.eot),
+        shards=shards,
         generations=job.generations,
         metadata=tuple(sorted(metadata, key=lambda file: file.name)),
-    ).with_sums().save(storage, manifest)
+    ).save(storage, manifest)
     checkpoints.clear()
 
 

@@ -32,14 +32,13 @@ from fineshards.errors import FineshardsError, InputError, OutputError
 from fineshards.extras import naming_the_extra
 from fineshards.shards import record
 from fineshards.shards.assembly import shard_mask
-from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import Dataset, expected_files
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, decisions_name
 from fineshards.shards.job.generations import GENERATIONS_FOLDER, borders, kept_name
 from fineshards.shards.job.job import Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME, has_checkpoints
 from fineshards.shards.job.records import Piece, ShardRecord, SourceFile, TokenBlock
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Tokenizer
@@ -154,7 +153,7 @@ def _restore_manifests(storage: Storage) -> list[str]:
     stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
     found = [Manifest.parse(each, "a copy") for each in stored.values() if record.seal_holds(each)]
     wanted = {kept_name(each.generation): each.to_bytes() for each in found}
-    unfinished = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
+    unfinished = has_checkpoints(storage)
     # A job that makes a generation keeps its manifest before it is the latest: it will finish that.
     if not wanted or (unfinished and record.seal_holds(stored[MANIFEST_NAME])):
         return []
@@ -460,10 +459,9 @@ def _vocabulary(tokenizer: Tokenizer, place: str | None) -> bytes:
 
 def _clear_unfinished(storage: Storage, manifest: Manifest) -> None:
     """Deletes unfinished files left behind, unless another repair or an append is at work."""
-    kept = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
     if not any(storage.names(f"{TEMPORARY}/.fineshards-")):
         with suppress(OutputError):  # a damaged job record is repaired first
-            Checkpoints.of(storage, manifest.job).clear(kept)
+            Checkpoints.of(storage, manifest.job).clear(keep=has_checkpoints(storage))
 
 
 def describe_repaired(done: Repaired) -> list[str]:

@@ -16,14 +16,13 @@ from fineshards.extras import require
 from fineshards.publishing import croissant, dataset_card, facts, sums
 from fineshards.publishing.description import Description
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
-from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import JOB_NAME, job_name
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME, has_checkpoints
 from fineshards.shards.readable import readable_manifest
-from fineshards.storage.base import TEMPORARY, Storage
+from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 
 
@@ -133,7 +132,7 @@ def publish_files(
     contents[SUMS_NAME] = sums.to_bytes(listed)
     # The last one has what was said, and verify misses it until it is there.
     contents[CROISSANT_NAME] = croissant.to_bytes(manifest, listed, said, parts)
-    kept = any(name != f"{TEMPORARY}/" for name in storage.names(f"{CHECKPOINTS}/"))
+    kept = has_checkpoints(storage)
     for each, content in contents.items():
         if storage.read_if_there(each) != content:
             storage.write(each, content, over=storage.version(each))

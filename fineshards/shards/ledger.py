@@ -18,16 +18,16 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from msgspec import MsgspecError, Struct, json
+from msgspec import MsgspecError, json
 
 from fineshards.errors import OutputError
-from fineshards.shards.record import seal_holds, sealed, unsealed
+from fineshards.shards.record import Count, Record, seal_holds, sealed, unsealed
 from fineshards.storage.base import READ_AHEAD, Entry, Storage
 from fineshards.storage.names import is_below
 
 _log = logging.getLogger("fineshards")
 
-Record = TypeVar("Record")
+Found = TypeVar("Found")
 
 # Source files, or shards, whose entries are listed, or deleted, together in a large job.
 NUMBERS_IN_A_PART = 100
@@ -35,16 +35,16 @@ NUMBERS_IN_A_PART = 100
 ENTRY = "json"
 
 
-class Range(Struct, frozen=True):
+class Range(Record, frozen=True):
     """Bytes `[start, stop)` of a file, and their CRC-32C.
 
     The last range that an entry has of a file ends where the file ends.
     """
 
     file: str
-    start: int
-    stop: int
-    crc32c: int
+    start: Count
+    stop: Count
+    crc32c: Count
 
     def __post_init__(self) -> None:
         if not is_below(self.file):
@@ -59,20 +59,20 @@ class Range(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[Record]):
+class Kind(Generic[Found]):
     """A kind of work. name: of the folder of its entries, if any. record: the type of theirs."""
 
     name: str
-    record: type[Record]
+    record: type[Found]
 
 
-class Finished(Struct, Generic[Record], frozen=True):
+class Finished(Record, Generic[Found], frozen=True):
     """An entry: which work it is of, and what that made and found."""
 
     kind: str
     key: str
     ranges: tuple[Range, ...]
-    record: Record
+    record: Found
 
 
 class Ledger:
@@ -84,10 +84,10 @@ class Ledger:
 
     def put(
         self,
-        kind: Kind[Record],
+        kind: Kind[Found],
         key: str,
         ranges: Iterable[Range],
-        record: Record,
+        record: Found,
         durable: bool = False,
     ) -> None:
         """Says that work is finished: call it when the bytes of all ranges are there.
@@ -105,12 +105,12 @@ class Ledger:
                 raise
             self._storage.write(name, entry, durable, damaged)
 
-    def get(self, kind: Kind[Record], key: str) -> Record | None:
+    def get(self, kind: Kind[Found], key: str) -> Found | None:
         """The record of finished work; None if its entry, or a range, is missing or damaged."""
         found = self.read(kind, key)
         return found.record if found is not None and self.holds(found.ranges) else None
 
-    def read(self, kind: Kind[Record], key: str) -> Finished[Record] | None:
+    def read(self, kind: Kind[Found], key: str) -> Finished[Found] | None:
         """An entry, whatever its ranges are now; None if it is missing or damaged."""
         stored = self._storage.read_if_there(self.name(kind, key))
         found = None if stored is None else _parsed(kind, key, stored)
@@ -118,7 +118,7 @@ class Ledger:
             _say_damaged(self._storage.path(self.name(kind, key)))
         return found
 
-    def record(self, kind: Kind[Record], key: str) -> Record:
+    def record(self, kind: Kind[Found], key: str) -> Found:
         """The record of work that this job has finished, whatever its ranges are now.
 
         Raises OutputError if its entry is missing or damaged.
@@ -188,11 +188,11 @@ class Ledger:
         return "/".join(filter(None, (self._folder, kind.name, f"{key}.{ending}")))
 
 
-def _parsed(kind: Kind[Record], key: str, stored: bytes) -> Finished[Record] | None:
+def _parsed(kind: Kind[Found], key: str, stored: bytes) -> Finished[Found] | None:
     """The entry that a file is; None if it is damaged, or of other work."""
     with suppress(MsgspecError):
         if seal_holds(stored):
-            found: Finished[Record] = unsealed(stored, Finished[kind.record])  # type: ignore[name-defined]
+            found: Finished[Found] = unsealed(stored, Finished[kind.record])  # type: ignore[name-defined]
             return found if (found.kind, found.key) == (kind.name, key) else None
     return None
 

@@ -185,7 +185,6 @@ def test_a_redaction_does_not_change_what_loaders_compare(ours: Path, tmp_path: 
         found.content_fingerprint
         != Manifest.load_finished(open_storage(str(ours))).content_fingerprint
     )
-    assert found.recorded_content == found.content_fingerprint
     for split in ("test", "train"):
         assert opened(before, split).fingerprint == opened(ours, split).fingerprint
         generations = [opened(before, split, generation=n).fingerprint for n in range(1, 6)]

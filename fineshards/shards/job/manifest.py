@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
-from msgspec import Meta, field
+from msgspec import Meta
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import Counts, Sums
@@ -63,8 +63,9 @@ class Manifest(
     Args:
         fingerprint: SHA-256, as hex, of the settings and of the source files' names, sizes and
             identities; equal for equal jobs.
-        recorded_content: The content fingerprint as the file has it: SHA-256, as hex, of the EOT
-            and of the shards' names, sizes and checksums, line by line (docs/checks.md).
+        content_fingerprint: SHA-256, as hex, of the EOT and of the shards' names, sizes and
+            checksums, line by line (docs/checks.md). Equal for datasets with equal shards, wherever
+            and from whatever files they were built.
         origin: Which dataset the input is, by name; empty if it was given as files.
         generations: What each generation did, up to this one; a dataset that was built once has
             one.
@@ -103,7 +104,7 @@ class Manifest(
     )
 
     fingerprint: str
-    recorded_content: str = field(name="content_fingerprint")
+    content_fingerprint: str
     origin: dict[str, str]
     generations: tuple[Generation, ...]
     settings: Settings
@@ -135,26 +136,9 @@ class Manifest(
         )
 
     @property
-    def content_fingerprint(self) -> str:
-        """SHA-256, as hex, of the shards' names, sizes and checksums, and of the EOT.
-
-        Equal for datasets with equal shards, wherever and from whatever files they were built.
-        """
-        return content_fingerprint(self.shards, self.settings.tokenizer.eot)
-
-    def with_sums(self) -> Manifest:
-        """The manifest with what it says of all shards, and of all files, as they are."""
-        return replace(
-            self,
-            recorded_content=self.content_fingerprint,
-            splits=_splits(self.shards),
-            totals=_totals(self.reports),
-        )
-
-    @property
     def generation(self) -> int:
         """The number of this generation, from 1."""
-        return max(len(self.generations), 1)
+        return len(self.generations)
 
     @property
     def job(self) -> Job:
@@ -178,26 +162,28 @@ class Manifest(
         """
         by_file = {report.file: report for report in reports}
         nothing = Sums(0, 0) if job.settings.split.by_document else None
+        all_reports = tuple(
+            by_file.get(file.index, FileReport(file.index, 0, Counts(), nothing))
+            for file in job.files
+        )
+        shards = tuple(sorted(records, key=lambda record: (record.split, record.index)))
         manifest = cls(
             fingerprint=job.fingerprint(),
-            recorded_content="",
-            splits={},
-            totals={},
+            content_fingerprint=content_fingerprint(shards, job.settings.tokenizer.eot),
             origin=job.origin,
-            settings=job.settings,
-            files=job.files,
-            reports=tuple(
-                by_file.get(file.index, FileReport(file.index, 0, Counts(), nothing))
-                for file in job.files
-            ),
-            layout=layout,
-            shards=tuple(sorted(records, key=lambda record: (record.split, record.index))),
-            metadata=tuple(sorted(metadata, key=lambda file: file.name)),
             generations=job.generations,
+            settings=job.settings,
+            layout=layout,
+            splits=_splits(shards),
+            totals=_totals(all_reports),
             versions={"python": platform.python_version()}
             | _installed((*_LIBRARIES, *(_OF_CHATS if job.settings.chat else ()))),
+            files=job.files,
+            reports=all_reports,
+            shards=shards,
+            metadata=tuple(sorted(metadata, key=lambda file: file.name)),
             leaks=leaks,
-        ).with_sums()
+        )
         for problem in manifest.contradictions():
             raise FineshardsError(
                 f"the records of the job do not add up: {problem}. No manifest was written. "
@@ -217,19 +203,20 @@ class Manifest(
             >>> Manifest.load(open_storage(dataset_folder)).contradictions()
             []
         """
-        job, sums = self.job, self.with_sums()
+        job, splits, totals = self.job, _splits(self.shards), _totals(self.reports)
+        content = content_fingerprint(self.shards, self.settings.tokenizer.eot)
         redacts = any(generation.redacted for generation in self.generations)
-        learned = None if redacts else sums.totals.get("learned", 0)
+        learned = None if redacts else totals.get("learned", 0)
         return [
             *manifest_checks.in_the_job(job, self.fingerprint),
             *manifest_checks.in_the_shards(self.layout, self.shards, self.settings.token_dtype),
-            *manifest_checks.in_the_content(self.recorded_content, sums.recorded_content),
-            *manifest_checks.in_the_sums("splits", self.splits, sums.splits),
-            *manifest_checks.in_the_sums("totals", self.totals, sums.totals),
+            *manifest_checks.in_the_content(self.content_fingerprint, content),
+            *manifest_checks.in_the_sums("splits", self.splits, splits),
+            *manifest_checks.in_the_sums("totals", self.totals, totals),
             *manifest_checks.in_the_metadata(job, self.metadata),
-            *manifest_checks.in_the_counts(job, self.reports, self.shards, sums.totals),
+            *manifest_checks.in_the_counts(job, self.reports, self.shards, totals),
             *manifest_checks.in_the_masks(self.settings, self.shards, learned),
-            *manifest_checks.in_the_leaks(job, self.leaks, sums.splits),
+            *manifest_checks.in_the_leaks(job, self.leaks, splits),
             *manifest_checks.in_the_repeats(self.generations, self.reports, self.repeats),
         ]
 

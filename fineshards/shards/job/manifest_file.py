@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from fineshards.errors import OutputError
 from fineshards.shards.job.generations import kept_name
-from fineshards.storage.base import Storage
+from fineshards.storage.base import TEMPORARY, Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
 # What the folder of a finished export has instead.
@@ -52,7 +52,7 @@ def forgotten(storage: Storage, latest: int, stored: bytes) -> str:
     stored: its content. While a job makes the next generation, that may be kept already.
     """
     name = kept_name(latest + 1)
-    if storage.size(name) is None or _has_checkpoints(storage):
+    if storage.size(name) is None or has_checkpoints(storage):
         return ""
     if storage.read_if_there(MANIFEST_NAME) != stored:
         return ""  # that job has finished meanwhile
@@ -62,8 +62,9 @@ def forgotten(storage: Storage, latest: int, stored: bytes) -> str:
     )
 
 
-def _has_checkpoints(storage: Storage) -> bool:
-    return bool({*storage.names("checkpoints/")} - {"checkpoints/"})
+def has_checkpoints(storage: Storage) -> bool:
+    """Whether a job has begun, or has kept its checkpoints; unfinished files alone are none."""
+    return bool({*storage.names("checkpoints/")} - {"checkpoints/", f"{TEMPORARY}/"})
 
 
 def no_generation(storage: Storage, generation: int, latest: int) -> str:
@@ -74,7 +75,7 @@ def no_generation(storage: Storage, generation: int, latest: int) -> str:
 
 def unfinished(storage: Storage) -> str:
     """The message for an output folder without a manifest."""
-    if storage.size(kept_name(1)) is not None and not _has_checkpoints(storage):
+    if storage.size(kept_name(1)) is not None and not has_checkpoints(storage):
         return (
             f"{storage.path(MANIFEST_NAME)} is missing. Put it back from its copy with fineshards "
             "repair."

@@ -14,12 +14,12 @@ from msgspec import Meta
 from msgspec.structs import astuple, replace
 
 from fineshards.errors import clipped
-from fineshards.shards.layout import ShardKey, files_of
+from fineshards.shards.layout import SPLITS, ShardKey, files_of
 from fineshards.shards.record import Count, Crc32c, Record
 
 # Names in a manifest are opened, so none may lead out of the folder.
-Split = Annotated[str, Meta(pattern="^(test|train)$")]
-ShardName = Annotated[str, Meta(pattern=r"^(test|train)/\1_[0-9]{4,}\.npy$")]
+Split = Annotated[str, Meta(pattern=f"^({'|'.join(SPLITS)})$")]
+ShardName = Annotated[str, Meta(pattern=rf"^({'|'.join(SPLITS)})/\1_[0-9]{{4,}}\.npy$")]
 MetadataName = Annotated[str, Meta(pattern=r"^metadata/([a-z]+/)?[a-z0-9][a-z0-9_.-]*$")]
 
 

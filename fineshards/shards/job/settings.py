@@ -23,6 +23,8 @@ CHAT_TEMPLATE_NAME = "metadata/chat_template.jinja"
 TIKTOKEN = "tiktoken"
 HUGGINGFACE = "huggingface"
 TOKENIZER_FILES = {TIKTOKEN: VOCABULARY_NAME, HUGGINGFACE: TOKENIZER_JSON_NAME}
+_TokenizerKind = Annotated[str, Meta(pattern=f"^({'|'.join(TOKENIZER_FILES)})$")]
+_Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(DTYPES)})$")]
 # The files that may be stored with the job record.
 STORED_FILES = (*TOKENIZER_FILES.values(), CHAT_TEMPLATE_NAME)
 
@@ -84,7 +86,7 @@ class Tokenizer(Record, frozen=True):
         golden_sha256: SHA-256 of the tokens of the golden texts, as hex.
     """
 
-    kind: Annotated[str, Meta(pattern="^(tiktoken|huggingface)$")]
+    kind: _TokenizerKind
     name: str
     vocabulary_sha256: str
     pattern: str
@@ -171,7 +173,7 @@ class Settings(Record, frozen=True):
     shard_tokens: Count
     split: SplitRule
     block_bytes: Count
-    dtype: Annotated[str, Meta(pattern="^(uint32|uint16)$")]
+    dtype: _Dtype
     shuffle: Shuffle | None = None
     recipe: RecipeRecord | None = None
     statistics: bool = False
