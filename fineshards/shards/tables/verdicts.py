@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.ledger import Kind, Range
+from fineshards.shards.record import Count, Record
 from fineshards.shards.tables import scores as score_tables
 from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
 from fineshards.shards.tables.marks import Records
@@ -64,14 +64,14 @@ class JudgedBlock:
     keys: KeyFile
 
 
-class Judged(msgspec.Struct, frozen=True):
+class Judged(Record, frozen=True):
     """What a stage decided about a block: see StageFiles.write_block. keys: how many there are."""
 
     decisions: bytes
     scores: bytes | None
     statistics: dict[str, list[str | int | None]]
-    keys: int
-    stop_row: int
+    keys: Count
+    stop_row: Count
 
     def counted(self) -> pa.Table:
         """What was counted with the decisions."""
