@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -68,8 +69,7 @@ def scratch_folder_in(place: str) -> Iterator[str]:
         if os.path.exists(folder + _LOCK):
             raise
         raise OutputError(
-            f"{folder} was removed by another command while it was in use. Run this again when "
-            "that one has ended."
+            f"{folder} was removed by another command while it was in use. Run this again after it."
         ) from error
     finally:
         _remove(folder)
@@ -81,10 +81,9 @@ def remove_abandoned(place: str | None = None) -> None:
     """Removes the scratch folders of processes that have ended, as far as that is possible."""
     with suppress(OSError, OutputError):
         place = _place() if place is None else place
-        for name in os.listdir(place):
-            if _NAME.fullmatch(name):
-                with suppress(OSError):
-                    _remove_if_abandoned(os.path.join(place, name.removesuffix(_LOCK)))
+        for name in filter(_NAME.fullmatch, os.listdir(place)):
+            with suppress(OSError):
+                _remove_if_abandoned(os.path.join(place, name.removesuffix(_LOCK)))
 
 
 def _place() -> str:
@@ -93,8 +92,7 @@ def _place() -> str:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
         raise OutputError(
-            "there is no folder with space for temporary files. Free some space, or set TMPDIR to "
-            "a folder that has some."
+            "there is no folder with space for temporary files. Free some, or set another TMPDIR."
         ) from error
 
 
@@ -115,8 +113,8 @@ def _remove_if_abandoned(folder: str) -> None:
     """Removes a scratch folder and its file, if they are this user's and no one holds the lock."""
     # One without the file is of a command that was killed while it deleted both.
     found = os.lstat(folder + _LOCK if os.path.lexists(folder + _LOCK) else folder)
-    kind = stat.S_IFMT(found.st_mode)
-    if kind not in (stat.S_IFREG, stat.S_IFDIR) or found.st_uid != os.getuid():
+    is_ours = found.st_uid == os.getuid()
+    if not is_ours or stat.S_IFMT(found.st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
         return
     lock = os.open(folder + _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -128,8 +126,10 @@ def _remove_if_abandoned(folder: str) -> None:
 
 def _remove(folder: str) -> None:
     """Removes a scratch folder, and then the file beside it."""
-    # A worker that is about to be killed may still write.
-    shutil.rmtree(folder, ignore_errors=True)
-    if not os.path.lexists(folder):
-        with suppress(OSError):
-            os.unlink(folder + _LOCK)
+    for _ in range(100):  # a worker that is about to be killed may still write
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            with suppress(OSError):
+                os.unlink(folder + _LOCK)
+            return
+        time.sleep(0.01)

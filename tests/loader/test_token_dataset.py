@@ -244,6 +244,9 @@ def test_an_empty_split_is_refused(tmp_path: Path) -> None:
 def test_an_unfinished_dataset_is_refused(copy: Path) -> None:
     (copy / "metadata/manifest.json").unlink()
     message = refused(lambda: TokenDataset(copy, sequence_length=10), OutputError)
+    assert "metadata/manifest.json is missing. Put it back" in message
+    (copy / "metadata/generations/0001.json").unlink()
+    message = refused(lambda: TokenDataset(copy, sequence_length=10), OutputError)
     assert "holds no finished dataset: metadata/manifest.json is missing" in message
     message = refused(lambda: TokenDataset(copy / "none", sequence_length=10), OutputError)
     assert "none" in message

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,25 @@ def test_a_scratch_folder_that_another_command_removes_is_one_sentence(tmp_path:
 
     with pytest.raises(OutputError, match="was removed by another command"):
         lose_it()
+
+
+def test_a_folder_in_which_a_process_still_writes_is_removed(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys, time\n"
+        "end = time.monotonic() + 0.3\n"
+        "while time.monotonic() < end:\n"
+        "    made = pathlib.Path(sys.argv[1], 'checkpoints')\n"
+        "    try:\n"
+        "        made.mkdir(exist_ok=True)\n"
+        "        (made / str(time.monotonic())).touch()\n"
+        "    except OSError: pass\n"
+    )
+    with scratch_folder(str(tmp_path)) as folder:
+        writer = subprocess.Popen([sys.executable, "-c", program, folder])
+        while not os.path.exists(f"{folder}/checkpoints"):
+            time.sleep(0.001)
+    writer.wait()
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_an_estimate_that_is_killed_leaves_nothing_after_the_next_command(tmp_path: Path) -> None:
