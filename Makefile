@@ -152,7 +152,7 @@ WITH_TORCH := tests/with_torch
 	@echo "preparing .torch-venv: torch, and what trains with it; 5 GB, downloaded once; a minute or two"
 	@$(PYTHON) -m venv .torch-venv
 	@$(INSTALL) --python .torch-venv/bin/python -e '.[build,gcs,s3,test]' -r $(WITH_TORCH)/requirements.txt \
-	    --excludes $(WITH_TORCH)/excludes.txt -c requirements.txt
+	    $(if $(shell command -v nvidia-smi),,--excludes $(WITH_TORCH)/excludes.txt) -c requirements.txt
 	@$(INSTALL) --python .torch-venv/bin/python --no-deps -r $(WITH_TORCH)/peers.txt
 	@touch $@
 
@@ -280,6 +280,10 @@ bench: .venv/installed .bench-venv/installed ## compare the job with its peers, 
 # In the environment of torch, whose loaders are peers.
 bench-loader: .torch-venv/installed ## compare the loader with plain loops and other loaders (PyPI, 5 GB)
 	.torch-venv/bin/python -m benchmarks.run --loader $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NAME),--name $(NAME))
+
+# FOLDER is a dataset; python -m benchmarks.gpu --help has more.
+bench-gpu: .torch-venv/installed ## compare training from the loader with batches on the GPU (a GPU; PyPI, 7 GB)
+	.torch-venv/bin/python -m benchmarks.gpu $(FOLDER)
 
 # INPUT='a.parquet b.parquet'; python -m benchmarks.curation --help has more.
 bench-curation: .curation-venv/installed ## compare steps of recipes with their peers' (PyPI)

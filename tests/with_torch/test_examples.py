@@ -17,6 +17,7 @@ from support.saved_arrays import saved_arrays
 
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.loader.batch_loader import BatchLoader
+from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
@@ -103,17 +104,19 @@ def test_two_ranks_share_batches_and_resume_exactly(
     assert again.items() <= losses.items()
 
 
-def test_the_small_gpt_goes_on_bit_by_bit_after_a_kill(tmp_path: Path) -> None:
+def test_gpt2_goes_on_bit_by_bit_after_a_kill(tmp_path: Path) -> None:
     """Kills it after a checkpoint, goes on, and compares with a run that was not killed."""
 
     def train(name: str, killed_at: int = 0) -> list[np.ndarray]:
         recorded = tmp_path / name
         recorded.mkdir()
-        command = [sys.executable, HERE / "recorded.py", EXAMPLES / "train_small_gpt.py"]
+        command = [sys.executable, HERE / "recorded.py", EXAMPLES / "train_gpt2.py"]
         done = subprocess.run(
             [*command, f"--steps={STEPS}", f"--save_steps={SAVED}", "--output=gpt"],
             cwd=tmp_path,
-            env=os.environ | {"RECORDED": str(recorded), "RANK": "0", "KILLED_AT": str(killed_at)},
+            env=os.environ
+            | {"RECORDED": str(recorded), "RANK": "0", "KILLED_AT": str(killed_at)}
+            | {"CUDA_VISIBLE_DEVICES": ""},
             capture_output=True,
             text=True,
             check=False,
@@ -125,12 +128,13 @@ def test_the_small_gpt_goes_on_bit_by_bit_after_a_kill(tmp_path: Path) -> None:
     whole = train("whole")
     expected = torch.load((tmp_path / "gpt/checkpoint.pt").rename(tmp_path / "whole.pt"))
     dataset = TokenDataset(tmp_path / "gpt/dataset", sequence_length=128)
-    order = BatchLoader(dataset, 16, seed=1)
-    np.testing.assert_array_equal(whole[:STEPS], [next(order)[:, :-1] for _ in range(STEPS)])
+    order = BatchLoader(dataset, 16, seed=1, packing=Packing())
+    expected_tokens = [next(order)["inputs"].flatten() for _ in range(STEPS)]
+    np.testing.assert_array_equal(whole[:STEPS], expected_tokens)
 
     before, after = train("killed", killed_at=KILLED), train("resumed")
     np.testing.assert_array_equal(before, whole[: KILLED - 1])
-    # After the last step come the test split and the tokens that the model writes.
+    # After the last step come the tokens that the model writes.
     assert len(after) == len(whole) - SAVED
     assert all(map(np.array_equal, after, whole[SAVED:]))
     resumed = torch.load(tmp_path / "gpt/checkpoint.pt")
