@@ -140,9 +140,7 @@ def _execute(launch: Launch, config: BuildConfig, working: _Working) -> str | No
     if here:
         with (
             held_lock(storage, work.checkpoints.folder),
-            _pool(launch, work, config, work.checkpoints.files_to_read())
-            if own_process.is_alone()
-            else nullcontext(),
+            _pool(launch, work, config, work.checkpoints.files_to_read()),
             working(storage),
         ):
             _run_here(launch, config, lambda root: _build_graph(root, launch, work, config))
@@ -183,7 +181,7 @@ def _run_share(launch: Launch, config: BuildConfig, share: Share, working: _Work
         work = Work.of(launch.checkpoints, job, config)
         with (
             held_lock(storage, launch.checkpoints.folder),
-            _pool(launch, work, config, ()) if own_process.is_alone() else nullcontext(),
+            _pool(launch, work, config, ()),
             working(storage),
         ):
             from fineshards.pipeline.graph import build_share
@@ -218,10 +216,11 @@ def committed(launch: Launch) -> Manifest | None:
 def _pool(
     launch: Launch, work: Work, config: BuildConfig, files: Sequence[SourceFile]
 ) -> AbstractContextManager[object]:
-    """The workers of a job; files: whose blocks they begin with, before the graph is there."""
+    """The workers of a job, in a process of its own. files: whose blocks they begin with."""
     from fineshards.worker.pool import Pool
 
-    return Pool(work, config.workers or usable_cores(), files, launch.resumes)
+    workers = config.workers or usable_cores()
+    return Pool(work, workers, files, launch.resumes) if own_process.is_alone() else nullcontext()
 
 
 def _run_here(launch: Launch, config: BuildConfig, add: Callable[[Pipeline], None]) -> None:

@@ -60,7 +60,7 @@ MOST_FILES = 25
 MOST_LINES = {
     "chat": 1_018,
     "cli": 1_639,
-    "curation": 8_124,
+    "curation": 8_118,
     "encoders": 1_718,
     "exports": 2_966,
     "inspection": 1_769,

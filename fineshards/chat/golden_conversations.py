@@ -10,7 +10,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from fineshards.chat.conversation import BadConversation, canonical
-from fineshards.encoders.golden_texts import GOLDEN_TEXTS
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
 
 if TYPE_CHECKING:
     from fineshards.chat.conversation_encoder import ConversationEncoder

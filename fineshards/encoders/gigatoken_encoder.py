@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import base64
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import awkward as ak
 import gigatoken
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.cores import usable_cores
@@ -106,49 +110,70 @@ class GigatokenTokenizer:
         self._make = make
         self._eot = np.uint32(eot)
         self.name = f"gigatoken {version('gigatoken')}"
-        self._idle = [_TimedTokenizer(make())]
-        self._all = set(self._idle)
+        self._idle = [make()]
+        # Of processor time that each has worked.
+        self._seconds = dict.fromkeys(self._idle, 0.0)
         self._free = threading.BoundedSemaphore(usable_cores())
 
     def encode(self, texts: pa.Array) -> TokenBatch:
         """See `Encoder.encode`."""
-        offsets, data = string_buffers(texts)
-        strings = ak.contents.ListOffsetArray(
-            ak.index.Index64(offsets),
-            ak.contents.NumpyArray(data, parameters={"__array__": "char"}),
-            parameters={"__array__": "string"},
-        )
-        with self._tokenizer() as tokenizer:
-            layout = tokenizer.encode(ak.Array(strings))
-        ends = np.asarray(layout.offsets)
-        tokens = np.insert(np.asarray(layout.content.data), ends[:-1], self._eot)
+        with self._tokenizer() as tokenizer, _awkward() as ak:
+            began = time.thread_time()
+            found = tokenizer.encode_batch(ak.from_arrow(texts), parallel=False)
+            self._seconds[tokenizer] += time.thread_time() - began
+            tokens, lengths = ak.to_numpy(ak.flatten(found)), ak.to_numpy(ak.num(found))
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = np.insert(tokens, ends[:-1], self._eot)
         return TokenBatch(tokens, ends + np.arange(len(ends)), by_reference=0)
 
     @contextmanager
-    def _tokenizer(self) -> Iterator[_TimedTokenizer]:
+    def _tokenizer(self) -> Iterator[gigatoken.Tokenizer]:
         with self._free:
-            tokenizer = self._idle.pop() if self._idle else _TimedTokenizer(self._make())
-            self._all.add(tokenizer)
+            tokenizer = self._idle.pop() if self._idle else self._make()
+            self._seconds.setdefault(tokenizer, 0.0)
             is_kept = False  # unless it has worked without an error
             try:
                 yield tokenizer
-                is_kept = tokenizer.seconds < REBUILD_SECONDS or not _is_large(len(self._all))
+                seconds = self._seconds[tokenizer]
+                is_kept = seconds < REBUILD_SECONDS or not _is_large(len(self._seconds))
             finally:
                 if is_kept:
                     self._idle.append(tokenizer)
                 else:
-                    self._all.discard(tokenizer)
+                    del self._seconds[tokenizer]
 
 
-class _TimedTokenizer:
-    """A gigatoken tokenizer and the seconds of processor time that it has worked."""
+def _strings(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    offsets, data = string_buffers(texts)
+    return data[offsets[0] : offsets[-1]], np.diff(offsets)
 
-    def __init__(self, tokenizer: gigatoken.Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.seconds = 0.0
 
-    def encode(self, texts: ak.Array) -> ak.contents.ListOffsetArray:
-        began = time.thread_time()
-        layout = self._tokenizer.encode_batch(texts, parallel=False).layout
-        self.seconds += time.thread_time() - began
-        return layout
+# All that is called of awkward. Lists are a pair: the items of all, and how many each has.
+_STAND_IN: Any = SimpleNamespace(
+    Array=tuple,
+    from_arrow=_strings,
+    without_parameters=lambda lists: lists,
+    flatten=itemgetter(0),
+    num=itemgetter(1),
+    to_numpy=lambda array: array,
+    unflatten=lambda *lists: lists,
+)
+
+
+@contextmanager
+def _awkward() -> Iterator[Any]:
+    """The module with which gigatoken takes and gives arrays without copies.
+
+    gigatoken imports awkward in each call, which takes 0.1 s at first. Where no other thread can
+    see it, a stand-in is there meanwhile.
+    """
+    if "awkward" in sys.modules or threading.active_count() > 1:
+        import awkward
+
+        yield awkward
+        return
+    sys.modules["awkward"] = _STAND_IN
+    try:
+        yield _STAND_IN
+    finally:
+        del sys.modules["awkward"]

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+from fineshards.encoders.checked_encoder import ExactEncoder, golden_sha256
 from fineshards.encoders.differences import Scheme, load_table
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.golden_texts import golden_sha256
 from fineshards.encoders.tokenizer_json import (
     TokenizerJson,
     names_tokenizer_json,
@@ -184,7 +184,6 @@ def _fast(
 ) -> Encoder | None:
     """Returns the fast encoder, or None after adding to `reasons` why there is none."""
     # Imported here, because gigatoken may not be installed.
-    from fineshards.encoders.checked_encoder import ExactEncoder
     from fineshards.encoders.gigatoken_encoder import (
         GigatokenTokenizer,
         from_json,

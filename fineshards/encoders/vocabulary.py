@@ -58,10 +58,7 @@ class Vocabulary:
     special_tokens: tuple[tuple[str, int], ...]
     eot_text: str = DEFAULT_EOT
 
-    @property
-    def kind(self) -> str:
-        """The library that defines it."""
-        return TIKTOKEN
+    kind = TIKTOKEN
 
     @property
     def data(self) -> bytes:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from fineshards.credentials import refuse_secrets
 from fineshards.curation.recipe_text import recipe_text
-from fineshards.encoders.reference_check import COMPARED_SHARE
+from fineshards.encoders.checked_encoder import COMPARED_SHARE
 from fineshards.errors import OutputError, UsageError
 from fineshards.printable import printable
 from fineshards.reports import report_contents

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from fineshards.encoders.checked_encoder import encode_compared
 from fineshards.encoders.encoder import Encoder, TokenBatch
-from fineshards.encoders.reference_check import encode_compared
 from fineshards.errors import InputError, OutputError
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.counts import Counts

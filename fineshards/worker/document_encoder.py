@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,13 +17,12 @@ from fineshards.encoders.fill_in_middle import MiddleEncoder
 from fineshards.encoders.loading import load_encoder, load_reference, load_vocabulary
 from fineshards.errors import FineshardsError
 from fineshards.shards.job.settings import CHAT_TEMPLATE_NAME, Settings
+from fineshards.shards.record import replace
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.storage.base import Storage
 
 if TYPE_CHECKING:
     from fineshards.chat.conversation_encoder import ConversationEncoder
-    from fineshards.encoders.tokenizer_json import TokenizerJson
-    from fineshards.encoders.vocabulary import Vocabulary
 
 
 def document_encoder(settings: Settings, storage: Storage, engine: str | None = None) -> Encoder:
@@ -32,20 +31,23 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
     engine: the library that encodes text; None for the one that defines what is correct. Raises
     FineshardsError if golden conversations have other tokens here than at launch.
     """
+    return _build(replace(settings, recipe=None), storage, engine)  # a recipe has no hash
+
+
+@lru_cache(maxsize=2)  # workers that are forked later share what is built and checked here
+def _build(settings: Settings, storage: Storage, engine: str | None) -> Encoder:
     chat, tokenizer = settings.chat, settings.tokenizer
     if chat is None:
-        encoder = (
-            load_reference(tokenizer, storage)
-            if engine is None
-            else load_encoder(tokenizer, storage, engine)
-        )
+        load = partial(load_encoder, engine=engine) if engine else load_reference
+        encoder = load(tokenizer, storage)
         return encoder if settings.fim is None else MiddleEncoder(encoder, settings.fim)
-    text = storage.read(CHAT_TEMPLATE_NAME).decode()
-    template = ChatTemplate(text, chat.special_strings)
+    from fineshards.chat.conversation_encoder import ConversationEncoder  # imports jinja2
+
+    template = ChatTemplate(storage.read(CHAT_TEMPLATE_NAME).decode(), chat.special_strings)
     vocabulary, texts = load_vocabulary(tokenizer, storage), load_reference(tokenizer, storage)
 
     def encoder_with(fast: bool, reference: Encoder | None = None) -> ConversationDocuments:
-        conversations = _conversations(template, vocabulary, chat.learn, fast)
+        conversations = ConversationEncoder(template, vocabulary, chat.learn, fast)
         golden, _ = golden_results(conversations)
         if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
             raise FineshardsError(
@@ -57,19 +59,6 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
 
     exact = encoder_with(fast=False)
     return encoder_with(fast=True, reference=exact) if engine in ("auto", "gigatoken") else exact
-
-
-@lru_cache(maxsize=2)  # workers that are forked later share it
-def _conversations(
-    template: ChatTemplate,
-    vocabulary: Vocabulary | TokenizerJson,
-    learn: tuple[str, ...],
-    fast: bool,
-) -> ConversationEncoder:
-    # It imports jinja2, which jobs of texts do without.
-    from fineshards.chat.conversation_encoder import ConversationEncoder
-
-    return ConversationEncoder(template, vocabulary, learn, fast)
 
 
 class ConversationDocuments(Encoder):

@@ -27,7 +27,7 @@ from fineshards.sources.rows import Rows
 from fineshards.storage.checksums import checksum_to_base64
 from fineshards.worker.comparing import Comparing
 from fineshards.worker.indexes import index_records, key_type
-from fineshards.worker.kept_rows import batch_of, decided, survivors
+from fineshards.worker.kept_rows import batch_of, survivors
 from fineshards.worker.marking import Marking
 from fineshards.worker.work import Work
 
@@ -118,7 +118,9 @@ class Judging:
 
     def decided(self, rows: Rows, file: SourceFile) -> Rows:
         """The rows with text that became documents of a finished dataset, with their texts."""
-        return decided(rows, file, self.curator, self._decisions(file.index))
+        batch, decisions = batch_of(rows, file), self._decisions(file.index)
+        batch = batch.keep(~decisions.are_dropped(batch.rows))
+        return survivors(rows, self.curator.texts(batch, decisions))
 
     def has_last_stage(self, block: Block) -> bool:
         """Whether the decisions of the last stage about a block are stored, undamaged."""

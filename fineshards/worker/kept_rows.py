@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.curator import Curator
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.tables.decisions import Decisions
 from fineshards.sources.rows import Rows
 
 
@@ -22,13 +20,3 @@ def survivors(rows: Rows, kept: Batch) -> Rows:
     """The rows of the documents that steps have kept, with the texts that they made."""
     there = rows.filter(np.isin(rows.numbers, kept.rows), rows.bad)
     return replace(there, texts=kept.texts)
-
-
-def decided(rows: Rows, file: SourceFile, curator: Curator, decisions: Decisions) -> Rows:
-    """The rows that became documents of a finished dataset, with the texts that were tokenized.
-
-    rows: all with text. decisions: all those about the file.
-    """
-    batch = batch_of(rows, file)
-    batch = batch.keep(~decisions.are_dropped(batch.rows))
-    return survivors(rows, curator.texts(batch, decisions))

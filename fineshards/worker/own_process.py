@@ -14,8 +14,10 @@ import gc
 import os
 import signal
 import sys
-from contextlib import suppress
-from types import FrameType
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 from fineshards.storage import temporary
 
@@ -41,11 +43,32 @@ def is_alone() -> bool:
 def prepare() -> None:
     """Settles this process for a build, before it imports libraries.
 
-    No cyclic garbage collection: imports and the graph make hundreds of thousands of objects that
-    stay. No threads for linear algebra, which numpy would start: this process is forked.
+    No cyclic garbage collection: what imports and the graph make stays. No threads for linear
+    algebra, which numpy would start: this process is forked. No pandas, for which pyarrow asks once
+    (a function of the user's has it: `user_function.py`).
     """
     gc.disable()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with without("pandas"):
+        import pyarrow as pa
+
+        pa.array([])
+
+
+@contextmanager
+def without(*modules: str) -> Iterator[None]:
+    """Has libraries do without modules that are not loaded, in a process of its own."""
+
+    def find_spec(name: str, *_: object) -> None:
+        if _alone and name in modules:
+            raise ModuleNotFoundError(f"{name} is not used here", name=name)
+
+    finder: Any = SimpleNamespace(find_spec=find_spec)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def collect_garbage_again() -> None:
@@ -64,10 +87,9 @@ def end_at_once() -> None:
 
 
 def mention_resuming() -> None:
-    """Adds to the sentence how to go on, in a process that does nothing else."""
+    """Adds to the sentence how to go on."""
     global resume
-    if _alone:
-        resume = " Run the same command again to resume."
+    resume = " Run the same command again to resume."
 
 
 def raise_instead(*numbers: signal.Signals) -> None:

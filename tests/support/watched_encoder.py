@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fineshards.encoders.checked_encoder import ExactEncoder
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, ExactEncoder
 from fineshards.encoders.encoder import TokenBatch
-from fineshards.encoders.golden_texts import GOLDEN_TEXTS
 
 _encode = ExactEncoder.encode
 

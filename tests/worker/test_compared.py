@@ -17,7 +17,7 @@ from support.checkout import ROOT
 from support.encoding import scheme
 from support.oracle import oracle, shards_in
 
-from fineshards.encoders.golden_texts import GOLDEN_TEXTS
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
 
 ROWS = 4_000
 MARK = "encode this wrongly"

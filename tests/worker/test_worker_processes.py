@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
@@ -182,16 +183,25 @@ print({"datasets", "apache_beam"} & set(sys.modules), threading.active_count())
 AGAIN = """
 import sys
 from fineshards.cli.cli import main
+from fineshards.worker import blocks, own_process
+own_process.claim()
+finish_block = blocks.finish_block
+def seen(*arguments):
+    done = finish_block(*arguments)
+    print("worker", {"apache_beam", "awkward", "pandas"} & set(sys.modules), flush=True)
+    return done
+blocks.finish_block = seen
 main(["build", "--input", sys.argv[1], "--output", sys.argv[2]])
-print({"apache_beam", "awkward", "gigatoken", "pandas"} & set(sys.modules))
+print({"apache_beam", "awkward", "gigatoken", "pandas", "pymongo"} & set(sys.modules))
 """
 
 
-def test_a_finished_build_is_recognized_without_what_workers_need(
-    sample: Path, tmp_path: Path
-) -> None:
+def test_a_build_imports_no_more_than_it_needs(sample: Path, tmp_path: Path) -> None:
+    """Nor does a finished one, which is recognized without what workers need."""
     first, second = (run_program(AGAIN, sample, tmp_path / "out") for _ in range(2))
-    assert "gigatoken" in first.stdout.splitlines()[-1]
+    assert first.stdout.splitlines().count("worker set()") == first.stdout.count("worker") > 0
+    last = first.stdout.splitlines()[-1]
+    assert ast.literal_eval(last) == {"apache_beam", "gigatoken"}, first.stderr
     assert second.stdout.splitlines()[-1] == "set()", second.stdout
 
 

@@ -11,8 +11,7 @@ from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Positive, at_least
-from fineshards.curation.reason import Reason, below
-from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.step import Judge, Outcome, Reason, below
 from fineshards.curation.words.tokenizers import SentenceLanguage, pins, tokenizer
 
 # -1 switches a rule off.

@@ -18,9 +18,8 @@ from fineshards.curation.fasttext_model import (
     refuse_unknown,
 )
 from fineshards.curation.parameters import assign, check, is_number, nonempty, one_of, rule
-from fineshards.curation.reason import compared
 from fineshards.curation.reference_files import pin, pinned
-from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.step import Judge, Outcome, compared
 from fineshards.curation.words import tokenizers
 
 _MODES = ("DOCUMENT", "PARAGRAPH", "SENTENCE")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
-from fineshards.curation.reason import Reason, above, below
-from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.step import Judge, Outcome, Reason, above, below
 from fineshards.curation.words.grams import repeated_parts
 from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
 

@@ -11,8 +11,7 @@ import numpy as np
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
-from fineshards.curation.reason import Reason, above, below
-from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.step import Judge, Outcome, Reason, above, below
 from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
 from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL, Words
 

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Limit, is_integer, is_number
-from fineshards.curation.reason import Reason, above
-from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.step import Judge, Outcome, Reason, above
 from fineshards.curation.words.grams import (
     exact_repeated_characters,
     exact_top_characters,

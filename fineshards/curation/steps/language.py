@@ -9,9 +9,8 @@ from typing import Annotated
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
 from fineshards.curation.parameters import Share, check, nonempty, one_of, some
-from fineshards.curation.reason import compared
 from fineshards.curation.reference_files import package_file, pin, pinned
-from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.step import Judge, Outcome, compared
 from fineshards.errors import UsageError
 
 

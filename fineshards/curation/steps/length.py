@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, check
-from fineshards.curation.reason import above, below
-from fineshards.curation.step import Judge, Outcome
+from fineshards.curation.step import Judge, Outcome, above, below
 
 _LIMITS = ("min_chars", "max_chars", "min_bytes", "max_bytes")
 

@@ -11,11 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from inspect import isfunction
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
@@ -192,6 +195,8 @@ def _function(use: str) -> tuple[ModuleType, Callable[..., object]]:
             f"{use} cannot be imported: {_said(error)}. Install its package, or start the job in "
             "the folder where it is."
         ) from error
+    with suppress(ImportError):  # which a process of ours has kept from pyarrow
+        pa.array([]).to_pandas()
     if not callable(function):
         raise UsageError(f"{use} is {type(function).__name__}, expected a function.")
     return module, function
