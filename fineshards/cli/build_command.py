@@ -53,7 +53,7 @@ def build(config: BuildConfig) -> Answer:
     began = time.monotonic()
     if own_process.is_alone():
         own_process.prepare()
-        own_process.mention_resuming()
+        own_process.resume = own_process.RESUME
     launch = prepare(config)
     root = launch.checkpoints.storage.root
     if launch.manifest is not None and not launches_template(config):

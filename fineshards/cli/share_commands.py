@@ -102,7 +102,7 @@ def _export(args: Namespace) -> Answer:
 
     options = ExportOptions(**{name: getattr(args, name) for name in ExportOptions.__slots__})
     place, beam_args = (args.folder, args.output), args.beam_args
-    own_process.mention_resuming()
+    own_process.resume = own_process.RESUME
     # Before the folder is claimed, so that a misspelt flag claims nothing.
     if beam_args:
         set_up_logging(error_console(), local=False)

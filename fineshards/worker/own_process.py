@@ -24,8 +24,9 @@ from fineshards.storage import temporary
 _SENTENCES = {signal.SIGINT: "interrupted.", signal.SIGTERM: "terminated."}
 # Interpreters that this process has started.
 started: set[int] = set()
-# How to go on after an interruption; empty for what is not resumed.
+# How to go on after an interruption: RESUME, or empty for what is not resumed.
 resume = ""
+RESUME = " Run the same command again to resume."
 _alone = False
 
 
@@ -84,12 +85,6 @@ def end_at_once() -> None:
         # A shell's background jobs ignore Ctrl-C.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
-
-
-def mention_resuming() -> None:
-    """Adds to the sentence how to go on."""
-    global resume
-    resume = " Run the same command again to resume."
 
 
 def raise_instead(*numbers: signal.Signals) -> None:
