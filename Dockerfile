@@ -18,7 +18,7 @@ COPY fineshards fineshards
 COPY pipeline pipeline
 COPY transforms transforms
 RUN pip install --no-cache-dir --constraint requirements.txt '.[azure,build,curation,gcs,s3,warc]' \
-    && pip check
+    && pip check && python -m compileall -q /usr/local/lib/python3.11/site-packages
 
 # With `docker run --user` it may be any user, whose home for caches this is too.
 RUN useradd --create-home --uid 1000 fineshards && chmod 1777 /home/fineshards \
@@ -44,7 +44,8 @@ COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY fineshards fineshards
 COPY pipeline pipeline
 COPY transforms transforms
-RUN pip install --no-cache-dir --constraint requirements.txt '.[dataflow,warc]'
+RUN pip install --no-cache-dir --constraint requirements.txt '.[dataflow,warc]' \
+    && python -m compileall -q /usr/local/lib/python3.11/site-packages
 
 # In a folder of its own: Python puts the folder of the program it runs before all packages.
 COPY fineshards/cli/build_command.py /template/main.py

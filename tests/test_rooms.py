@@ -59,7 +59,7 @@ MOST_FILES = 25
 # room, and another one in it goes.
 MOST_LINES = {
     "chat": 1_018,
-    "cli": 1_639,
+    "cli": 1_637,
     "curation": 8_118,
     "encoders": 1_718,
     "exports": 2_966,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fineshards.cli.answer import Answer, note, show
@@ -70,6 +72,8 @@ def build(config: BuildConfig) -> Answer:
     if limit := hub_limit(launch.job.new_files):
         note(limit)
     local = runs_here(config)
+    if local and (advice := slow_start()):
+        note(advice)
     submitted = execute(launch, config, lambda storage: working(storage, local))
     if submitted is not None:
         result = "share" if config.share else "submitted"
@@ -83,6 +87,21 @@ def build(config: BuildConfig) -> Answer:
     words = "finished" + (f" generation {manifest.generation}" if launch.earlier else "")
     words += f" in {seconds:,.1f} s{speed}"
     return _finished(manifest, root, words, "finished", seconds)
+
+
+def slow_start() -> str:
+    """What to do if Python compiles Beam at each start, because it may not store bytecode."""
+    beam = find_spec("apache_beam")
+    if beam is None or not beam.cached or os.path.exists(beam.cached) or sys.pycache_prefix:
+        return ""
+    folder = os.path.dirname(os.path.dirname(beam.cached))
+    if not sys.dont_write_bytecode and os.access(folder, os.W_OK):
+        return ""
+    packages = os.path.dirname(folder)
+    return (
+        "each start takes seconds longer, because Python compiles the libraries again and may not "
+        f"store their bytecode. Store it once: {sys.executable} -m compileall -q {packages}"
+    )
 
 
 def hub_limit(files: Iterable[SourceFile]) -> str | None:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from fineshards.cli.answer import Answer, show
 from fineshards.cli.check_commands import REDACT, REPAIR, VERIFY
 from fineshards.cli.command import Command
-from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE
+from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE, RECIPE
 from fineshards.cli.look_commands import EXPLAIN, FIND, INSPECT, STATS, STATUS
-from fineshards.cli.recipe_command import RECIPE
 from fineshards.cli.share_commands import EXPORT, PUBLISH, REPORT
 from fineshards.errors import UsageError
 from fineshards.parser import Parser

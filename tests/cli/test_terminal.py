@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -406,3 +407,30 @@ def test_a_process_without_memory_ends_with_one_sentence(command: str, tmp_path:
     said = done.stderr.splitlines()[-1]
     assert "there is not enough memory (" in said
     assert "resume" not in said
+
+
+@pytest.mark.long
+def test_a_start_that_compiles_beam_each_time_says_how_to_store_its_bytecode(
+    small: Path, tmp_path: Path
+) -> None:
+    packages, beam = tmp_path / "packages", find_spec("apache_beam")
+    assert beam is not None
+    assert beam.origin is not None
+    (packages / "apache_beam").mkdir(parents=True)
+    for each in Path(beam.origin).parent.iterdir():
+        if each.name != "__pycache__":
+            (packages / "apache_beam" / each.name).symlink_to(each)
+    environment = os.environ | {"PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def hints(name: str) -> list[str]:
+        command = [*(sys.executable, "-m", "fineshards", "build"), "--input", str(small)]
+        command += ["--output", str(tmp_path / name)]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        return re.findall("Store it once: (.*)", done.stderr)
+
+    (command,) = hints("first")
+    assert command == f"{sys.executable} -m compileall -q {packages}"
+    subprocess.run(command.split(), check=True)
+    assert hints("second") == []

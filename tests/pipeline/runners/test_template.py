@@ -229,7 +229,9 @@ def test_the_image_has_the_whole_package_and_installs_no_more_at_launch() -> Non
     assert variables == ["FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py"]
     commands = [" ".join(words) for words in words_of("RUN")]
     assert commands[0].endswith("--requirement requirements.txt")
-    assert commands[1].endswith("--constraint requirements.txt '.[dataflow,warc]'")
+    compiles = " && python -m compileall -q /usr/local/lib/python3.11/site-packages"
+    assert commands[1].endswith(f"--constraint requirements.txt '.[dataflow,warc]'{compiles}")
+    assert " ".join(words_of("RUN", CLI)[1]).endswith(compiles)
     assert commands[2].startswith(f"{' '.join(CHECK)} 'fineshards[dataflow,warc]' && ")
 
 
