@@ -293,8 +293,9 @@ bench-curation: .curation-venv/installed ## compare steps of recipes with their 
 	.curation-venv/bin/python -m benchmarks.curation_minhash $(INPUT)
 	.curation-venv/bin/python -m benchmarks.curation_scale
 
-bench-scale: .venv/installed ## plan and resume 15 trillion tokens, with made-up counts
+bench-scale: .venv/installed ## plan, launch and resume 15 trillion tokens, with made-up counts
 	$(BIN)/python -m benchmarks.run --scale $(if $(NAME),--name $(NAME))
+	$(BIN)/python -m benchmarks.launching
 	$(BIN)/python -m benchmarks.curation_scale --plan
 	$(BIN)/python -m benchmarks.far_resuming
 

@@ -31,7 +31,7 @@ def run(size: Size) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         # The plan reads the shard size, the split and the checkpoints; the rest has no effect.
         checkpoints = Checkpoints(open_storage(folder), "0" * 64)
-        tokenizer = Tokenizer("tiktoken", "none", "", "", (), 0, 1, "")
+        tokenizer = Tokenizer("tiktoken", "none", "", "", (("eot", 0),), 0, 1, "")
         settings = Settings(
             Columns("text", "id", False), tokenizer, size.shard_tokens, RULE, 1, "uint32"
         )

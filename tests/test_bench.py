@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -159,3 +160,12 @@ def test_a_build_asks_a_far_hub_rarely() -> None:
     # Of the footer, read when blocks are made and by the process that reads a block; of the block.
     assert requests["content"] <= (2 + 4) * files
     assert requests["api"] <= 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", ["launching 2 100", "scale_beam 1000000 10 2 100000"])
+def test_models_of_a_large_job_run(program: str) -> None:
+    name, *arguments = program.split()
+    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ("100 empty tasks, 2 workers" in done.stdout) is (name == "launching")
