@@ -16,7 +16,7 @@ from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.beam_flags import check_beam_args, launches_template
 from fineshards.pipeline.runners import choice, dataflow
 from fineshards.pipeline.share import Share, describe_left, part_of, share_of
-from fineshards.shards.job.local_run import forget, held_lock
+from fineshards.shards.job.local_run import claimed_shards, forget, held_lock
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.remote_run import RemoteRun
@@ -140,7 +140,8 @@ def _execute(launch: Launch, config: BuildConfig, working: _Working) -> str | No
     if here:
         with (
             held_lock(storage, work.checkpoints.folder),
-            _pool(launch, work, config, work.checkpoints.files_to_read()),
+            claimed_shards(storage, work.checkpoints.folder) as alone,
+            _pool(launch, work, config, work.checkpoints.files_to_read(), alone),
             working(storage),
         ):
             _run_here(launch, config, lambda root: _build_graph(root, launch, work, config))
@@ -181,7 +182,7 @@ def _run_share(launch: Launch, config: BuildConfig, share: Share, working: _Work
         work = Work.of(launch.checkpoints, job, config)
         with (
             held_lock(storage, launch.checkpoints.folder),
-            _pool(launch, work, config, ()),
+            _pool(launch, work, config, (), alone=False),
             working(storage),
         ):
             from fineshards.pipeline.graph import build_share
@@ -214,13 +215,14 @@ def committed(launch: Launch) -> Manifest | None:
 
 
 def _pool(
-    launch: Launch, work: Work, config: BuildConfig, files: Sequence[SourceFile]
+    launch: Launch, work: Work, config: BuildConfig, files: Sequence[SourceFile], alone: bool
 ) -> AbstractContextManager[object]:
     """The workers of a job, in a process of its own. files: whose blocks they begin with."""
     from fineshards.worker.pool import Pool
 
-    workers = config.workers or usable_cores()
-    return Pool(work, workers, files, launch.resumes) if own_process.is_alone() else nullcontext()
+    if not own_process.is_alone():
+        return nullcontext()
+    return Pool(work, config.workers or usable_cores(), files, launch.resumes, alone)
 
 
 def _run_here(launch: Launch, config: BuildConfig, add: Callable[[Pipeline], None]) -> None:

@@ -21,7 +21,6 @@ from fineshards.shards.job.source_counts import (
 )
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 from fineshards.transforms.run_tasks import Gather, JobStep, StepMetrics
-from fineshards.worker.pool import settle_names
 from fineshards.worker.work import Work
 
 METRICS = StepMetrics("plan")
@@ -91,7 +90,7 @@ def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
     if work.settings.shuffle is None:  # otherwise these are of buckets
         check_counts(reports, work)
     plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split, work.earlier)
-    settle_names(plan.layout, work)
+    work.checkpoints.write_layout(plan.layout)
     METRICS.count(tokens_in=plan.layout.tokens, shards_out=plan.layout.windows)
     _log.info(
         "plan: %s tokens, %d test and %d train shards",

@@ -1,7 +1,8 @@
 """Assembles a shard from its pieces: a header, then bytes of token blocks.
 
 With `compose`, Cloud Storage joins the token blocks on the server. With `stream`, their bytes pass
-through the worker in small chunks. Both give the same bytes.
+through the worker in small chunks. Where tokens were written to their places in an unfinished
+shard, only what is elsewhere is copied. All give the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, InputError
 from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Piece, ShardRecord
@@ -25,7 +26,7 @@ from fineshards.shards.tables.documents import (
     learned_ranges,
 )
 from fineshards.storage.base import FileRange
-from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
 
 
 def write_shard(
@@ -34,35 +35,33 @@ def write_shard(
     checkpoints: Checkpoints,
     paths: Sequence[str],
     assembly: str = "auto",
+    in_place: bool = False,
 ) -> ShardRecord:
     """Writes a shard and its document table, finished or not; returns the shard's record.
 
     pieces: in any order. paths: of the source files, by index. assembly: `compose`, `stream`, or
-    `auto`, which is compose on gs:// and s3://, and stream elsewhere. Raises FineshardsError if the
-    pieces do not cover the shard exactly.
+    `auto`, which is compose on gs:// and s3://, and stream elsewhere. in_place: whether this run
+    writes unfinished shards. Raises FineshardsError if the pieces do not cover the shard exactly.
     """
     name, tokens = shard.name, shard.tokens
     ordered = sorted(pieces, key=lambda piece: piece.at)
     _check_cover(name, ordered, tokens)
     storage = checkpoints.storage
-    size = checkpoints.dtype.itemsize
-    parts = [
-        FileRange(
-            checkpoints.blocks.tokens_name(piece.block, piece.stream),
-            piece.start * size,
-            piece.stop * size,
-        )
-        for piece in ordered
-    ]
-    header = npy.header(tokens, checkpoints.dtype)
-    if storage.composes and assembly != "stream":
+    header, located = npy.header(tokens, checkpoints.dtype), _located(shard, ordered, checkpoints)
+    unfinished = checkpoints.blocks.unfinished_name(shard.key)
+    parts = [part for part, *_ in located]
+    if storage.composes:
         # In this thread alone: another one would need connections of its own for each shard.
-        checksum = storage.compose(name, header, parts)
+        join = storage.assemble if assembly == "stream" else storage.compose
+        checksum = join(name, header, parts)
         table, of_files = _write_table(shard, ordered, checkpoints, paths)
     else:
         with ThreadPoolExecutor(1) as pool:
             pending = pool.submit(_write_table, shard, ordered, checkpoints, paths)
-            checksum = storage.assemble(name, header, parts)
+            if in_place and any(part.name == unfinished for part in parts):
+                checksum = _finish(shard, header, located, checkpoints)
+            else:
+                checksum = storage.assemble(name, header, parts)
             table, of_files = pending.result()
     record = ShardRecord(
         name=name,
@@ -78,6 +77,52 @@ def write_shard(
     )
     checkpoints.write_shard_record(record)
     return record
+
+
+def _located(
+    shard: Shard, ordered: list[Piece], checkpoints: Checkpoints
+) -> list[tuple[FileRange, int, int | None]]:
+    """Where the tokens of pieces are, where they go, and the CRC-32C of what is a whole range.
+
+    Raises InputError if tokens were written to another place of a shard.
+    """
+    blocks, size = checkpoints.blocks, checkpoints.dtype.itemsize
+    shards = blocks.unfinished_name(shard.key), shard.name
+    found = []
+    for piece in ordered:
+        at = npy.HEADER_BYTES + piece.at * size
+        for part, checksum in blocks.locate(piece):
+            in_place = part.name in shards and part.start == at and checksum is not None
+            if not in_place and not part.name.endswith(".tokens"):
+                raise InputError(
+                    f"block {piece.block.index + 1} of file {piece.block.file} of the input, or "
+                    "one before it, gives other tokens than when tokens of blocks after it were "
+                    "written. Put the old file back and run again, or start over with --overwrite."
+                )
+            found.append((part, at, checksum))
+            at += part.stop - part.start
+    return found
+
+
+def _finish(
+    shard: Shard,
+    header: bytes,
+    located: list[tuple[FileRange, int, int | None]],
+    checkpoints: Checkpoints,
+) -> int:
+    """Copies what is not in the unfinished shard, and gives it its name; returns its CRC-32C."""
+    storage, unfinished = checkpoints.storage, checkpoints.blocks.unfinished_name(shard.key)
+    with storage.open_at(unfinished, 0) as target:
+        target.write(header)
+    checksum = crc32c(header)
+    for part, at, found in located:
+        if part.name != unfinished:
+            with storage.open_at(unfinished, at) as target:
+                found = storage.copy(part, target)
+        assert found is not None
+        checksum = crc32c_combine(checksum, found, part.stop - part.start)
+    storage.publish(unfinished, shard.name, npy.file_bytes(shard.tokens, checkpoints.dtype))
+    return checksum
 
 
 def _write_table(

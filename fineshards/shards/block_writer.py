@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -43,11 +43,15 @@ class Documents(NamedTuple):
 
 
 class CheckedFile(io.RawIOBase):
-    """A file that is being written, with the size and the checksum of its content so far."""
+    """A file that is being written, with the size and the checksum of what was written so far.
 
-    def __init__(self, name: str, target: BinaryIO) -> None:
+    start: where that begins in the file.
+    """
+
+    def __init__(self, name: str, target: BinaryIO, start: int = 0) -> None:
         self._name = name
         self._target = target
+        self._start = start
         self.size = self.checksum = 0
 
     def writable(self) -> bool:
@@ -62,19 +66,19 @@ class CheckedFile(io.RawIOBase):
         return len(content)
 
     def range(self) -> Range:
-        """All of the file, once it is written."""
-        return Range(self._name, 0, self.size, self.checksum)
+        """All that was written."""
+        return Range(self._name, self._start, self._start + self.size, self.checksum)
 
 
 class StreamPart:
-    """One stream's part of a token block that is being written."""
+    """One stream's part of a token block: tokens in memory, or in a file since `spill`."""
 
-    def __init__(
-        self, tokens: CheckedFile, table: CheckedFile, documents: pq.ParquetWriter
-    ) -> None:
+    def __init__(self, table: CheckedFile, documents: pq.ParquetWriter) -> None:
         """documents: writes to `table`, the file of the documents."""
-        self.files = tokens, table
+        self._table = table
         self._documents_file = documents
+        self._file: CheckedFile | None = None
+        self._held: list[npt.NDArray[np.unsignedinteger]] = []
         self._pending: list[pa.Table] = []
         self._pending_documents = 0
         self._end = 0
@@ -83,8 +87,29 @@ class StreamPart:
 
     def write_tokens(self, tokens: npt.NDArray[np.unsignedinteger]) -> None:
         """Appends tokens; `add_documents` says whose they are."""
-        self.files[0].write(tokens)
+        if self._file is None:
+            self._held.append(tokens)
+        else:
+            self._file.write(tokens)
         self.tokens += len(tokens)
+
+    def spill(self, file: CheckedFile) -> None:
+        """Moves all tokens to a file, where more follow."""
+        self._file = file
+        for tokens in self._held:
+            file.write(tokens)
+        self._held = []
+
+    def cut(self, start: int, stop: int) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+        """Tokens `[start, stop)`, which are in memory."""
+        for tokens in self._held:
+            if max(start, 0) < min(stop, len(tokens)):
+                yield tokens[max(start, 0) : stop]
+            start, stop = start - len(tokens), stop - len(tokens)
+
+    def ranges(self) -> list[Range]:
+        """All of its files."""
+        return [each.range() for each in (self._table, self._file) if each is not None]
 
     def add_documents(self, lengths: npt.NDArray[np.int64], sources: pa.RecordBatch) -> None:
         """Appends documents: their lengths and sources (`source_schema`)."""
@@ -112,33 +137,38 @@ class StreamPart:
 class BlockWriter:
     """Appends documents to a token block that is being written.
 
-    open_part: opens the part of a stream.
+    open_part: opens the part of a stream; open_tokens: a file for its tokens. most: bytes of tokens
+    that stay in memory, if there are no more.
     """
 
     def __init__(
         self,
         open_part: Callable[[str], StreamPart],
+        open_tokens: Callable[[str], CheckedFile],
         name: TokenBlock,
         dtype: np.dtype[np.unsignedinteger],
         rule: SplitRule,
+        most: int = 0,
     ) -> None:
-        self._name = name
+        self.name = name
         self._open_part = open_part
+        self._open_tokens = open_tokens
         self._dtype = dtype
         self._rule = rule
+        self._most = most
         # A stream without documents in this block has no part.
-        self._parts: dict[str, StreamPart] = {}
+        self.parts: dict[str, StreamPart] = {}
         self.summary: BlockSummary | None = None
 
     @property
     def tokens(self) -> int:
         """The number of tokens appended so far."""
-        return sum(part.tokens for part in self._parts.values())
+        return sum(part.tokens for part in self.parts.values())
 
     @property
     def documents(self) -> int:
         """The number of documents appended so far."""
-        return sum(part.documents for part in self._parts.values())
+        return sum(part.documents for part in self.parts.values())
 
     def append(self, documents: Documents) -> None:
         """Appends documents; raises OutputError for a token id that the dtype cannot hold."""
@@ -156,30 +186,46 @@ class BlockWriter:
             self._part(number).add_documents(
                 np.diff(offsets)[chosen], sources.filter(pa.array(chosen))
             )
+        if not self.is_held:
+            for stream, part in self.parts.items():
+                if len(part.ranges()) == 1:
+                    part.spill(self._open_tokens(stream))
+
+    @property
+    def bytes(self) -> int:
+        """Of its tokens."""
+        return self.tokens * self._dtype.itemsize
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all tokens are in memory."""
+        return 0 < self._most >= self.bytes
 
     def _part(self, number: int) -> StreamPart:
         stream = self._rule.streams[number]
-        if stream not in self._parts:
-            self._parts[stream] = self._open_part(stream)
-        return self._parts[stream]
+        if stream not in self.parts:
+            self.parts[stream] = self._open_part(stream)
+        return self.parts[stream]
 
     def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
         """Writes what is left; returns the summary of block `index` of `blocks`.
 
         Raises FineshardsError if `counts` differs from the documents and tokens appended.
         """
-        check_counts(self._name, counts, self.documents, self.tokens)
-        for part in self._parts.values():
+        check_counts(self.name, counts, self.documents, self.tokens)
+        of_streams = {stream: self.parts.get(stream) for stream in self._rule.streams}
+        self.parts = {stream: part for stream, part in of_streams.items() if part is not None}
+        for part in self.parts.values():
             part.write_documents()
         test = Sums(0, 0) if self._rule.by_document else None
-        if "test" in self._parts:
-            test = Sums(self._parts["test"].documents, self._parts["test"].tokens)
-        self.summary = BlockSummary(self._name.file, index, blocks, counts, test)
+        if "test" in self.parts:
+            test = Sums(self.parts["test"].documents, self.parts["test"].tokens)
+        self.summary = BlockSummary(self.name.file, index, blocks, counts, test)
         return self.summary
 
     def ranges(self) -> list[Range]:
-        """What is in the files of tokens and of documents; all of it once they are closed."""
-        return [file.range() for part in self._parts.values() for file in part.files]
+        """All files of its parts, once they are closed, in the order of the streams."""
+        return [each for part in self.parts.values() for each in part.ranges()]
 
 
 def fitting(

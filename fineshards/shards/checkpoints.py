@@ -3,10 +3,10 @@
     dataflow.json                  where the job runs, on Dataflow: see job/remote_run.py
     files/00003.json               the blocks of a source file (step Discover)
     files/00000-00999.json         those of many, on object storage, for `status`
-    blocks/00003-00012.tokens      a token block: tokens as in the shards, without a header
+    shards/train-17.npy            an unfinished shard: token blocks at their places
+    blocks/00003-00012.tokens      a token block whose place was not known: tokens as in the shards
     blocks/00003-00012.parquet     the block's documents
-    blocks/00003-00012.json        its summary, and the checksums of both; written last, and
-                                   left where tokens are deleted that are in finished shards
+    blocks/00003-00012.json        its summary, and where both are; written last
     blocks/00003-00012.documents   its documents, if they are shuffled: see sorted_runs.py
     merged/00003-00000.json        sorted blocks made of several, where one is too small
     buckets/00003-00000.parquet    a token block of all documents with the same leading bits
@@ -18,13 +18,11 @@ Where the split is by document, a token block has two parts, `00003-00012.test.t
 `00003-00012.train.tokens`, each with its documents. A part without documents has no files.
 
 Files that end with .json are entries of the ledger, by which a restart finds what is finished: see
-ledger.py. Token blocks have no header, so a shard is one header followed by whole or cut token
-blocks. Checkpoints are short-lived and therefore not durable: a power cut may damage them.
+ledger.py. A shard is one header followed by whole or cut token blocks. Checkpoints are short-lived
+and therefore not durable: a power cut may damage them.
 """
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 
@@ -34,16 +32,13 @@ from fineshards.shards.discovered_files import DiscoveredFiles
 from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.job.settings import Settings
-from fineshards.shards.layout import MASKS_FOLDER, SPLITS, Layout, SplitRule, shard_stem
+from fineshards.shards.layout import Layout, SplitRule, shard_stem
 from fineshards.shards.ledger import ENTRY, NUMBERS_IN_A_PART, Kind, Ledger, Range, leading_digits
 from fineshards.shards.record import replace
-from fineshards.shards.token_blocks import BLOCKS, TokenBlocks, block_of
+from fineshards.shards.token_blocks import BLOCKS, LAYOUT, PLAN, SHARDS, TokenBlocks, block_of
 from fineshards.storage.base import TEMPORARY, Storage
 
 FOLDER = "checkpoints"
-_NUMBERED = re.compile(r"((?:.*/)?(?:test|train)_)(\d{4,})(\.\w+|)", re.ASCII)
-_LAYOUT, _PLAN = Kind("", Layout), "plan"
-_SHARDS = Kind("shards", ShardRecord)
 _REDACTED = Kind("redacted", ShardRecord)
 # Folders that have one folder per stage of a recipe.
 _BY_STAGE = ("judged", "marks", "marked")
@@ -185,7 +180,7 @@ class Checkpoints:
 
     def finished_shards(self) -> list[float]:
         """The completion times of the finished shards, in any order."""
-        return list(self.ledger.list(_SHARDS).values())
+        return list(self.ledger.list(SHARDS).values())
 
     def has_finished_blocks(self) -> bool:
         """Whether any block is finished, or judged in a stage of a recipe."""
@@ -196,11 +191,11 @@ class Checkpoints:
 
     def write_layout(self, layout: Layout) -> None:
         """Stores the layout, which `status` reads."""
-        self.ledger.put(_LAYOUT, _PLAN, (), layout)
+        self.ledger.put(LAYOUT, PLAN, (), layout)
 
     def read_layout(self) -> Layout | None:
         """The layout, or None if it is not planned yet, or damaged."""
-        return self.ledger.get(_LAYOUT, _PLAN)
+        return self.ledger.get(LAYOUT, PLAN)
 
     def planned_at(self) -> float:
         """When the layout was stored; 0 if it is not there any more. Only on object storage."""
@@ -218,28 +213,9 @@ class Checkpoints:
     def write_shard_record(self, record: ShardRecord) -> None:
         """Marks a shard as finished."""
         ranges = [Range.whole(*file) for file in record.files()]
-        self.ledger.put(_SHARDS, shard_stem(record.name), ranges, record)
+        self.ledger.put(SHARDS, shard_stem(record.name), ranges, record)
 
     def finished_shard(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard, if its files are still what that says."""
-        found = self.ledger.get(_SHARDS, shard_stem(shard_name))
+        found = self.ledger.get(SHARDS, shard_stem(shard_name))
         return found if found is not None and found.name == shard_name else None
-
-    def rename_shards(self, layout: Layout) -> None:
-        """Gives shards that were written early names with as many digits as those of a layout."""
-        if self.storage.composes:  # where none is
-            return
-
-        def renamed(name: str) -> str:
-            found = _NUMBERED.fullmatch(name)
-            return f"{found[1]}{int(found[2]):0{layout.index_width}d}{found[3]}" if found else name
-
-        for folder in (*SPLITS, "metadata/documents", MASKS_FOLDER):
-            for entry in list(self.storage.entries(folder)):
-                if renamed(entry.name) != entry.name:
-                    self.storage.rename(entry.name, renamed(entry.name))
-        for key in self.ledger.list(_SHARDS):
-            if renamed(key) != key:
-                if found := self.ledger.read(_SHARDS, key):
-                    self.write_shard_record(replace(found.record, name=renamed(found.record.name)))
-                self.ledger.drop(_SHARDS, key)

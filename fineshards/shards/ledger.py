@@ -38,7 +38,8 @@ ENTRY = "json"
 class Range(Record, frozen=True):
     """Bytes `[start, stop)` of a file, and their CRC-32C.
 
-    The last range that an entry has of a file ends where the file ends.
+    Ranges of an entry that begin with a file's first byte are all of the file. Others are a part of
+    one that others write, too.
     """
 
     file: str
@@ -123,13 +124,17 @@ class Ledger:
 
         Raises OutputError if its entry is missing or damaged.
         """
+        return self.finished(kind, key).record
+
+    def finished(self, kind: Kind[Found], key: str) -> Finished[Found]:
+        """The entry of work that this job has finished; raises as `record` does."""
         found = self.read(kind, key)
         if found is None:
             raise OutputError(
                 f"{self._storage.path(self.name(kind, key))} is missing or damaged: someone "
                 "changed the folder while the job ran. Run the same command again to resume."
             )
-        return found.record
+        return found
 
     def holds(self, ranges: Iterable[Range]) -> bool:
         """Whether ranges, all that an entry has of a file, are there and undamaged.
@@ -148,13 +153,14 @@ class Ledger:
             if len(ranges) == 1 and not storage.supports_mmap:
                 whole = storage.matches(file, size, checksum_to_base64(ranges[0].crc32c))
             else:
-                whole = storage.size(file) == size
+                found = storage.size(file)
+                whole = found == size or (found is not None and 0 < ranges[0].start < size < found)
             if whole and storage.supports_mmap:
                 with storage.open(file, READ_AHEAD) as opened:
                     for each in ranges:
                         opened.seek(each.start)
-                        found = file_checksum(opened, 0, each.stop - each.start)
-                        whole = whole and found == each.crc32c
+                        checksum = file_checksum(opened, 0, each.stop - each.start)
+                        whole = whole and checksum == each.crc32c
         except OutputError:
             if storage.size(file) is not None:
                 raise

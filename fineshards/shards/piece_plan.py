@@ -1,12 +1,14 @@
 """The plan: from the token count of each block to the place of each token. Pure functions.
 
 Offsets are prefix sums in two levels: over files, then over the blocks of a file. So no step needs
-more than the blocks of one file, and one small array with one entry per file.
+more than the blocks of one file, and one small array with one entry per file. A place is known as
+soon as all blocks before it are counted (`Places`), whatever comes after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy.typing as npt
 from fineshards.errors import InputError
 from fineshards.shards.counts import Sums
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import Piece, TokenBlock
+from fineshards.shards.job.records import Block, Piece, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary, FileReport, sums_by_stream
 from fineshards.shards.layout import Layout, ShardKey, SplitRule
 from fineshards.storage.base import Storage
@@ -155,3 +157,53 @@ def pieces_of(
     """The pieces of one part of a token block, which begins at `offset` in global order."""
     for cut in layout.slices(offset, tokens):
         yield cut.key, Piece(block, stream, cut.start, cut.stop, cut.at, first_document)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the parts of a block begin: offsets in the global order of a layout, one per stream.
+
+    The layout ends with the block.
+    """
+
+    block: TokenBlock
+    layout: Layout
+    offsets: tuple[int, ...]
+
+
+class Places:
+    """Turns block summaries, in any order, into places.
+
+    earlier: what the dataset holds already.
+    """
+
+    def __init__(
+        self, shard_tokens: int, rule: SplitRule, earlier: EarlierGeneration = NO_EARLIER
+    ) -> None:
+        self._next = deque[TokenBlock]()
+        self._arrived: dict[TokenBlock, BlockSummary] = {}
+        self._shard_tokens = shard_tokens
+        self._rule = rule
+        self._earlier = earlier
+        self._tokens = [0] * len(rule.streams)
+
+    def expect(self, blocks: Iterable[Block]) -> None:
+        """Takes the blocks that come next in the input, in order."""
+        self._next.extend(block.place for block in blocks)
+
+    def add(self, summary: BlockSummary) -> Iterator[Place]:
+        """Takes the summary of a block; yields the places that are known now, each once."""
+        self._arrived[TokenBlock("blocks", summary.file, summary.index)] = summary
+        while self._next and self._next[0] in self._arrived:
+            block = self._next.popleft()
+            yield self._place(block, self._arrived.pop(block))
+
+    def _place(self, block: TokenBlock, summary: BlockSummary) -> Place:
+        before = self._tokens
+        added = [sums.tokens for sums in summary.streams()]
+        self._tokens = after = [old + new for old, new in zip(before, added, strict=True)]
+        held = [sums.tokens for sums in self._earlier.held(self._rule)]
+        layout = Layout.plan(after, self._shard_tokens, self._rule, self._earlier.added)
+        ends = [old + new for old, new in zip(held, after, strict=True)]
+        offsets = (sum(ends[: n + 1]) - new for n, new in enumerate(added))
+        return Place(block, layout, tuple(offsets))

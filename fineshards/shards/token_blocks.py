@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.errors import OutputError
+from fineshards.shards import npy
 from fineshards.shards.block_writer import (
     BlockWriter,
     CheckedFile,
@@ -20,24 +21,26 @@ from fineshards.shards.block_writer import (
     StreamPart,
     documents_writer,
 )
-from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.job.records import Piece, ShardRecord, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import ONE_STREAM, Shuffle, SplitRule
+from fineshards.shards.layout import ONE_STREAM, Layout, ShardKey, Shuffle, SplitRule
 from fineshards.shards.ledger import ENTRY, Finished, Kind, Ledger, Range
 from fineshards.shards.parquet_file import open_parquet
+from fineshards.shards.piece_plan import Place
+from fineshards.shards.record import replace
 from fineshards.shards.shuffle_order import Fragment
 from fineshards.shards.sorted_runs import RunWriter, parse_cells
-from fineshards.storage.base import Storage
+from fineshards.storage.base import FileRange, Storage
 
 # Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
 # The token blocks of blocks of source files.
 BLOCKS = Kind("blocks", BlockSummary)
+SHARDS = Kind("shards", ShardRecord)
+LAYOUT, PLAN = Kind("", Layout), "plan"
 _KEY = re.compile(r"(\d{5,})-(\d{5,})", re.ASCII)
-
-
-class OtherTokensError(Exception):
-    """A dropped block has other tokens when it is made again."""
+# A shard before all blocks are counted.
+_UNFINISHED = re.compile(r"/shards/(test|train)-(\d+)\.npy\Z", re.ASCII)
 
 
 class TokenBlocks:
@@ -60,33 +63,53 @@ class TokenBlocks:
         self._dtype = dtype
         self._rule = rule
         self._chat = chat
+        self._layout: Layout | None = None
         # Tokens of finished blocks, which `status` asks for again and again.
         self._counted: dict[TokenBlock, int] = {}
 
     @contextmanager
-    def create_block(self, name: TokenBlock) -> Iterator[BlockWriter]:
+    def create_block(self, name: TokenBlock, most: int = 0) -> Iterator[BlockWriter]:
         """A token block to write; end the `with` body with the writer's `finish`.
 
-        Raises OtherTokensError, and nothing appears, if the block was dropped and had other tokens.
+        most: bytes of tokens that stay in memory, if there are no more: then `place` or `store`
+        finishes the block. Otherwise it is finished when the body ends.
         """
 
         def open_part(stream: str) -> StreamPart:
             table = files.enter_context(self._create(self.documents_name(name, stream)))
             documents = files.enter_context(documents_writer(table, self._rule, self._chat))
-            tokens = files.enter_context(self._create(self.tokens_name(name, stream)))
-            return StreamPart(tokens, table, documents)
+            return StreamPart(table, documents)
+
+        def open_tokens(stream: str) -> CheckedFile:
+            return files.enter_context(self._create(self.tokens_name(name, stream)))
 
         with ExitStack() as files:
-            writer = BlockWriter(open_part, name, self._dtype, self._rule)
+            writer = BlockWriter(open_part, open_tokens, name, self._dtype, self._rule, most)
             yield writer
-            before = self._entry(name) if self._may_be_dropped(name) else None
-            if (
-                before is not None
-                and _tokens(before.ranges) != _tokens(writer.ranges())
-                and any(self._storage.size(each.file) is None for each in before.ranges)
-            ):
-                raise OtherTokensError
-        self._put(name, writer.ranges(), writer.summary)
+        if not writer.is_held:
+            self._put(name, writer.ranges(), writer.summary)
+
+    def store(self, block: BlockWriter) -> None:
+        """Finishes a block that is in memory: its tokens get files of their own."""
+        for stream, part in block.parts.items():
+            with self._create(self.tokens_name(block.name, stream)) as file:
+                part.spill(file)
+        self._put(block.name, block.ranges(), block.summary)
+
+    def place(self, block: BlockWriter, place: Place) -> None:
+        """Finishes a block that is in memory: its tokens go to where they stay in the shards."""
+        assert block.summary is not None, "finish comes first"
+        ranges, size = block.ranges(), self._dtype.itemsize
+        streams = zip(self._rule.streams, block.summary.streams(), place.offsets, strict=True)
+        for stream, sums, offset in streams:
+            for cut in place.layout.slices(offset, sums.tokens):
+                name, at = self.unfinished_name(cut.key), npy.HEADER_BYTES + cut.at * size
+                with self._storage.open_at(name, at) as opened:
+                    file = CheckedFile(name, opened, at)
+                    for chunk in block.parts[stream].cut(cut.start, cut.stop):
+                        file.write(chunk)
+                ranges.append(file.range())
+        self._put(block.name, ranges, block.summary)
 
     @contextmanager
     def _create(self, file: str) -> Iterator[CheckedFile]:
@@ -98,39 +121,62 @@ class TokenBlocks:
         self._ledger.put(_kind(name.folder), name.key, ranges, summary)
 
     def _entry(self, name: TokenBlock) -> Finished[BlockSummary] | None:
-        return self._ledger.read(_kind(name.folder), name.key)
+        found = self._ledger.read(_kind(name.folder), name.key)
+        return found and self._named(found)
+
+    def _named(self, entry: Finished[BlockSummary]) -> Finished[BlockSummary]:
+        """An entry with the names that shards have got since it was written."""
+        ranges = list(entry.ranges)
+        for number, part in enumerate(ranges):
+            found = _UNFINISHED.search(part.file)
+            if found is not None and self._storage.size(part.file) is None:
+                self._layout = self._layout or self._ledger.get(LAYOUT, PLAN)
+                if self._layout is not None:  # no shard has its name before there is one
+                    name = self._layout.shard_name(ShardKey(found[1], int(found[2])))
+                    ranges[number] = replace(part, file=name)
+        return replace(entry, ranges=tuple(ranges))
+
+    def unfinished_name(self, key: ShardKey) -> str:
+        """The file of a shard to which tokens are written before all blocks are counted."""
+        return self._ledger.name(SHARDS, f"{key.split}-{key.index}", "npy")
 
     def read_summary(
         self, name: TokenBlock, checked: Collection[str] | None = None
     ) -> BlockSummary | None:
         """The summary of a finished block; None if it is missing, incomplete or damaged.
 
-        checked: the streams whose parts are looked at; all by default.
+        checked: the streams of whose parts the files are looked at; all ranges by default.
         """
         found = self._entry(name)
         if found is None:
             return None
-        for stream in self._rule.streams if checked is None else checked:
-            files = self.tokens_name(name, stream), self.documents_name(name, stream)
-            whole = self._ledger.holds(each for each in found.ranges if each.file in files)
-            if not whole and not (checked is None and self.is_dropped(name, stream)):
-                return None
-        return found.record
+        ranges = found.ranges
+        if checked is not None:
+            files = (self.tokens_name, self.documents_name)
+            chosen = {file(name, stream) for file in files for stream in checked}
+            ranges = tuple(each for each in ranges if each.file in chosen)
+        return found.record if self._ledger.holds(ranges) else None
 
-    def drop_part(self, name: TokenBlock, stream: str) -> None:
-        """Deletes a block's part, whose tokens are all in finished shards; the entry stays."""
-        # The tokens first: without them the part is known to be dropped.
-        self._storage.delete(self.tokens_name(name, stream))
-        self._storage.delete(self.documents_name(name, stream))
+    def locate(self, piece: Piece) -> Iterator[tuple[FileRange, int | None]]:
+        """Where the tokens of a piece are now, and the CRC-32C of each range that is whole.
 
-    def is_dropped(self, name: TokenBlock, stream: str) -> bool:
-        """Whether a part of a finished block was dropped, and is not there again."""
-        # Its documents appear last, and its tokens go first: only with both it is whole.
-        files = self.documents_name(name, stream), self.tokens_name(name, stream)
-        return self._may_be_dropped(name) and None in map(self._storage.size, files)
-
-    def _may_be_dropped(self, name: TokenBlock) -> bool:
-        return name.folder == BLOCKS.name and not self._storage.composes
+        Raises OutputError if the block is not finished any more.
+        """
+        found = self._named(self._ledger.finished(_kind(piece.block.folder), piece.block.key))
+        sums = found.record.streams()[: self._rule.streams.index(piece.stream)]
+        size = self._dtype.itemsize
+        position = sum(each.tokens for each in sums) * -size
+        for each in found.ranges:
+            if each.file.endswith(".parquet"):
+                continue
+            length = each.stop - each.start
+            first = max(piece.start * size - position, 0)
+            stop = min(piece.stop * size - position, length)
+            if first < stop:
+                whole = (first, stop) == (0, length)
+                place = FileRange(each.file, each.start + first, each.start + stop)
+                yield place, each.crc32c if whole else None
+            position += length
 
     def read_documents(self, name: TokenBlock, stream: str, start: int, stop: int) -> pa.Table:
         """The documents of a block's part that have tokens in `[start, stop)`.
@@ -231,10 +277,6 @@ class TokenBlocks:
 
 def _kind(folder: str) -> Kind[BlockSummary]:
     return Kind(folder, BlockSummary)
-
-
-def _tokens(ranges: Iterable[Range]) -> set[Range]:
-    return {each for each in ranges if each.file.endswith(".tokens")}
 
 
 def block_of(key: str) -> tuple[int, int] | None:

@@ -207,8 +207,18 @@ class Storage(ABC):
             "file instead."
         )
 
-    def rename(self, name: str, target: str) -> None:
-        """Gives a file on a disk another name, over what has it; a missing one is not an error."""
+    def open_at(self, name: str, start: int) -> AbstractContextManager[BinaryIO]:
+        """A place in an unfinished file on a disk, to write to; others may write to other places.
+
+        The file appears with the first one, so its name is one in `checkpoints/`.
+        """
+        raise NotImplementedError
+
+    def publish(self, name: str, target: str, size: int) -> None:
+        """Flushes a file that was written by `open_at`, then gives it its name, over any other.
+
+        size: in bytes; what is beyond is cut off.
+        """
         raise NotImplementedError
 
     def compose(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
@@ -221,23 +231,32 @@ class Storage(ABC):
     def assemble(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
         """As `compose`, but copies all bytes through this process, in small chunks."""
         # Imported here because it needs google_crc32c, which a read-only install may lack.
-        from fineshards.storage.checksums import copy_with_checksum, crc32c
+        from fineshards.storage.checksums import crc32c
 
         with self.create(name) as target:
             target.write(header)
             checksum = crc32c(header)
             for part in parts:
-                size = part.stop - part.start
-                with self.open(part.name, min(size, READ_AHEAD)) as source:
-                    source.seek(part.start)
-                    try:
-                        checksum = copy_with_checksum(source, size, target, checksum)
-                    except EOFError as error:
-                        raise OutputError(
-                            f"{self.path(part.name)} {error}, while {name} was copied from it. "
-                            "Someone changed the checkpoints folder; start again with --overwrite."
-                        ) from error
+                checksum = self.copy(part, target, checksum)
         return checksum
+
+    def copy(self, part: FileRange, target: BinaryIO, checksum: int = 0) -> int:
+        """Copies a range of a file to another file; returns the CRC-32C of that one.
+
+        checksum: that of what is before it.
+        """
+        from fineshards.storage.checksums import copy_with_checksum  # imported late, as above
+
+        size = part.stop - part.start
+        with self.open(part.name, min(size, READ_AHEAD)) as source:
+            source.seek(part.start)
+            try:
+                return copy_with_checksum(source, size, target, checksum)
+            except EOFError as error:
+                raise OutputError(
+                    f"{self.path(part.name)} {error}, while it was copied. Someone changed the "
+                    "checkpoints folder; start again with --overwrite."
+                ) from error
 
     def read(self, name: str) -> bytes:
         """The content of a small file; raises OutputError if there is none."""

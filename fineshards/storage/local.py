@@ -164,7 +164,7 @@ class LocalStorage(Storage):
         target = self.path(name)
         with self._temporary(name) as temporary:
             with io.BufferedWriter(
-                (_WriteBehind if durable else io.FileIO)(temporary, "x")
+                _WriteBehind(temporary, os.O_EXCL) if durable else io.FileIO(temporary, "x")
             ) as file:
                 yield file
                 file.flush()
@@ -211,10 +211,36 @@ class LocalStorage(Storage):
                 ) from error
             os.replace(temporary, path)
 
-    def rename(self, name: str, target: str) -> None:
-        with suppress(FileNotFoundError):
-            os.replace(self.path(name), self.path(target))
-            _sync_folder(os.path.dirname(self.path(target)))
+    @contextmanager
+    def open_at(self, name: str, start: int) -> Iterator[BinaryIO]:
+        self._refuse_linked_folder(name, "written")
+        path = self.path(name)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with _WriteBehind(path, 0, start) as raw, io.BufferedWriter(raw) as file:
+                yield file
+                file.flush()
+                raw.submit()
+        except OSError as error:
+            raise self._error("written", name, error) from error
+
+    def publish(self, name: str, target: str, size: int) -> None:
+        self._refuse_linked_folder(target, "written")
+        path = self.path(target)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(self.path(name), "r+b") as file:
+                if os.fstat(file.fileno()).st_size < size:
+                    raise OutputError(
+                        f"{self.path(name)} has fewer than {size} bytes: someone changed the "
+                        "checkpoints folder. Run the same command again to resume."
+                    )
+                file.truncate(size)
+                os.fsync(file.fileno())
+            os.replace(self.path(name), path)
+            _sync_folder(os.path.dirname(path))
+        except OSError as error:
+            raise self._error("written", target, error) from error
 
     def _check_same(self, name: str, temporary: str) -> None:
         """Raises OutputError unless another attempt has written the same file by now."""
@@ -302,25 +328,31 @@ class LocalStorage(Storage):
 
 
 class _WriteBehind(io.FileIO):
-    """A new file that is sent to the disk while it is written, so that the final flush is short.
+    """A file that is sent to the disk while it is written, so that the final flush is short.
 
     Linux starts to write out a range that is declared unneeded, and keeps in memory what it has
     not written yet (mm/fadvise.c). Other systems may do nothing.
     """
 
-    def __init__(self, path: str, mode: str) -> None:
-        super().__init__(path, mode)
-        self._submitted = self._written = 0
+    def __init__(self, path: str, flags: int, start: int = 0) -> None:
+        super().__init__(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o666), "w")
+        self.seek(start)
+        self._submitted = self._written = start
 
     def write(self, data: Any) -> int:
         count = super().write(data)
         self._written += count
+        if self._written - self._submitted >= _WRITE_BEHIND_BYTES:
+            self.submit()
+        return count
+
+    def submit(self) -> None:
+        """Lets the disk begin with all that was written."""
         waiting = self._written - self._submitted
-        if waiting >= _WRITE_BEHIND_BYTES and hasattr(os, "posix_fadvise"):
+        if hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 os.posix_fadvise(self.fileno(), self._submitted, waiting, os.POSIX_FADV_DONTNEED)
-            self._submitted = self._written
-        return count
+        self._submitted = self._written
 
 
 def _advice_about_limits(error: OSError) -> str | None:

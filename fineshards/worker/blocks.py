@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from fineshards.encoders.checked_encoder import encode_compared
 from fineshards.encoders.encoder import Encoder, TokenBatch
-from fineshards.errors import InputError, OutputError
-from fineshards.shards.block_writer import Documents
+from fineshards.errors import OutputError
+from fineshards.shards.block_writer import BlockWriter, Documents
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.records import BadRow, Block, SourceFile, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
@@ -17,7 +17,6 @@ from fineshards.shards.masks import count_learned
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally, has_block, write_block
-from fineshards.shards.token_blocks import OtherTokensError
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 from fineshards.worker.work import Work
@@ -67,25 +66,7 @@ def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
     elif worker.judging is not None:
         rows = worker.judging.last_stage(rows, file, block)
     tally = Tally() if worker.work.settings.statistics else None
-    try:
-        return _encode_rows(rows, file, block, worker, tally)
-    except OtherTokensError as error:
-        raise InputError(
-            f"{file.path}, block {block.index + 1} of {block.blocks}: gives other tokens than when "
-            "the block was finished, and its tokens, or a shard made of them, are lost or damaged. "
-            "Put the old file back and run again, or start over with --overwrite."
-        ) from error
-
-
-def make_again(place: TokenBlock, worker: Worker) -> None:
-    """Makes a token block again, because a shard was damaged after its blocks were dropped."""
-    checkpoints = worker.work.checkpoints
-    file = next(each for each in checkpoints.files_to_read() if each.index == place.file)
-    checkpoints.stop_if_replaced(file.index)
-    # Not found anew: where another launch has deleted them, nothing may be written again.
-    blocks = checkpoints.discovered.read_blocks(file.index) or []
-    for block in blocks[place.index : place.index + 1]:
-        _make_block(file, block, worker)
+    return _encode_rows(rows, file, block, worker, tally)
 
 
 def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSummary:
@@ -152,7 +133,7 @@ def _encode_rows(
     with (
         checkpoints.blocks.create_runs(block.place, settings.shuffle, settings.block_bytes)
         if settings.shuffle
-        else checkpoints.blocks.create_block(block.place)
+        else checkpoints.blocks.create_block(block.place, worker.held.most)
     ) as writer:
         for rows in read:
             documents, encoded, compared = _encoded(rows.with_text(), file, encoder)
@@ -177,4 +158,7 @@ def _encode_rows(
         if tally is not None:
             # Before the token block is finished: then it has them.
             write_block(checkpoints, block, tally.table())
-        return writer.finish(block.index, block.blocks, Counts.total(counts))
+        summary = writer.finish(block.index, block.blocks, Counts.total(counts))
+    if isinstance(writer, BlockWriter) and writer.is_held:
+        worker.held.add(writer)
+    return summary

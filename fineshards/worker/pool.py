@@ -18,7 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
@@ -26,9 +26,8 @@ from typing import Any
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.job.records import Block, SourceFile, TokenBlock
-from fineshards.shards.layout import Layout
-from fineshards.shards.record import replace
-from fineshards.shards.shard_prefix import ShardPrefix
+from fineshards.shards.piece_plan import Place
+from fineshards.worker.held import HELD_BYTES
 from fineshards.worker.tasks import (
     Done,
     Task,
@@ -36,7 +35,6 @@ from fineshards.worker.tasks import (
     finish_block,
     first_task,
     side_by_side,
-    write_shard,
 )
 from fineshards.worker.work import Work
 from fineshards.worker.worker import Worker
@@ -53,21 +51,22 @@ def current_pool() -> Pool | None:
     return _current
 
 
-def settle_names(layout: Layout, work: Work) -> None:
-    """Stores a layout, then renames shards that were written before it was known."""
-    work.checkpoints.write_layout(layout)  # first: a later run goes on with renaming
-    if _current is not None:
-        _current.settle_names(layout)
-    work.checkpoints.rename_shards(layout)
-
-
 @dataclass(slots=True)
 class _Process:
-    """A worker process; task: what it is working on, if anything."""
+    """A worker process.
+
+    task: what it is working on, if anything. held: results of blocks whose tokens it keeps.
+    """
 
     process: Any
     connection: Connection
     task: Task | None = None
+    held: dict[TokenBlock, tuple[Task, Done]] = field(default_factory=dict)
+
+    def tell(self, message: Task | Place | None) -> None:
+        """Sends a task, the place of a block, or None: store all blocks that you keep."""
+        with suppress(OSError):  # it has died, which `_receive` finds out
+            self.connection.send(message)
 
 
 class Pool:
@@ -79,11 +78,17 @@ class Pool:
     """
 
     def __init__(
-        self, work: Work, workers: int, files: Sequence[SourceFile], resumes: bool = False
+        self,
+        work: Work,
+        workers: int,
+        files: Sequence[SourceFile],
+        resumes: bool = False,
+        alone: bool = False,
     ) -> None:
         """Raises FineshardsError if the system allows no more processes.
 
-        resumes: whether the same command goes on where this one ends, as a build does.
+        resumes: whether the same command goes on where this one ends, as a build does. alone:
+        whether no other run of the job writes unfinished shards.
         """
         self._work = work
         self._resumes = resumes
@@ -95,10 +100,13 @@ class Pool:
         self._failure: BaseException | None = None
         self._files = files
         self._blocks: dict[SourceFile, list[Block]] = {}
-        # The shards that finished blocks complete; None where all blocks come first.
-        self._prefix: ShardPrefix | None = None
-        # Parts of blocks whose tokens are in finished shards, for the next process to delete.
-        self._written: list[tuple[TokenBlock, str]] = []
+        # How many of the files, in order, have been read.
+        self._known = 0
+        # Finds where tokens go; None where all blocks come first.
+        self._places = work.places() if alone and files else None
+        self._alone = alone
+        # Places that are known before all files are.
+        self._placed: list[Place] = []
         self._closing = False
         # A byte wakes the dispatcher, because it waits for connections only.
         self._wake_up, self._waker = _CONTEXT.Pipe(duplex=False)
@@ -158,18 +166,6 @@ class Pool:
             self.submit(task)
         return map(self.result, tasks)
 
-    def settle_names(self, layout: Layout) -> None:
-        """Waits for shards with other names than in a layout; then results have the new ones."""
-        with self._changed:
-            known = [task for task in self._results if task.name == write_shard.__name__]
-            named = {task: layout.shard(task.arguments[0].key) for task in known}
-            early = [task for task in known if task.arguments[0] != named[task]]
-            self._changed.wait_for(lambda: self._failure or all(map(self._results.get, early)))
-            for task in early:
-                if done := self._results.pop(task):
-                    renamed = replace(done[0], name=named[task].name), done[1]
-                    self._results[write_shard(named[task], task.arguments[1])] = renamed
-
     def _end_processes(self) -> None:
         for each in self._processes:
             # What a worker has not finished, a later run does again.
@@ -180,7 +176,9 @@ class Pool:
         ours, theirs = _CONTEXT.Pipe()
         # A worker must not hold the other ends: it could not see that they are closed.
         inherited = [ours, *(each.connection for each in self._processes)]
-        arguments = (theirs, inherited if _CONTEXT.get_start_method() == "fork" else [], work)
+        most = HELD_BYTES if self._places else 0
+        forked = _CONTEXT.get_start_method() == "fork"
+        arguments = (theirs, inherited if forked else [], work, self._alone, most)
         process = _CONTEXT.Process(target=_serve, args=(*arguments, os.getpid()), daemon=True)
         # A signal must not find a worker that still has this process's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -218,45 +216,63 @@ class Pool:
             for each in self._processes:
                 if each.task is None and self._waiting:
                     each.task = self._waiting.popleft()
-                    with suppress(OSError):  # it has died, which `_receive` finds out
-                        each.connection.send((each.task, self._written))
-                    self._written = []
+                    each.tell(each.task)
+            if not any(each.task for each in self._processes):
+                # Nothing that is under way will count the blocks before these.
+                for each in self._processes:
+                    if each.held:
+                        each.tell(None)
 
     def _receive(self, process: _Process) -> bool:
         """Takes a result of a process; returns False if the process has ended."""
         try:
-            result = process.connection.recv()
+            result, held = process.connection.recv()
         except (EOFError, OSError):
             self._processes.remove(process)
             self._fail(_death(process, self._resumes))
             return False
-        task, process.task = process.task, None
-        assert task is not None
         if isinstance(result, BaseException):
             self._fail(result)
-        else:
-            self._take(task, result)
+            process.task = None
+            return True
+        task, done = process.task, result
+        with self._changed:
+            if task is not None and done is not None:
+                process.task = None
+                if task.name == finish_block.__name__ and (of := task.arguments[1].place) in held:
+                    process.held[of] = task, done
+                else:
+                    self._results[task] = done
+            for block in process.held.keys() - held:
+                settled, of_block = process.held.pop(block)
+                self._results[settled] = of_block
+            if task is not None and done is not None:
+                self._take(task, done)
+            self._changed.notify_all()
         return True
 
-    def _take(self, task: Task, result: Done) -> None:
-        with self._changed:
-            if task.name == discover_files.__name__:
-                known = len(self._blocks)
-                self._blocks |= result[0]
-                # Once, and all footers first: a wrong flag then leaves no block behind.
-                if self._failure is None and known < len(self._blocks) == len(self._files):
-                    blocks = [(file, block) for file in self._files for block in self._blocks[file]]
-                    self._add(first_task(*each, self._work) for each in blocks)
-                    self._prefix = self._work.shard_prefix([block for _, block in blocks])
-            elif task.name == finish_block.__name__ and self._prefix and self._failure is None:
-                for shard, pieces in self._prefix.add(result[0][0]):
-                    # Before what waits, while its tokens are still in memory.
-                    self._results[early := write_shard(shard, pieces)] = None
-                    self._waiting.appendleft(early)
-            elif task.name == write_shard.__name__ and self._prefix and self._work.drops_blocks:
-                self._written += self._prefix.finish(*task.arguments)
-            self._results[task] = result
-            self._changed.notify_all()
+    def _take(self, task: Task, done: Done) -> None:
+        """Finds what a result makes possible."""
+        if self._failure is not None:
+            return
+        if task.name == discover_files.__name__:
+            self._blocks |= done[0]
+            # In order: the columns of the first file are checked before its first block is encoded.
+            while self._known < len(self._files) and self._files[self._known] in self._blocks:
+                file = self._files[self._known]
+                self._add(first_task(file, each, self._work) for each in self._blocks[file])
+                if self._places:
+                    self._places.expect(self._blocks[file])
+                self._known += 1
+        elif task.name == finish_block.__name__ and self._places:
+            self._placed += self._places.add(done[0][0])
+        # All footers first: a wrong flag then leaves no block behind.
+        if self._known == len(self._files):
+            for place in self._placed:
+                for each in self._processes:
+                    if place.block in each.held:
+                        each.tell(place)
+            self._placed = []
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -285,8 +301,18 @@ def _death(worker: _Process, resumes: bool) -> FineshardsError:
     return FineshardsError(f"a worker process {how_it_ended(code)} while {doing}{memory}. {advice}")
 
 
-def _serve(connection: Connection, inherited: list[Connection], work: Work, launcher: int) -> None:
-    """What a worker process does: tasks, until the launching process ends."""
+def _serve(
+    connection: Connection,
+    inherited: list[Connection],
+    work: Work,
+    alone: bool,
+    most: int,
+    launcher: int,
+) -> None:
+    """What a worker process does: tasks, until the launching process ends.
+
+    It answers each message with a result, if it was a task, and the blocks that it keeps now.
+    """
     # Ctrl-C goes to all processes of a terminal; the launching one decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -295,21 +321,26 @@ def _serve(connection: Connection, inherited: list[Connection], work: Work, laun
     gc.enable()
     for other in inherited:
         other.close()
-    worker = Worker(work)
+    worker = Worker(work, alone)
+    worker.held.most = most
     while True:
         try:
-            task, written = connection.recv()
+            message = connection.recv()
         except (EOFError, OSError):
             return  # the launching process has ended
-        began = time.monotonic()
-        result: Done | BaseException
+        result: Done | BaseException | None = None
         try:
-            for part in written:
-                work.checkpoints.blocks.drop_part(*part)
-            result = task.run(worker), time.monotonic() - began
+            if isinstance(message, Task):
+                began = time.monotonic()
+                result = message.run(worker), time.monotonic() - began
+                while most and connection.poll():  # places have come meanwhile
+                    worker.held.settle(connection.recv())
+                worker.held.store(most)
+            else:
+                worker.held.settle(message)
         except FineshardsError as error:
             result = error
         except BaseException:
-            result = RuntimeError(f"a worker failed while {task}:\n{traceback.format_exc()}")
+            result = RuntimeError(f"a worker failed while {message}:\n{traceback.format_exc()}")
         with suppress(OSError):
-            connection.send(result)
+            connection.send((result, worker.held.names))

@@ -208,20 +208,24 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
     work, checkpoints = worker.work, worker.work.checkpoints
     record = checkpoints.finished_shard(shard.name)
     if record is None:
-        try:
-            for file in {piece.block.file for piece in pieces if piece.block.folder == "blocks"}:
-                checkpoints.stop_if_replaced(file)
+        for file in {piece.block.file for piece in pieces if piece.block.folder == "blocks"}:
+            checkpoints.stop_if_replaced(file)
+        if work.shared:
             for place, stream in {(piece.block, piece.stream) for piece in pieces}:
-                if work.shared:
-                    blocks.finished_part(place, stream, work)
-                elif checkpoints.blocks.is_dropped(place, stream):
-                    blocks.make_again(place, worker)
-            record = assembly.write_shard(shard, pieces, checkpoints, worker.paths, work.assembly)
+                blocks.finished_part(place, stream, work)
+        write = partial(
+            assembly.write_shard,
+            *(shard, pieces, checkpoints, worker.paths, work.assembly, worker.alone),
+        )
+        try:
+            record = write()
         except OutputError:
-            # Another launch of this job may have been faster, and have dropped the blocks.
+            # Another launch of this job may have been faster, or gave a shard that this one read
+            # its name.
             record = checkpoints.finished_shard(shard.name)
-            if record is None:
+            if record is None and worker.alone:
                 raise
+            record = record or write()
     return record
 
 

@@ -1,15 +1,12 @@
 """Work: the one object that every step gets."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from fineshards.config import BuildConfig
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.records import Block
 from fineshards.shards.job.settings import Settings
-from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
-from fineshards.shards.shard_prefix import ShardPrefix
+from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration, Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +53,14 @@ class Work:
         shared = config.share is not None
         return cls(checkpoints, job.settings, earlier, **given, inline=inline, shared=shared)
 
-    def shard_prefix(self, blocks: Sequence[Block]) -> ShardPrefix | None:
-        """What finds shards that are complete while the job's blocks are tokenized.
+    def places(self) -> Places | None:
+        """What finds the places of tokens while the job's blocks are tokenized.
 
-        None on object storage, where copies cost money and space is not short, and with a shuffle,
-        which puts documents in order only when all are tokenized.
+        None on object storage, whose files cannot be changed; with a shuffle, which puts documents
+        in order only when all are tokenized; and once there is a plan, because shards that it names
+        may have been published.
         """
-        settings = self.settings
-        if self.checkpoints.storage.composes or settings.shuffle is not None:
+        checkpoints, settings = self.checkpoints, self.settings
+        if checkpoints.storage.composes or settings.shuffle or checkpoints.read_layout():
             return None
-        planned = self.checkpoints.read_layout()
-        if planned is not None:  # a run that was killed may have renamed some
-            self.checkpoints.rename_shards(planned)
-        width = planned.index_width if planned else None
-        return ShardPrefix(blocks, settings.shard_tokens, settings.split, self.earlier, width)
-
-    @property
-    def drops_blocks(self) -> bool:
-        """Whether token blocks are deleted when all of their tokens are in finished shards."""
-        kept = self.keep_checkpoints or self.shared or self.inline
-        return not (kept or self.checkpoints.storage.composes or self.settings.shuffle)
+        return Places(settings.shard_tokens, settings.split, self.earlier)

@@ -7,16 +7,22 @@ from functools import cached_property
 from fineshards.encoders.encoder import Encoder
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.worker.document_encoder import document_encoder
+from fineshards.worker.held import HeldBlocks
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
 
 
 class Worker:
-    """What one process needs for the tasks of a job; loaded when a task first needs it."""
+    """What one process needs for the tasks of a job; loaded when a task first needs it.
 
-    def __init__(self, work: Work) -> None:
+    alone: whether no other run of the job writes unfinished shards.
+    """
+
+    def __init__(self, work: Work, alone: bool = False) -> None:
         provide_token(work.hf_token_secret)
         self.work = work
+        self.alone = alone
+        self.held = HeldBlocks(work.checkpoints)
 
     @cached_property
     def encoder(self) -> Encoder:

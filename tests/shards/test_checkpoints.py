@@ -24,7 +24,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, LabelCount
 from fineshards.shards.job.records import Block, ShardRecord, TokenBlock
 from fineshards.shards.job.source_counts import BlockSummary
-from fineshards.shards.layout import ONE_STREAM, Layout, SplitRule, table_name
+from fineshards.shards.layout import Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.base import Entry
@@ -110,7 +110,7 @@ def test_a_finished_block_is_found_with_its_summary(
 
 
 @pytest.mark.parametrize("name_of", ["documents_name", "tokens_name"])
-def test_a_block_whose_file_was_cut_short_is_not_finished_and_without_it_is_dropped(
+def test_a_block_whose_file_was_cut_short_or_is_gone_is_not_finished(
     checkpoints: Checkpoints, name_of: str
 ) -> None:
     """A power cut leaves files that were not flushed shorter, or filled with other bytes."""
@@ -124,8 +124,7 @@ def test_a_block_whose_file_was_cut_short_is_not_finished_and_without_it_is_drop
     checkpoints.storage.write(name, content)
     assert checkpoints.blocks.read_summary(PLACE) == summary
     checkpoints.storage.delete(name)
-    assert checkpoints.blocks.read_summary(PLACE) == summary
-    assert checkpoints.blocks.is_dropped(PLACE, ONE_STREAM)
+    assert checkpoints.blocks.read_summary(PLACE) is None
 
 
 @pytest.mark.parametrize("place", range(0, 44, 5))

@@ -29,7 +29,6 @@ from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.layout import Layout
 from fineshards.storage.open import open_storage
 from fineshards.verification.verify import verify
 from fineshards.worker import own_process
@@ -39,8 +38,8 @@ from support.remembered_specs import remember_specs
 from support.watched_encoder import watched_encode
 
 # A file is written, flushed and renamed, and its folder is flushed. Folders are removed at the end.
-# An append claims its generation by a link.
-OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
+# An append claims its generation by a link. Tokens that are at their place are sent to the disk.
+OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink", "posix_fadvise")
 
 
 def die_at(stop: str) -> None:
@@ -108,7 +107,7 @@ def count_encoded_documents(log: Path) -> None:
 def finished_work(output: Path) -> tuple[int, dict[str, int]]:
     """The number of documents in finished blocks, and the inodes of finished files by name.
 
-    The files are shards, and marks of blocks that shards hold, of merged runs and of buckets.
+    The files are shards, and marks of merged runs and of buckets.
     """
     storage = open_storage(str(output))
     job = Job.load(storage)
@@ -131,22 +130,10 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         shards = [f"{mark.partition('_')[0]}/{mark}.npy" for mark in marks]
         records = map(checkpoints.finished_shard, shards)
         names = [record.name for record in records if record is not None]
-    found_marks = dropped(output)
     for folder in ("merged", "buckets"):
-        found_marks += output.glob(f"checkpoints/*/{folder}/*.json")
-    names += [str(path.relative_to(output)) for path in found_marks]
+        marks_of = output.glob(f"checkpoints/*/{folder}/*.json")
+        names += [str(path.relative_to(output)) for path in marks_of]
     return documents, {name: os.stat(output / name).st_ino for name in names}
-
-
-def dropped(output: Path) -> list[Path]:
-    """The marks of blocks of which tokens are deleted, because shards have them."""
-    return [
-        mark
-        for mark in sorted(output.glob("checkpoints/*/blocks/*.json"))
-        if not all(
-            (output / each["file"]).exists() for each in json.loads(mark.read_bytes())["ranges"]
-        )
-    ]
 
 
 def split_folders(output: Path) -> dict[str, str]:
@@ -231,19 +218,8 @@ def sweep(
         number += step
 
 
-def shorten_names(most: int) -> None:
-    """As if names had four digits up to `most` shards of a split, and five beyond."""
-
-    def width(layout: Layout) -> int:
-        return 4 if max(layout.test_windows, layout.train_windows) <= most else 5
-
-    Layout.index_width = property(width)  # type: ignore[assignment, method-assign]
-
-
 if __name__ == "__main__":
     remember_specs()
-    if "SHORT_NAMES" in os.environ:
-        shorten_names(int(os.environ["SHORT_NAMES"]))
     arguments = json.loads(sys.argv[1])
     if "stop" in arguments:
         die_at(arguments["stop"])

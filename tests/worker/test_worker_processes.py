@@ -69,7 +69,7 @@ def test_workers_begin_before_anyone_asks_for_their_results(sample: Path, tmp_pa
         wait_until(lambda: len(launch.checkpoints.blocks.finished_blocks()) == 5)
 
 
-def test_footers_that_are_asked_for_again_begin_no_second_list_of_shards(
+def test_footers_that_are_asked_for_again_begin_no_second_list_of_blocks(
     sample: Path, tmp_path: Path
 ) -> None:
     """A runner may repeat what it has done: `--direct_runner_bundle_repeat` and retries do."""
@@ -77,14 +77,15 @@ def test_footers_that_are_asked_for_again_begin_no_second_list_of_shards(
     launch = prepare(config)
     work = Work.of(launch.checkpoints, launch.job, config)
     files = launch.job.files
-    with Pool(work, 1, files) as pool:
+    with Pool(work, 1, files, alone=True) as pool:
         for _ in range(2):
             (discovered,) = pool.results([discover_files(*files)])
             blocks = dict(discovered[0])[files[0]]
         done = list(pool.results([finish_block(files[0], block) for block in blocks]))
     resumed = [resumes for (_, resumes), _ in done]
     assert resumed == [False] * 5
-    assert len(list(tmp_path.glob("train/*.npy"))) > 0  # while nobody asked for a shard
+    assert len([*tmp_path.glob("checkpoints/*/shards/*.npy")]) > 1, "tokens are at their places"
+    assert not [*tmp_path.glob("checkpoints/*/blocks/*.tokens")]
 
 
 @pytest.mark.long

@@ -31,6 +31,26 @@ def held_lock(storage: Storage, folder: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def claimed_shards(storage: Storage, folder: str) -> Iterator[bool]:
+    """Lets one process at a time write unfinished shards; whether this one may.
+
+    Its children do not hold the lock, unlike the other one: a killed job resumes at once.
+    """
+    if storage.composes:
+        yield False
+        return
+    path = storage.path(f"{folder}/writing")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "ab") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another process has it, or a file system without locks
+            yield False
+        else:
+            yield True
+
+
 def seconds_running(storage: Storage, folder: str) -> float | None:
     """How long ago the lock was taken, if `is_running`; None where that is not known."""
     with suppress(OSError):

@@ -1,0 +1,47 @@
+"""Token blocks that a worker keeps in memory until their place in the shards is known. No Beam."""
+
+from __future__ import annotations
+
+from fineshards.shards.block_writer import BlockWriter
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.piece_plan import Place
+
+# Bytes of tokens that a worker keeps, beside the block that it makes: those of one large block.
+HELD_BYTES = 128 << 20
+
+
+class HeldBlocks:
+    """The blocks in a worker's memory, in the order in which they were made.
+
+    most: bytes of tokens; 0 where no place is known before all blocks are counted.
+    """
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._blocks: dict[TokenBlock, BlockWriter] = {}
+        self.most = 0
+
+    @property
+    def names(self) -> set[TokenBlock]:
+        """Which they are."""
+        return {*self._blocks}
+
+    def add(self, block: BlockWriter) -> None:
+        """Takes a block that is made."""
+        self._blocks[block.name] = block
+
+    def settle(self, place: Place | None) -> None:
+        """Finishes a block at its place, unless that is done; without a place, all blocks."""
+        if place is None:
+            self.store()
+        elif (block := self._blocks.pop(place.block, None)) is not None:
+            self._checkpoints.stop_if_replaced(block.name.file)
+            self._checkpoints.blocks.place(block, place)
+
+    def store(self, most: int = 0) -> None:
+        """Finishes the first blocks in files of their own, until the others have `most` bytes."""
+        while self._blocks and sum(block.bytes for block in self._blocks.values()) >= most:
+            block = self._blocks.pop(next(iter(self._blocks)))
+            self._checkpoints.stop_if_replaced(block.name.file)
+            self._checkpoints.blocks.store(block)
