@@ -275,6 +275,8 @@ types: .venv/installed ## check the types with mypy
 bench: .venv/installed .bench-venv/installed ## compare the job with its peers, then the loader (PyPI; many min)
 	.bench-venv/bin/python -m benchmarks.run $(foreach pattern,$(INPUT),--input '$(pattern)') \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPEAT),--repeat $(REPEAT)) $(if $(NAME),--name $(NAME))
+	$(if $(INPUT),,.bench-venv/bin/python -m benchmarks.run --repeat 50 --rounds 1 --room 30 \
+		--only fineshards,bound --name $(if $(NAME),$(NAME)-)20GB)
 	@$(MAKE) --no-print-directory bench-loader NAME=$(if $(NAME),$(NAME)-loader)
 
 # In the environment of torch, whose loaders are peers.

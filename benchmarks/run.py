@@ -14,10 +14,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 
 from rich.console import Console
 
@@ -148,10 +148,8 @@ def bench(
     pythons = {each.name: interpreter(each, peers_python) for each in contestants}
     patterns = args.input or [default_input(console)]
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    parent = os.path.abspath(args.work) if args.work is not None else None
-    if parent is not None:
-        os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:
+    os.makedirs(args.work, exist_ok=True)
+    with TemporaryDirectory(prefix="bench-", dir=os.path.abspath(args.work)) as folder:
         work = Path(folder)
         source = work / "input"
         names = lay_out(patterns, args.repeat, source)
@@ -224,7 +222,16 @@ def flags() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="default: 3")
     parser.add_argument("--only", metavar="A,B", help="contestants to run; default: all")
     parser.add_argument("--name", help="part of the result's file name")
-    parser.add_argument("--work", metavar="FOLDER", help="folder for temporary outputs")
+    parser.add_argument(
+        "--work", default=gettempdir(), metavar="FOLDER", help="folder for temporary outputs"
+    )
+    parser.add_argument(
+        "--room",
+        type=positive,
+        default=1,
+        metavar="GB",
+        help="do nothing where the disk has less free; default: 1",
+    )
     parser.add_argument("--results", default=str(RESULTS), metavar="FOLDER")
     parser.add_argument("--peers", default=str(PEERS_PYTHON), metavar="PYTHON")
     parser.add_argument("--scale", action="store_true", help="only the plan at FineWeb's size")
@@ -246,6 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.name is not None and args.name != os.path.basename(args.name):
             raise UsageError(f"--name {args.name}: is part of a file name, not a path.")
         console = Console(width=None if sys.stdout.isatty() else 120)
+        os.makedirs(args.work, exist_ok=True)
         if args.scale:
             # Imported late, because our memory would be a minimum of the contestants'.
             from benchmarks.scale import bench_scale
@@ -257,6 +265,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             name = args.name or "loader"
             bench_loader(Path(args.results), name, args.rounds, args.shrink, console)
+        elif args.room * 10**9 > (free := shutil.disk_usage(args.work).free):
+            console.print(
+                f"skipped: it takes {args.room} GB of disk, and {free // 10**9} GB are free",
+                highlight=False,
+            )
         else:
             bench(args, console)
     except FineshardsError as error:

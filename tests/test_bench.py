@@ -118,6 +118,14 @@ def test_the_job_and_the_seed_are_measured(
     assert "time / fineshards" in capsys.readouterr().out
 
 
+def test_a_benchmark_that_has_no_room_is_skipped(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(files, "--room=100000000")) == 0
+    assert "skipped: it takes 100000000 GB of disk" in capsys.readouterr().out
+    assert is_clean(files)
+
+
 def race(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     """Benchmarks a program against the seed's method."""
     (tmp_path / "newcomer.py").write_text(program)
