@@ -19,6 +19,7 @@ from support.growing import (
     content_of,
     made_up_rows,
     published_files,
+    shards_of,
     unfinished_append,
     write_rows,
 )
@@ -372,10 +373,8 @@ def test_a_replaced_append_that_has_begun_meanwhile_writes_no_shard(
         begun = looked(checkpoints)
         (file,) = launch.job.new_files
         blocks = discover_files(file).run(worker)[0][1]
-        prefix = worker.work.shard_prefix(blocks)
-        assert prefix is not None
-        for block in blocks:
-            shards.extend(prefix.add(finish_block(file, block).run(worker)[0]))
+        done = [finish_block(file, block).run(worker)[0] for block in blocks]
+        shards.extend(shards_of(done, worker.work))
         write_shard(*shards[0]).run(worker)
         return begun
 

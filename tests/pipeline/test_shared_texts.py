@@ -304,13 +304,7 @@ def dataset(tmp_path: Path) -> Path:
             "by the hashes in the document tables: the number of test documents with a ",
         ),
         ({"leaks": None}, "it counts leaks where there can be none, or does not where there can"),
-        ({"leaks": {"test_documents": 0, "train_documents": 3}}, "documents of one split leak, "),
-        (
-            {"leaks": {"test_documents": 10**6, "train_documents": 3}},
-            "1000000 documents of test leak, more",
-        ),
         ({"repeats": 3}, "the number of new documents with the text of an earlier one is"),
-        ({"repeats": 1000}, "1000 documents repeat earlier ones, more than were appended"),
     ],
 )
 def test_verify_finds_other_counts(dataset: Path, edit: dict[str, Any], problem: str) -> None:

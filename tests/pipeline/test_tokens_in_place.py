@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.damage import flip_bit
 from support.fresh_interpreter import run_program
-from support.growing import append, build, made_up_rows, published_files, write_rows
+from support.growing import append, build, made_up_rows, published_files, shards_of, write_rows
 from support.kills import crashes_of, kill
 from support.process_tree import wait_until
 from support.watched_encoder import watched_encode
@@ -25,8 +24,6 @@ from fineshards.config import BuildConfig
 from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.launch import prepare as launch_of
-from fineshards.shards.job.source_counts import report_file
-from fineshards.shards.piece_plan import plan_pieces, plan_stream
 from fineshards.storage.base import Storage
 from fineshards.transforms import commit
 from fineshards.worker.pool import Pool
@@ -277,11 +274,7 @@ def test_a_replaced_job_writes_no_shard(tmp_path: Path, folder_of_checkpoints: s
     (file,) = launch.job.files
     found = discover_files(file).run(worker)[0][1]
     done = [finish_block(file, block).run(worker)[0] for block in found]
-    plan = plan_stream([report_file(done)], 400, launch.job.settings.split)
-    pieces = defaultdict(list)
-    for key, piece in plan_pieces(done, plan):
-        pieces[key].append(piece)
-    first, second, *_ = [(plan.layout.shard(key), tuple(of)) for key, of in pieces.items()]
+    first, second, *_ = shards_of(done, worker.work)
     write_shard(*first).run(worker)
     for path in output.glob(folder_of_checkpoints):
         shutil.rmtree(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ import pyarrow.parquet as pq
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.job.records import Piece
+from fineshards.shards.job.source_counts import BlockSummary, report_file
+from fineshards.shards.layout import Shard, ShardKey
+from fineshards.shards.piece_plan import plan_pieces, plan_stream
 from fineshards.storage.open import open_storage
+from fineshards.worker.work import Work
 from support.oracle import files_in
 
 Row = dict[str, Any]
@@ -53,6 +59,16 @@ def made_up_rows(seed: int, count: int) -> list[Row]:
         if draw.random() < 0.2:
             rows[-1]["text"] = draw.choice(rows)["text"]
     return rows
+
+
+def shards_of(summaries: list[BlockSummary], work: Work) -> list[tuple[Shard, tuple[Piece, ...]]]:
+    """The shards of the blocks of one file, and their pieces, as Plan finds them."""
+    settings, pieces = work.settings, defaultdict[ShardKey, list[Piece]](list)
+    report = report_file(summaries)
+    plan = plan_stream([report], settings.shard_tokens, settings.split, work.earlier)
+    for key, piece in plan_pieces(summaries, plan):
+        pieces[key].append(piece)
+    return [(plan.layout.shard(key), tuple(found)) for key, found in pieces.items()]
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> Path:

@@ -207,17 +207,19 @@ class Manifest(
         content = content_fingerprint(self.shards, self.settings.tokenizer.eot)
         redacts = any(generation.redacted for generation in self.generations)
         learned = None if redacts else totals.get("learned", 0)
+        sums = (
+            ("fingerprint is", self.fingerprint, job.fingerprint()),
+            ("content fingerprint is", self.content_fingerprint, content),
+            ("splits are", self.splits, splits),
+            ("totals are", self.totals, totals),
+        )
         return [
-            *manifest_checks.in_the_job(job, self.fingerprint),
+            *(problem for each in sums for problem in manifest_checks.in_the_sums(*each)),
             *manifest_checks.in_the_shards(self.layout, self.shards, self.settings.token_dtype),
-            *manifest_checks.in_the_content(self.content_fingerprint, content),
-            *manifest_checks.in_the_sums("splits", self.splits, splits),
-            *manifest_checks.in_the_sums("totals", self.totals, totals),
             *manifest_checks.in_the_metadata(job, self.metadata),
             *manifest_checks.in_the_counts(job, self.reports, self.shards, totals),
             *manifest_checks.in_the_masks(self.settings, self.shards, learned),
-            *manifest_checks.in_the_leaks(job, self.leaks, splits),
-            *manifest_checks.in_the_repeats(self.generations, self.reports, self.repeats),
+            *manifest_checks.in_the_leaks(job, self.leaks),
         ]
 
     @property
