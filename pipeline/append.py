@@ -10,9 +10,13 @@ from contextlib import suppress
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import find_input, settle_input, warn_of_long_files
+from fineshards.pipeline.input_files import (
+    find_input,
+    refuse_overlap,
+    settle_input,
+    warn_of_long_files,
+)
 from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
-from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files

@@ -136,8 +136,8 @@ def new_pipeline_for(
     """An empty pipeline on the runner that Beam's arguments name; raises UsageError for others."""
     # Where a job runs is chosen in the same way as for a build.
     config = BuildConfig(input=folder, output=output, beam_args=beam_args, s3_endpoint=s3_endpoint)
-    from fineshards.pipeline.beam_flags import check_beam_args
     from fineshards.pipeline.runners import dataflow, portable
+    from fineshards.pipeline.runners.choice import check_beam_args
 
     check_beam_args(config, "fineshards export")
     if dataflow.runs_on_dataflow(config):
@@ -153,8 +153,8 @@ def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Expo
 
     Returns its record, or a sentence that says what became of a job that is not waited for.
     """
-    from fineshards.pipeline.beam_flags import runner_name
     from fineshards.pipeline.runners import dataflow, portable
+    from fineshards.pipeline.runners.choice import runner_name
     from fineshards.transforms.export import WriteExport
 
     _ = pipeline | "Export" >> WriteExport(job)

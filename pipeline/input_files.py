@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 from collections.abc import Sequence
@@ -11,16 +12,20 @@ import numpy as np
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
+from fineshards.shards.job.job import JOB_NAME
+from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
 from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
+from fineshards.sources.patterns import matches
 from fineshards.sources.places.http_files import unsigned
 from fineshards.sources.places.hub_token import provide_token
-from fineshards.sources.places.schemes import imports_libraries
+from fineshards.sources.places.schemes import imports_libraries, is_url, without_scheme
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.roots import moved_patterns
+from fineshards.storage.base import Storage
 from fineshards.wording import counted, duration, size
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_apart
@@ -57,6 +62,12 @@ _TEXT_PER_SECOND = 57e6
 _LONG_SECONDS = 600.0
 # Formats of texts alone.
 _WITHOUT_COLUMNS = ("text", "warc", "wet")
+# Names as a job writes them, of every kind of which an input pattern may match one.
+_WRITTEN = (
+    *(JOB_NAME, MANIFEST_NAME, "train/train_0000.npy", "metadata/rejected/00000-00000.jsonl"),
+    *("metadata/documents/train_0000.parquet", "metadata/statistics/00000.parquet"),
+    *("checkpoints/0/blocks/00000-00000.parquet", "checkpoints/0/blocks/00000-00000.tokens"),
+)
 _log = logging.getLogger("fineshards")
 
 
@@ -139,3 +150,47 @@ def warn_of_long_files(files: Sequence[SourceFile]) -> None:
         "them to Parquet, so that more workers can help.",
         *(longest.path, size(longest.size), others, duration(seconds[longest])),
     )
+
+
+def refuse_overlap(storage: Storage, files: Sequence[SourceFile], named: Sequence[str]) -> None:
+    """Raises UsageError if an input file lies in the output folder, or would match input there.
+
+    `--overwrite` would delete such files, and the next run would take output for input. named: the
+    patterns and folders that name the input. Links are resolved.
+    """
+    output = _place(storage.root)
+    for file in files:
+        if _place(file.path).startswith(f"{output}/"):
+            raise UsageError(
+                f"{file.path} is input and lies in --output {storage.root}. Choose an --output "
+                "that does not hold the input."
+            )
+    for pattern in named:
+        if _would_match(output, without_scheme(pattern)):
+            raise UsageError(
+                f"--output {storage.root} lies where --input or --dataset {pattern} would find "
+                "its files, so the job could not be resumed. Choose an --output outside of it."
+            )
+
+
+def _would_match(output: str, pattern: str) -> bool:
+    """Whether what a job writes into a folder would be found by a pattern or in a folder."""
+    wanted = _place(pattern)
+    if os.path.isdir(pattern) or not glob.has_magic(pattern):
+        return f"{output}/".startswith(f"{wanted}/")
+    # A folder that matches is input too, unless its files match: then the pattern is refused.
+    found = [f"{output}/{name}".split("/") for name in _WRITTEN]
+    prefixes = {tuple(parts[:length]) for parts in found for length in range(1, len(parts) + 1)}
+    return any(matches(list(parts), wanted.split("/")) for parts in prefixes)
+
+
+def _place(path: str) -> str:
+    """A local path without links, as far as it has no wildcards; a URL without a last slash."""
+    path = without_scheme(path)
+    if is_url(path):
+        return path.rstrip("/")
+    absolute = os.path.abspath(path)
+    fixed = absolute
+    while any(sign in fixed for sign in "*?[") and not os.path.lexists(fixed):
+        fixed = os.path.dirname(fixed)
+    return os.path.realpath(fixed) + absolute[len(fixed) :]

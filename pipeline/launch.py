@@ -21,8 +21,12 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, OutputError, UsageError, quoted
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import find_input, settle_input, warn_of_long_files
-from fineshards.pipeline.overlap import refuse_overlap
+from fineshards.pipeline.input_files import (
+    find_input,
+    refuse_overlap,
+    settle_input,
+    warn_of_long_files,
+)
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.generations import Generation

@@ -13,7 +13,6 @@ from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError, InputError, UsageError
 from fineshards.extras import naming_the_extra
 from fineshards.pipeline.beam_errors import explain
-from fineshards.pipeline.beam_flags import check_beam_args, launches_template
 from fineshards.pipeline.runners import choice, dataflow
 from fineshards.pipeline.share import Share, describe_left, part_of, share_of
 from fineshards.shards.job.local_run import claimed_shards, forget, held_lock
@@ -89,9 +88,9 @@ def prepare(config: BuildConfig) -> Launch:
     share_of(config)
     if config.beam_args and own_process.is_alone() and choice.runs_here(config):
         # Checking needs Beam, and workers are forked from a process without it.
-        call_in_fresh_interpreter(check_beam_args, config)
+        call_in_fresh_interpreter(choice.check_beam_args, config)
     else:
-        check_beam_args(config)
+        choice.check_beam_args(config)
     if dataflow.runs_on_dataflow(config):
         dataflow.refuse_impossible(config)
     from fineshards.pipeline.append import prepare_append
@@ -246,7 +245,7 @@ def _build_graph(pipeline: Pipeline, launch: Launch, work: Work, config: BuildCo
 
     from fineshards.pipeline.graph import build_pipeline
 
-    if launch.manifest is not None and launches_template(config):
+    if launch.manifest is not None and choice.launches_template(config):
         # A template's launcher must start a job even if there is nothing to do.
         _ = pipeline | "AlreadyFinished" >> beam.Create([MANIFEST_NAME])
     else:

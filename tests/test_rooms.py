@@ -59,7 +59,7 @@ MOST_FILES = 25
 # room, and another one in it goes.
 MOST_LINES = {
     "chat": 1_018,
-    "cli": 1_637,
+    "cli": 1_636,
     "curation": 8_118,
     "encoders": 1_718,
     "exports": 2_966,
@@ -67,7 +67,7 @@ MOST_LINES = {
     "job_status": 693,
     "loader": 7_483,
     "maintenance": 814,
-    "pipeline": 2_917,
+    "pipeline": 2_903,
     "publishing": 980,
     "reports": 1_000,
     "root": 1_492,

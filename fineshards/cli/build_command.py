@@ -14,9 +14,8 @@ from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig
 from fineshards.parser import Parser
-from fineshards.pipeline.beam_flags import launches_template
 from fineshards.pipeline.run import execute, finished, prepare
-from fineshards.pipeline.runners.choice import runs_here
+from fineshards.pipeline.runners.choice import launches_template, runs_here
 from fineshards.shards.job.manifest import Manifest
 from fineshards.wording import (
     counted,

@@ -12,7 +12,7 @@ from fineshards.config import flags
 from fineshards.errors import UsageError
 from fineshards.number_parser import count
 from fineshards.parser import Parser
-from fineshards.pipeline.beam_flags import is_beams
+from fineshards.pipeline.runners.choice import is_beams
 from fineshards.suggestions import did_you_mean
 
 if TYPE_CHECKING:

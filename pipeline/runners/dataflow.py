@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.extras import require
-from fineshards.pipeline.beam_flags import runner_name
 from fineshards.pipeline.runners import choice as runners
 from fineshards.shards.job.remote_run import RemoteRun
 
@@ -26,7 +25,7 @@ _TEMPLATE_LAUNCH = re.compile(r"/template_launches/(\d{4}-[-\d_]+)/[^/]+")
 
 def runs_on_dataflow(config: BuildConfig) -> bool:
     """Whether the job is for Dataflow. Does not import Beam."""
-    return runner_name(config.beam_args) == "dataflow"
+    return runners.runner_name(config.beam_args) == "dataflow"
 
 
 def refuse_impossible(config: BuildConfig) -> None:

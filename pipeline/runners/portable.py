@@ -14,7 +14,7 @@ from requests import RequestException
 
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.pipeline.beam_errors import explain
-from fineshards.pipeline.beam_flags import refuse_unknown
+from fineshards.pipeline.runners.choice import refuse_unknown
 
 # Modules of Beam that start a service or talk to one.
 _SERVICES = re.compile(r"/runners/portability/\w+\.py$|/utils/subprocess_server\.py$")

@@ -9,8 +9,8 @@ import pytest
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
+from fineshards.pipeline.input_files import refuse_overlap
 from fineshards.pipeline.launch import prepare
-from fineshards.pipeline.overlap import refuse_overlap
 from fineshards.shards.job.records import SourceFile
 from fineshards.storage.open import open_storage
 

@@ -15,8 +15,7 @@ from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
 from fineshards.parser import Parser
-from fineshards.pipeline.beam_flags import check_beam_args
-from fineshards.pipeline.runners.choice import runs_here
+from fineshards.pipeline.runners.choice import check_beam_args, runs_here
 
 Build = Callable[..., int]
 EMBEDDED = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]

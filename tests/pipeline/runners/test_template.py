@@ -23,7 +23,7 @@ from support.checkout import ROOT
 from fineshards.cli.options import add_build_flags
 from fineshards.config import flags
 from fineshards.parser import Parser
-from fineshards.pipeline.beam_flags import refuse_unknown
+from fineshards.pipeline.runners.choice import refuse_unknown
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 METADATA = ROOT / "templates/metadata.json"
