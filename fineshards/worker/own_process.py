@@ -50,7 +50,7 @@ def prepare() -> None:
     """
     gc.disable()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with without("pandas"):
+    with without("pandas"), suppress(ImportError):
         import pyarrow as pa
 
         pa.array([])
