@@ -18,6 +18,7 @@ from benchmarks.machine import describe_commit, describe_machine, describe_versi
 from benchmarks.mixing import time_mixing
 from benchmarks.reading import time_reading
 from benchmarks.reading_packed import time_packed
+from benchmarks.reading_whole import time_whole
 from benchmarks.results import free_path, save
 from benchmarks.timings import table, to_json
 from benchmarks.training_batches import time_training_batches
@@ -48,6 +49,7 @@ def bench_loader(results: Path, name: str, rounds: int, shrink: int, console: Co
             *time_training_batches(work, rounds, shrink, console),
             *time_far_reading(work, rounds, shrink),
             *time_packed(work, rounds, shrink),
+            *time_whole(work, rounds, shrink),
             *time_mixing(work, rounds, shrink, console),
             *time_exports(work, rounds, shrink),
         ]

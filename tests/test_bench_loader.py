@@ -36,6 +36,8 @@ def test_the_loader_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert timings["mixture of 50"]["tokens"] == 2048 * timings["mixture of 50"]["items"]
     packed = timings["packed: with cu_seqlens, int64"]
     assert packed["beside"] == "packed by hand, joined, int64"
+    whole = timings["whole documents with masks, uint32"]
+    assert whole["beside"] == "whole documents by hand, with masks, uint32"
     for timing in timings.values():
         assert len(timing["runs"]) == result["rounds"] == 2
         assert timing["items_per_second"] == pytest.approx(timing["items"] / timing["seconds"])
