@@ -65,7 +65,7 @@ MOST_LINES = {
     "exports": 2_966,
     "inspection": 1_769,
     "job_status": 693,
-    "loader": 7_483,
+    "loader": 7_482,
     "maintenance": 814,
     "pipeline": 2_903,
     "publishing": 980,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, starts
 from fineshards.loader.dealing import deal
 from fineshards.loader.fields import Batch, BatchRows, Fields
+from fineshards.loader.joined_datasets import JoinedDatasets, Places
 from fineshards.loader.memory import Memory
 from fineshards.loader.order import EpochOrder, locate
 from fineshards.loader.packed_source import PackedSource, fill_packed
@@ -29,8 +30,6 @@ from fineshards.loader.sample_sources import (
     is_mixed,
 )
 from fineshards.loader.steps import Position, Ramp, Steps
-from fineshards.loader.token_dataset import TokenDataset
-from fineshards.loader.tokens.local_shards import fill_rows
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
 _SPAN = 1 << 14
@@ -104,12 +103,14 @@ class DrawnSample:
 class _Located:
     """One rank's part of a batch, not read yet.
 
-    which, numbers: the source index and sample number of each row.
+    which, numbers: the source index and sample number of each row. places: where each sample
+    begins, if that was computed.
     """
 
     step: int
     which: Numbers
     numbers: Numbers
+    places: Places | None = None
 
     def by_source(self) -> list[tuple[int, Numbers, Numbers]]:
         """Each source with its rows and their sample numbers."""
@@ -148,52 +149,6 @@ class Shape:
     fields: Fields | None
     max_documents: int | None
     balanced: bool
-
-
-class JoinedDatasets:
-    """Reads the samples of a batch in one pass, from several datasets on a local disk."""
-
-    def __init__(self, datasets: Sequence[TokenDataset]) -> None:
-        self._streams = [each.stream for each in datasets]
-        self._length = datasets[0].sequence_length
-
-    @classmethod
-    def of(cls, sources: Sequence[Any]) -> Self | None:
-        """None unless all sources are such datasets."""
-        local = all(type(each) is TokenDataset and each.stream.is_local for each in sources)
-        return cls(sources) if local else None
-
-    def gather_into(self, out: Samples, which: Numbers, numbers: Numbers) -> None:
-        """Copies sample `numbers[i]` of dataset `which[i]` to `out[i]`; see TokenDataset."""
-        single = len(self._streams) == 1
-        used = [0] if single else set(which.tolist())
-        starts = numbers * self._length
-        if single:
-            shards, offsets = self._streams[0].places(starts)
-        else:
-            shards, offsets = np.empty_like(starts), np.empty_like(starts)
-            for each in used:
-                here = which == each
-                shards[here], offsets[here] = self._streams[each].places(starts[here])
-        try:
-            readers: dict[int, Any] = {each: self._streams[each].files() for each in used}
-            samples = len(numbers)
-            in_order = samples and single and numbers[-1] - numbers[0] == samples - 1
-            if in_order and (np.diff(numbers) == 1).all():
-                count = samples * self._length + 1
-                run = readers[0].view(int(shards[0]), int(offsets[0]), count)
-                if run is not None:
-                    out[:, :-1] = run[:-1].reshape(-1, self._length)
-                    out[:, -1] = run[self._length :: self._length]
-                    return
-            fill_rows(out, readers, which.tolist(), shards.tolist(), offsets.tolist())
-        except FineshardsError:
-            raise
-        except BaseException:
-            # The handler of a signal may have raised between any two steps of a reader.
-            for each in self._streams:
-                each.drop()
-            raise
 
 
 class Batches:
@@ -243,15 +198,16 @@ class Batches:
         # What rows are read from, and what knows their documents.
         sources: tuple[Any, ...] = self.sources
         self.readers = sources
+        # None if rows are read, or requested, from one source after the other.
+        self._joined = JoinedDatasets.of(sources)
         if packing is not None:
-            self.readers = tuple(PackedSource(each, packing) for each in sources)
+            in_place = self._joined is not None
+            self.readers = tuple(PackedSource(each, packing, in_place) for each in sources)
         if shape.balanced and not all(hasattr(each, "work") for each in self.readers):
             raise UsageError("balance_attention needs packing, which knows the documents of rows.")
         for each in self.sources:
             if hasattr(each, "expect"):
                 each.expect(order.shuffle, order.shuffle_shards)
-        # None if rows are read, or requested, from one source after the other.
-        self._joined = JoinedDatasets.of(sources)
         self._eots = self._end_tokens()
         # Tokens that all sources have.
         sizes = [each.vocabulary_size for each in sources if hasattr(each, "vocabulary_size")]
@@ -357,10 +313,14 @@ class Batches:
         yield
         samples = np.empty_like(numbers)
         yield from locate(self._orders, which, numbers, samples)
+        begun: Places | None = None
+        if self._joined is not None and self._packing is None:
+            begun = self._joined.places(which, samples * (self._width - 1))
         end = 0
         for each, part in zip(positions, places, strict=True):
-            begin, end = end, end + len(part)
-            found.append(_Located(each.step, which[begin:end], samples[begin:end]))
+            here = slice(end, end := end + len(part))
+            shards = None if begun is None else (begun[0][here], begun[1][here])
+            found.append(_Located(each.step, which[here], samples[here], shards))
 
     def _draw(self, places: Numbers) -> tuple[Numbers, Numbers]:
         """The source index, and the position in its order, of increasing places of the order."""
@@ -401,8 +361,9 @@ class Batches:
             both = memory.empty((2, *shape), fields.dtype)
             inputs, targets = both
             begins = np.empty(shape, np.bool_) if fields.need_documents else None
-            fill_packed(self.readers, located.which, located.numbers, inputs, targets, begins)
-            self._check_vocabulary(both, located)
+            where = located.which, located.numbers
+            largest = fill_packed(self.readers, *where, inputs, targets, begins, self._joined)
+            self._check_vocabulary(both, located, largest)
         else:
             tokens = self._tokens(located, np.dtype(np.uint32), memory)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
@@ -433,20 +394,27 @@ class Batches:
 
     def _tokens(self, located: _Located, dtype: np.dtype[Any], memory: Memory) -> Samples:
         """The samples: shape (rows, T + 1)."""
-        tokens: Samples = memory.empty((len(located.numbers), self._width), dtype)
+        largest = None
         if self._joined is not None:
-            self._joined.gather_into(tokens, located.which, located.numbers)
+            where = located.which, located.numbers, located.places
+            tokens, largest = self._joined.gather(memory, dtype, *where)
         else:
+            tokens = memory.empty((len(located.numbers), self._width), dtype)
             for source, rows, numbers in located.by_source():
                 gather_into(self.sources[source], tokens, rows, numbers)
-        self._check_vocabulary(tokens, located)
+        self._check_vocabulary(tokens, located, largest)
         return tokens
 
-    def _check_vocabulary(self, tokens: Samples, located: _Located) -> None:
-        """Raises OutputError if there is a token that no vocabulary has."""
-        # One pass over the batch; a damaged token may be negative in the dtype of the batch.
+    def _check_vocabulary(self, tokens: Samples, located: _Located, largest: int | None) -> None:
+        """Raises OutputError if there is a token that no vocabulary has.
+
+        largest: of the tokens, if known.
+        """
+        if self._vocabulary is None:
+            return
+        # A damaged token may be negative in the dtype of the batch.
         unsigned = tokens.view(f"u{tokens.itemsize}")
-        if self._vocabulary is None or unsigned.max(initial=0) < self._vocabulary:
+        if (unsigned.max(initial=0) if largest is None else largest) < self._vocabulary:
             return
         for source, rows, numbers in located.by_source():
             found = unsigned[..., rows, :].max(initial=0)
@@ -461,7 +429,8 @@ class Batches:
 
     def _end_tokens(self) -> Numbers:
         """The EOT of each source, where a field needs it."""
-        if self._shape.fields is None or not self._shape.fields.need_documents:
+        fields = self._shape.fields
+        if fields is None or not (fields.need_documents or fields.need_mask):
             return np.zeros(len(self.sources), np.int64)
         for source in self.sources:
             if not hasattr(source, "eot"):

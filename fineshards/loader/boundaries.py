@@ -25,11 +25,6 @@ def starts(tokens: Tokens, eot: int | Tokens) -> Bools:
     return begins
 
 
-def document_starts(tokens: Tokens, eot: int) -> npt.NDArray[np.int64]:
-    """Positions in the flattened tokens where a document or a row begins: int64, increasing."""
-    return np.flatnonzero(starts(tokens, eot))
-
-
 def whole_documents(
     found: npt.NDArray[np.int64], begin: int, redacted: Callable[[npt.NDArray[np.int64]], Bools]
 ) -> npt.NDArray[np.int64]:
@@ -40,6 +35,16 @@ def whole_documents(
     """
     behind = np.flatnonzero(np.diff(found) == 1) + 1
     return np.delete(found, behind[redacted(begin + found[behind])]) if len(behind) else found
+
+
+def joined_ranges(
+    begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The numbers of ranges [begins[i], ends[i]), one after the other."""
+    sizes = ends - begins
+    ahead = np.cumsum(sizes)
+    found: npt.NDArray[np.int64] = np.repeat(begins - ahead + sizes, sizes)
+    return found + np.arange(len(found))
 
 
 def cu_seqlens(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:

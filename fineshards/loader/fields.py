@@ -39,7 +39,7 @@ NAMES = (
 _DTYPES = ("uint16", "uint32", "int32", "int64")
 _OF_TOKENS = {"inputs", "targets", "labels"}
 # Fields that need to know where documents start.
-_OF_DOCUMENTS = {"position_ids", "document_ids", "loss_mask", "cu_seqlens", "max_seqlen"}
+_OF_DOCUMENTS = {"position_ids", "document_ids", "cu_seqlens", "max_seqlen"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,8 +156,7 @@ class Fields:
     @property
     def need_documents(self) -> bool:
         """Whether a field needs to know where documents start."""
-        of_documents = any(name in _OF_DOCUMENTS for _, name in self.keys)
-        return self.ignore_index is not None or of_documents or self.context is not None
+        return self.context is not None or any(name in _OF_DOCUMENTS for _, name in self.keys)
 
     @property
     def need_mask(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -54,14 +53,8 @@ class EpochOrder:
         # The order of the last epoch used. Other threads may replace it, so read it once.
         self._last: tuple[int, _Order] | None = None
 
-    def __call__(self, positions: Numbers) -> Numbers:
-        """The sample numbers at positions (int64, from 0); len(source) positions are one epoch."""
-        found = np.empty_like(positions)
-        deque(locate([self], np.zeros_like(positions), positions, found), maxlen=0)
-        return found
-
     def positions(self, samples: Numbers, epoch: int) -> Numbers:
-        """Where samples are in one epoch: positions as `__call__` takes them."""
+        """Where samples are in one epoch, counted from the beginning of the first epoch."""
         order = self.of(epoch)
         return epoch * self.samples + (samples if order is None else order.inverse(samples))
 
@@ -146,10 +139,6 @@ class GroupedShuffle:
         self._groups = np.append(self._begins[:-1:group_shards], self._begins[-1])
         self._last: tuple[int, Permutation] | None = None
 
-    def __call__(self, places: Numbers) -> Numbers:
-        """The sample numbers at places in the epoch."""
-        return self.at(_within(self.groups(places), places))
-
     def at(self, shuffled: Numbers) -> Numbers:
         """The sample numbers at places in the order of the shards."""
         shard = np.searchsorted(self._begins, shuffled, side="right") - 1
@@ -164,7 +153,7 @@ class GroupedShuffle:
         order = order[sizes[order] > 0]
         shard = order[np.searchsorted(self._firsts[order], numbers, side="right") - 1]
         shuffled = self._begins[shard] + numbers - self._firsts[shard]
-        return _within(self.groups(shuffled), shuffled, inverse=True)
+        return _before(self.groups(shuffled), shuffled)
 
     def groups(self, places: Numbers) -> Iterator[Group]:
         """The groups that places are in."""
@@ -205,10 +194,6 @@ class WindowShuffle:
         # The order within the last group used. Other threads may replace it, so read it once.
         self._last: tuple[int, Permutation] | None = None
 
-    def __call__(self, places: Numbers) -> Numbers:
-        """The row numbers at places in the epoch."""
-        return self.at(_within(self.groups(places), places))
-
     def at(self, shuffled: Numbers) -> Numbers:
         """The row numbers at places in the order of the windows."""
         windows, rows = self._split(shuffled)
@@ -218,7 +203,7 @@ class WindowShuffle:
         """The places in the epoch of rows."""
         windows, rows = np.divmod(numbers, self._rows)
         shuffled = self._begin(self._order.inverse(windows)) + rows
-        return _within(self.groups(shuffled), shuffled, inverse=True)
+        return _before(self.groups(shuffled), shuffled)
 
     def _begin(self, windows: Numbers) -> Numbers:
         """The places where windows begin, given their place in the order of windows."""
@@ -243,12 +228,11 @@ class WindowShuffle:
             yield last[1], np.flatnonzero(groups == group), begin
 
 
-def _within(groups: Iterable[Group], places: Numbers, inverse: bool = False) -> Numbers:
-    """Permutes places within their groups."""
+def _before(groups: Iterable[Group], places: Numbers) -> Numbers:
+    """Where places were before they were permuted within their groups."""
     found = np.empty_like(places)
     for permutation, here, begin in groups:
-        permuted = permutation.inverse if inverse else permutation
-        found[here] = begin + permuted(places[here] - begin)
+        found[here] = begin + permutation.inverse(places[here] - begin)
     return found
 
 

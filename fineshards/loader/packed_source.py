@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.boundaries import whole_documents
+from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.packing import Packing, pack
-from fineshards.loader.sample_sources import Numbers, Samples, Source
-from fineshards.loader.tokens.local_shards import join
+from fineshards.loader.sample_sources import Numbers, Samples
+from fineshards.loader.tokens.local_shards import Parts, fill_rows, join
 
 if TYPE_CHECKING:
     from fineshards.loader.sample_documents import SampleDocument
@@ -23,57 +24,49 @@ Mask = npt.NDArray[np.bool_]
 
 # Windows kept beyond those whose rows are shuffled together: a batch can reach into the next ones.
 _MORE_WINDOWS = 4
-# Rows copied together, so that they stay in the processor's cache.
-_ROWS = 32
-
-
-class TokenSource(Source, Protocol):
-    """A source that also gives tokens wherever samples begin; `TokenDataset` is one."""
-
-    @property
-    def eot(self) -> int:
-        """The token that starts every document and occurs nowhere else."""
-
-    def read_tokens(self, start: int, stop: int, /) -> npt.NDArray[np.unsignedinteger]:
-        """Tokens [start, stop) of the stream whose sample i is tokens [i*T, i*T + T + 1)."""
-
-    def loss_mask(self, numbers: Numbers, /) -> Mask:
-        """Which targets of samples count: bool, shape (n, T)."""
-
-    def documents_between(self, begin: int, end: int, /) -> list[SampleDocument]:
-        """The documents in tokens [begin, end), with positions from `begin`."""
 
 
 @dataclass(slots=True)
 class _Window:
     """A packed window.
 
-    begin: its first token in the stream. tokens: its tokens, and the one after them; None once they
-    must be read again. parts: int64, shape (n, 2): where its parts begin and end in the window.
-    borders: parts `[borders[r], borders[r + 1])` fill row r. counted: the loss mask of the window's
-    targets, once asked for. Arrays, not lists: their numbers lie side by side in memory.
+    rows: the parts of each row, as bytes of int64s of shape (n, 3): where each begins and ends in
+    the stream, and the token after it. Bytes, because those of a batch are joined in no time.
+    tokens: its tokens; None where they are read from the shards. counted: the loss mask of its
+    targets, once asked for.
     """
 
-    begin: int
-    tokens: Callable[[], memoryview | None]
-    parts: Numbers
-    borders: memoryview
-    counted: memoryview | None = None
+    rows: list[bytes]
+    tokens: npt.NDArray[np.unsignedinteger] | None
+    counted: Mask | None = None
 
-    def row(self, row: int) -> Numbers:
-        """The parts of a row."""
-        return self.parts[self.borders[row] : self.borders[row + 1]]
+
+class _Rows(NamedTuple):
+    """Rows of packed sources: each is filled by its parts, one after the other.
+
+    windows: by source and number. which: the source of each part. begins, sizes: of each, in the
+    source's stream. following: the token after each. borders: row r has parts
+    `[borders[r], borders[r + 1])`.
+    """
+
+    windows: dict[tuple[int, int], _Window]
+    which: Numbers
+    begins: Numbers
+    sizes: Numbers
+    following: Numbers
+    borders: list[int]
 
 
 class PackedSource:
     """The rows of a source's windows: as many rows of T tokens as the source has samples.
 
     Row i is in window `i // rows`, which has the tokens of samples `[w*rows, w*rows + rows)`. The
-    last windows that were packed are kept: some kilobytes each, and their tokens, unless these are
-    mapped from a disk. Threads can share it. Raises UsageError if the source gives no tokens.
+    last windows that were packed are kept: some kilobytes each, and their tokens, unless `in_place`
+    says that these are read from shards on a disk. Threads can share it. Raises UsageError if the
+    source has no `read_tokens` or `eot`; what else it may have is with `Source`.
     """
 
-    def __init__(self, source: TokenSource, packing: Packing) -> None:
+    def __init__(self, source: Any, packing: Packing, in_place: bool = False) -> None:
         for member in ("read_tokens", "eot"):
             if not hasattr(source, member):
                 raise UsageError(
@@ -81,12 +74,12 @@ class PackedSource:
                     f"{type(source).__name__} has none. Leave packing out."
                 )
         self._source = source
-        self._packing = packing
+        self._packing, self._in_place = packing, in_place
         self._length = source.sequence_length
         self._tokens = len(source) * self._length
         # Inputs of a window; the last one may have fewer.
         self._window_tokens = packing.rows * self._length
-        # In the order of their last use. Without a lock, which a fork could leave locked: each
+        # In the order of packing. Without a lock, which a fork could leave locked: each
         # operation on the dict is atomic, and at worst two threads pack the same window.
         self._windows: dict[int, _Window] = {}
 
@@ -100,26 +93,25 @@ class PackedSource:
         """The source's loss mask for the targets of rows: bool, shape (len(numbers), T)."""
         if not hasattr(self._source, "loss_mask"):
             return np.ones((len(numbers), self._length), np.bool_)
-        parts: list[memoryview] = []
-        used: dict[int, _Window] = {}
-        for number in numbers.tolist():
-            at, row = divmod(number, self._packing.rows)
-            window = used[at] = used.get(at) or self._window(at)
+        rows = _rows([self], np.zeros_like(numbers), numbers)
+        counted = dict[int, Mask]()
+        for (_, at), window in rows.windows.items():
             if window.counted is None:
                 sample = at * self._packing.rows
-                samples = np.arange(sample, sample + len(window.borders) - 1)
-                window.counted = self._source.loss_mask(samples).data.cast("B")
-            parts += [window.counted[begin:end] for begin, end in window.row(row).tolist()]
-        return np.frombuffer(b"".join(parts), np.bool_).reshape(len(numbers), self._length)
+                samples = np.arange(sample, sample + len(window.rows))
+                window.counted = self._source.loss_mask(samples).reshape(-1)
+            counted[at] = window.counted
+        found = join(self._in_windows(rows), [counted], {np.dtype(np.bool_)}).view(np.bool_)
+        return found.reshape(len(numbers), self._length)
 
     def work(self, numbers: Numbers, length: int) -> Numbers:
         """The sum of squared document lengths of each row, cut to rows of `length` tokens."""
         found = np.empty_like(numbers)
         windows, rows = np.divmod(numbers, self._packing.rows)
         for number in np.unique(windows).tolist():
-            window = self._window(number)
             # Rows are full, so each part begins where the one before it ends.
-            ends = np.cumsum(window.parts[:, 1] - window.parts[:, 0])
+            begins, stops, _ = _parts(self.window(number).rows)
+            ends = np.cumsum(stops - begins)
             begins = np.union1d(np.append(0, ends[:-1]), np.arange(0, ends[-1], length))
             if self._packing.max_documents is not None:
                 rows_of = begins // length
@@ -144,10 +136,9 @@ class PackedSource:
         if not hasattr(self._source, "documents_between"):
             raise UsageError("the packed source does not know its documents (documents_between).")
         found, column = [], 0
-        window = self._window(number // self._packing.rows)
-        for begin, end in window.row(number % self._packing.rows).tolist():
-            here = window.begin + begin, window.begin + end
-            for part in self._source.documents_between(*here):
+        window, row = divmod(number, self._packing.rows)
+        for begin, end, _ in _parts([self.window(window).rows[row]]).T.tolist():
+            for part in self._source.documents_between(begin, end):
                 moved = replace(part, begin=part.begin + column, end=part.end + column)
                 found.append(moved)
             column += end - begin
@@ -159,9 +150,8 @@ class PackedSource:
         end = min(end, len(self) * self._length)
         found = []
         for number in range(begin // (size * self._length), -(-end // (size * self._length))):
-            window = self._window(number)
-            for row in range(len(window.borders) - 1):
-                begins, ends = window.row(row).T + window.begin
+            for row, parts in enumerate(self.window(number).rows):
+                begins, ends, _ = _parts([parts])
                 if ((begins < end) & (begin < ends)).any():
                     found.append(number * size + row)
         return found
@@ -174,11 +164,12 @@ class PackedSource:
                 if window not in self._windows:
                     ask(*self._range(window))
 
-    def _window(self, number: int) -> _Window:
-        window = self._windows.pop(number, None) or self._pack(number)
-        self._windows[number] = window
-        kept = self._packing.shuffle_windows + _MORE_WINDOWS
-        if len(self._windows) > kept:
+    def window(self, number: int) -> _Window:
+        """A window, which is packed unless it is kept."""
+        window = self._windows.get(number)
+        if window is None:
+            window = self._windows[number] = self._pack(number)
+            kept = self._packing.shuffle_windows + _MORE_WINDOWS
             for old in list(self._windows)[:-kept]:
                 self._windows.pop(old, None)
         return window
@@ -188,42 +179,49 @@ class PackedSource:
         begin = window * self._window_tokens
         return begin, min(begin + self._window_tokens, self._tokens) + 1
 
-    def _read(self, window: int) -> npt.NDArray[np.unsignedinteger]:
-        return self._source.read_tokens(*self._range(window))
-
     def _pack(self, number: int) -> _Window:
-        tokens, length = self._read(number), self._length
+        tokens, length = self._source.read_tokens(*self._range(number)), self._length
+        zero = number * self._window_tokens
         # With the token after the window, so that a redacted document is known by its length.
         starts = np.flatnonzero(tokens == self._source.eot)
         if hasattr(self._source, "within_redacted"):
-            begin = number * self._window_tokens
-            starts = whole_documents(starts, begin, self._source.within_redacted)
+            starts = whole_documents(starts, zero, self._source.within_redacted)
         starts = starts[starts < len(tokens) - 1]
         if not len(starts) or starts[0]:
             starts = np.append(0, starts)
         rows, most = (len(tokens) - 1) // length, self._packing.max_documents
         begins, lengths, borders = pack(starts, rows, length, most)
-        parts = np.stack((begins, begins + lengths), axis=1)
-        return _Window(number * self._window_tokens, _kept(tokens), parts, borders.data)
+        stops = begins + lengths
+        parts = np.empty((len(begins), 3), np.int64)
+        parts[:, 0], parts[:, 1], parts[:, 2] = zero + begins, zero + stops, tokens[stops]
+        content, places = parts.tobytes(), (parts.strides[0] * borders).tolist()
+        if not self._in_place and not tokens.flags.owndata:
+            tokens = tokens.copy()  # keeps no mapped file open
+        packed = [content[begin:end] for begin, end in pairwise(places)]
+        return _Window(packed, None if self._in_place else tokens)
+
+    def _in_windows(self, rows: _Rows) -> Parts:
+        """The parts of rows, as ranges in their windows."""
+        windows, begins = np.divmod(rows.begins, self._window_tokens)
+        lists = rows.which, windows, begins, begins + rows.sizes
+        return Parts(*[each.tolist() for each in lists])
 
 
-def _kept(tokens: npt.NDArray[np.unsignedinteger]) -> Callable[[], memoryview | None]:
-    """Gives tokens as long as they are in memory; keeps no mapped file open."""
-    if tokens.flags.owndata:
-        view = tokens.data
-        return lambda: view
-    # A part of a mapped shard, which the source has open for some time.
-    whole = tokens.base
-    if not isinstance(whole, np.ndarray) or whole.flags.writeable or whole.dtype != tokens.dtype:
-        return lambda: None
-    begin = (tokens.ctypes.data - whole.ctypes.data) // tokens.itemsize
-    end, mapped = begin + len(tokens), weakref.ref(whole)
+def _parts(rows: Sequence[bytes]) -> Numbers:
+    """Where the parts of rows begin and end, and the token after each: shape (3, parts)."""
+    return np.frombuffer(b"".join(rows), np.int64).reshape(-1, 3).T
 
-    def part() -> memoryview | None:
-        shard = mapped()
-        return None if shard is None else shard[begin:end].data
 
-    return part
+def _rows(sources: Sequence[PackedSource], which: Numbers, numbers: Numbers) -> _Rows:
+    """Row `numbers[i]` of source `which[i]`, of each i. The sources have one packing."""
+    of, nth = np.divmod(numbers, sources[0]._packing.rows)
+    keys = list(zip(which.tolist(), of.tolist(), strict=True))
+    windows = {key: sources[key[0]].window(key[1]) for key in set(keys)}
+    rows = [windows[key].rows[row] for key, row in zip(keys, nth.tolist(), strict=True)]
+    begins, stops, following = _parts(rows)
+    ends = np.array([0, *map(len, rows)]).cumsum() // following.strides[0]
+    of_parts = which.repeat(ends[1:] - ends[:-1])
+    return _Rows(windows, of_parts, begins, stops - begins, following, ends.tolist())
 
 
 def fill_packed(
@@ -233,46 +231,30 @@ def fill_packed(
     inputs: Samples,
     targets: Samples,
     starts: Mask | None,
-) -> None:
+    joined: JoinedDatasets | None = None,
+) -> int:
     """Copies row `numbers[i]` of source `which[i]` to row i of arrays of shape (rows, T).
 
-    The sources have one packing. targets: of each input, the token after it in its source. starts:
-    True at the start of a row and where tokens from another place follow. None if not needed.
+    targets: of each input, the token after it in its source. starts: True at the start of a row and
+    where tokens from another place follow. None if not needed. joined: reads the sources in place.
+    Returns the largest token.
     """
-    for at in range(0, len(numbers), _ROWS):
-        here = slice(at, at + _ROWS)
-        pairs = zip(which[here].tolist(), numbers[here].tolist(), strict=True)
-        begins = None if starts is None else starts[here]
-        _fill(sources, pairs, inputs[here], targets[here], begins)
-
-
-def _fill(
-    sources: Sequence[PackedSource],
-    pairs: Iterable[tuple[int, int]],
-    inputs: Samples,
-    targets: Samples,
-    starts: Mask | None,
-) -> None:
-    packing = sources[0]._packing
-    windows: dict[tuple[int, int], tuple[_Window, memoryview]] = {}
-    parts: list[memoryview] = []
-    # The same parts, a token later.
-    following: list[memoryview] = []
-    for number, in_source in pairs:
-        at, row = divmod(in_source, packing.rows)
-        found = windows.get((number, at))
-        if found is None:
-            window = sources[number]._window(at)
-            found = windows[number, at] = window, window.tokens() or sources[number]._read(at).data
-        window, tokens = found
-        for begin, end in window.row(row).tolist():
-            parts.append(tokens[begin:end])
-            following.append(tokens[begin + 1 : end + 1])
-    dtypes = {np.dtype(tokens.format) for _, tokens in windows.values()}
-    join(inputs, parts, dtypes)
-    join(targets, following, dtypes)
+    rows = _rows(sources, which, numbers)
+    if joined is not None:
+        places = joined.places(rows.which, rows.begins)
+        largest = joined.fill(inputs, rows.which, places, places[1] + rows.sizes, rows.borders)
+    else:
+        tokens: list[dict[int, Any]] = [{} for _ in sources]
+        for (source, at), window in rows.windows.items():
+            tokens[source][at] = window.tokens
+        dtypes = {each.dtype for of_source in tokens for each in of_source.values()}
+        parts = sources[0]._in_windows(rows)
+        largest = fill_rows(inputs, parts, rows.borders, tokens, dtypes)
+    # Rows are full, so a part begins where the one before it ends.
+    ends = rows.sizes.cumsum()
+    targets[:, :-1] = inputs[:, 1:]
+    targets[np.divmod(ends - 1, inputs.shape[1])] = rows.following
     if starts is not None:
-        # Rows are full, so a part begins where the one before it ends.
-        begins = np.cumsum([0, *map(len, parts[:-1])])
         starts[...] = False
-        starts[np.divmod(begins, inputs.shape[1])] = True
+        starts[np.divmod(ends - rows.sizes, inputs.shape[1])] = True
+    return max(largest, int(rows.following.max(initial=0)))

@@ -143,6 +143,8 @@ def _best_fit(items: Numbers, rows: int, length: int, max_documents: int | None)
     room = np.full(rows, length)
     room[:long] -= items[:long]
     free = (room * rows + first).tolist()
+    # Rows with less room take no more item.
+    least = int(items[-1]) * rows if len(items) else 0
     if max_documents == 1:
         del free[:long]
     documents = [1] * long + [0] * (rows - long)
@@ -158,7 +160,8 @@ def _best_fit(items: Numbers, rows: int, length: int, max_documents: int | None)
             documents[best % rows] += 1
             if documents[best % rows] == max_documents:
                 continue
-        insort(free, best - need, 0, place)
+        if best - need >= least:
+            insort(free, best - need, 0, place)
     found = np.array(taken, np.int64)
     # Without a row, nothing is taken.
     return np.append(first[:long], np.where(found < 0, -1, found % max(rows, 1)))

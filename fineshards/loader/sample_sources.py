@@ -40,7 +40,8 @@ class Source(Protocol):
       mixture that have one.
     - `work(numbers, length)`, the sums of squared document lengths of rows that are cut to
       `length`, makes `balance_attention` possible.
-    - `documents(number)` is what `BatchLoader.explain` needs.
+    - `documents(number)` is what `BatchLoader.explain` needs, and `documents_between(begin, end)`,
+      those of tokens of the stream, where it packs.
     """
 
     @property

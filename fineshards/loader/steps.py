@@ -26,11 +26,6 @@ class Ramp:
     """A number of at least 1 for every step from 0; constant from each change to the next.
 
     Sums over steps and their inverse take the same time at any step.
-
-    Example:
-        >>> ramp = Ramp("batch_size", {0: 2, 10: 4})
-        >>> ramp(9), ramp(10), ramp.before(12), ramp.steps_within(8, 11)
-        (2, 4, 28, 3)
     """
 
     def __init__(self, name: str, given: Ramped) -> None:
@@ -59,6 +54,12 @@ class Ramp:
         """The sum of the values of all steps before this one."""
         at = self._change(step)
         return self._sums[at] + (step - self._steps[at]) * self.values[at]
+
+    def between(self, step: int, later: int) -> int:
+        """The sum of the values from one step to another."""
+        if len(self.values) == 1:
+            return self.values[0] * (later - step)
+        return self.before(later) - self.before(step)
 
     def steps_within(self, step: int, room: int) -> int:
         """How many steps, from this one on, have values whose sum is at most `room`."""
@@ -149,12 +150,12 @@ class Steps:
     def advance(self, position: Position, steps: int) -> Position:
         """The position some batches later, or at the end of the pass."""
         step = position.step + steps
-        later = position.consumed + self.sizes.before(step) - self.sizes.before(position.step)
+        later = position.consumed + self.sizes.between(position.step, step)
         if self.length is None or later <= position.begin + self.length:
             return Position(step, later, position.begin)
         left = max(0, position.begin + self.length - position.consumed)
         step = position.step + self.sizes.steps_within(position.step, left)
-        taken = self.sizes.before(step) - self.sizes.before(position.step)
+        taken = self.sizes.between(position.step, step)
         last = Position(step, position.consumed + taken, position.begin)
         rest = self.size(last)
         return Position(step + (rest > 0), last.consumed + rest, position.begin)

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
-from fineshards.loader.boundaries import document_starts, whole_documents
 from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
@@ -264,7 +263,7 @@ class TokenDataset:
         """
         numbers = checked_numbers(indices, len(self))
         out = np.empty((len(numbers), self.sequence_length + 1), np.uint32)
-        self._fill(out, range(len(numbers)), numbers)
+        self.stream.fill(out, range(len(numbers)), numbers * self.sequence_length)
         if out.max(initial=0) >= self.vocabulary_size:
             self.refuse_unknown(numbers)
         return out
@@ -272,27 +271,17 @@ class TokenDataset:
     def gather_into(
         self, out: Samples, rows: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]
     ) -> None:
-        """Copies samples into rows of an array.
+        """Copies samples into rows of an array; see `Source`.
 
-        Args:
-            out: Shape (any, T + 1), of any integer dtype that holds the tokens.
-            rows: The row of each sample: int64, shape (n,).
-            indices: Sample numbers, as in `gather`: int64, shape (n,).
-
-        Raises:
-            IndexError: A number is out of range.
-            OutputError: A shard is missing or damaged.
+        Raises IndexError for a number out of range, OutputError for a shard that is damaged.
         """
-        self._fill(out, rows.tolist(), checked_numbers(indices, len(self)))
+        starts = checked_numbers(indices, len(self)) * self.sequence_length
+        self.stream.fill(out, rows.tolist(), starts)
 
     def refuse_unknown(self, indices: npt.NDArray[np.int64]) -> None:
-        """Checks that samples have no token beyond the vocabulary; a BatchLoader asks for it.
+        """Raises OutputError if samples have a token beyond the vocabulary; see `Source`.
 
-        Args:
-            indices: Sample numbers, as in `gather`.
-
-        Raises:
-            OutputError: A shard has such a token. It is closed, so that a repaired one is found.
+        The shard is closed, so that a repaired one is found.
         """
         length = self.sequence_length
         for start in (checked_numbers(indices, len(self)) * length).tolist():
@@ -310,14 +299,9 @@ class TokenDataset:
                 )
 
     def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
-        """Says in which order samples will be read; a BatchLoader does, and no one else has to.
+        """Decides how far storage is read; see `Source`, and docs/loader.md for the table.
 
-        It decides how far storage is read; docs/loader.md has the table. Warns if the dataset's
-        arguments cannot work for that order.
-
-        Args:
-            shuffle: False if samples are read in order.
-            shuffle_shards: From how many shards at a time they come; None for all.
+        Warns if the dataset's arguments cannot work for that order.
         """
         order = ReadingOrder(bool(shuffle), shuffle_shards)
         self.stream.expect(order)
@@ -325,19 +309,11 @@ class TokenDataset:
             self._learned.expect(order)
 
     def request(self, indices: npt.NDArray[np.int64]) -> None:
-        """Says which samples will be read soon, so that far storage is asked for them now.
-
-        Args:
-            indices: Sample numbers, as in `gather`; as many are requested as the cache has room
-                for.
-
-        Raises:
-            IndexError: A number is out of range.
-        """
+        """Asks far storage for samples, as many as the cache has room for; see `Source`."""
         starts = checked_numbers(indices, len(self)) * self.sequence_length
-        self.stream.request(starts.tolist(), self.sequence_length + 1)
-        if self._learned is not None:
-            self._learned.request(starts + self._begin + 1, self.sequence_length)
+        stops = starts + self.sequence_length + 1
+        self.stream.request(starts, stops)
+        self.request_masks(starts + 1, stops)
 
     def read_tokens(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Consecutive tokens of the split, wherever samples begin.
@@ -366,16 +342,15 @@ class TokenDataset:
         return self.stream.read(start, stop)
 
     def request_tokens(self, start: int, stop: int) -> None:
-        """Says that tokens will soon be read, so that far storage is asked for them now.
+        """As `request`, of consecutive tokens; see `Source`."""
+        self.stream.request(np.array([start]), np.array([stop]))
+        starts = np.arange(start + 1, stop - self.sequence_length + 1, self.sequence_length)
+        self.request_masks(starts, starts + self.sequence_length)
 
-        Args:
-            start: The first token, from 0.
-            stop: The end, exclusive; at most `tokens`.
-        """
-        self.stream.request([start], stop - start)
+    def request_masks(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
+        """Asks far storage for what `masks_between` needs."""
         if self._learned is not None:
-            starts = np.arange(start, stop - self.sequence_length, self.sequence_length)
-            self._learned.request(starts + self._begin + 1, self.sequence_length)
+            self._learned.request(self._begin + starts, self._begin + stops)
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which labels of samples count: all but the tokens of the documents to `skip`.
@@ -400,65 +375,20 @@ class TokenDataset:
             >>> int((~dataset.loss_mask(np.array([0, 1]))).sum())
             737
         """
-        starts = checked_numbers(indices, len(self)) * self.sequence_length + self._begin + 1
-        return self._counts(starts, self.sequence_length)
+        starts = checked_numbers(indices, len(self)) * self.sequence_length + 1
+        found = self.masks_between(starts, starts + self.sequence_length)
+        return found.reshape(-1, self.sequence_length)
 
-    def mask_between(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Which tokens [start, stop) count as labels, as in `loss_mask`.
-
-        Args:
-            start: The first token, from 0, which is the first token of sample 0.
-            stop: The end, exclusive; at most `tokens`.
-
-        Returns:
-            bool, shape (stop - start,).
-
-        Raises:
-            OutputError: A shard's loss mask is missing or damaged.
-        """
-        return self._counts(np.array([self._begin + start]), stop - start).reshape(-1)
-
-    def _counts(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
-        counts = self._mask.of(starts, length)
-        if self._learned is not None:
-            counts &= self._learned.of(starts, length)
-        return counts
-
-    def boundaries(self, index: int) -> npt.NDArray[np.int64]:
-        """Where documents begin in a sample.
-
-        The result always starts with 0, even if the first document began in an earlier sample. For
-        whole batches, use `cu_seqlens` and `position_ids` of `fineshards.loader.boundaries`.
-
-        Args:
-            index: The sample's number; a negative one counts from the end.
-
-        Returns:
-            int64, increasing positions from 0 to T.
-
-        Raises:
-            IndexError: The number is out of range.
-            OutputError: A shard is missing or damaged.
-        """
-        sample, begin = self[index], self._number(index) * self.sequence_length
-        return whole_documents(document_starts(sample, self.eot), begin, self.within_redacted)
+    def masks_between(
+        self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """As `loss_mask`, of tokens [starts[i], stops[i]) of each i, one range after the other."""
+        starts, stops = self._begin + starts, self._begin + stops
+        counts = self._mask.of(starts, stops)
+        return counts if self._learned is None else counts & self._learned.of(starts, stops)
 
     def within_redacted(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which tokens are in a redacted document, behind its first one.
-
-        The tokens of such a document are all EOT, which starts a document elsewhere. A BatchLoader
-        asks this, so that its documents begin where they began before the redaction.
-
-        Args:
-            places: EOTs that follow an EOT, counted from the first token of sample 0: int64,
-                shape (n,).
-
-        Returns:
-            bool, shape (n,).
-
-        Raises:
-            OutputError: A job record is missing or damaged.
-        """
+        """Which EOTs are in a redacted document, behind its first one; see `Source`."""
         return self._redacted.within(self._begin + places)
 
     def documents(self, index: int) -> list[SampleDocument]:
@@ -489,19 +419,7 @@ class TokenDataset:
         return self.documents_between(begin, begin + self.sequence_length + 1)
 
     def documents_between(self, begin: int, end: int) -> list[SampleDocument]:
-        """The documents that tokens [begin, end) of the split touch, as in `documents`.
-
-        Args:
-            begin: The first token, from 0, which is the first token of sample 0.
-            end: The end, exclusive; at most `tokens`.
-
-        Returns:
-            One SampleDocument per document; `begin` and `end` count from the first token.
-
-        Raises:
-            UsageError: pyarrow is not installed.
-            OutputError: A document table is missing or damaged.
-        """
+        """As `documents`, of tokens [begin, end) of the split; see `Source`."""
         self._check_tokens(begin, end)
         return self._documents.between(self._begin + begin, self._begin + end)
 
@@ -577,9 +495,6 @@ class TokenDataset:
                 f"there are no tokens [{begin:,}, {end:,}): the split has {self.tokens:,}, "
                 "numbered from 0"
             )
-
-    def _fill(self, out: Samples, rows: Sequence[int], numbers: npt.NDArray[np.int64]) -> None:
-        self.stream.fill(out, rows, (numbers * self.sequence_length).tolist())
 
     @property
     def _from(self) -> str:

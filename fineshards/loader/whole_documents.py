@@ -12,14 +12,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.boundaries import Bools, whole_documents
+from fineshards.loader.boundaries import Bools, joined_ranges, whole_documents
 from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.token_dataset import TokenDataset
 
@@ -40,6 +41,9 @@ class WholeDocuments:
         dataset: A TokenDataset.
         rows: Rows per window; 256 by default. More rows are padded less.
 
+    Attributes:
+        eot, dtype, vocabulary_size, vocabulary, has_loss_mask: Those of the dataset.
+
     Raises:
         UsageError: This is no TokenDataset, or `rows` is not a positive integer.
         OutputError: A shard is missing or damaged.
@@ -58,14 +62,16 @@ class WholeDocuments:
     def __init__(self, dataset: TokenDataset, rows: int = 256) -> None:
         if not isinstance(dataset, TokenDataset):
             raise UsageError(f"dataset is {quoted(dataset)}; give a TokenDataset.")
-        self.sequence_length = dataset.sequence_length
+        self.sequence_length, self.eot = dataset.sequence_length, dataset.eot
+        self.dtype, self.has_loss_mask = dataset.dtype, dataset.has_loss_mask
+        self.vocabulary_size, self.vocabulary = dataset.vocabulary_size, dataset.vocabulary
         self._rows = checked_integer("rows", rows, 1)
         self._dataset = dataset
         begins, lengths, counts = zip(*self._windows(), strict=True)
-        # Segment s is tokens [begins[s], begins[s] + lengths[s]); row r has segments
+        # Segment s begins at token begins[s]; all before it have ends[s] tokens. Row r has segments
         # [borders[r], borders[r + 1]).
         self._begins: Numbers = np.concatenate(begins)
-        self._lengths: Numbers = np.concatenate(lengths)
+        self._ends: Numbers = np.append(0, np.cumsum(np.concatenate(lengths)))
         self._borders: Numbers = np.append(0, np.cumsum(np.concatenate(counts)))
 
     @property
@@ -73,33 +79,8 @@ class WholeDocuments:
         """Changes when any row changes."""
         return self._dataset.fingerprint + self._packed
 
-    @property
-    def eot(self) -> int:
-        """The token that starts every document, and fills rows."""
-        return self._dataset.eot
-
-    @property
-    def dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The dtype of the tokens on disk."""
-        return self._dataset.dtype
-
-    @property
-    def vocabulary_size(self) -> int:
-        """One more than the largest token that can occur."""
-        return self._dataset.vocabulary_size
-
-    @property
-    def vocabulary(self) -> object:
-        """What the tokens stand for."""
-        return self._dataset.vocabulary
-
     # Rows end with EOTs that no one should train on.
     has_padding = True
-
-    @property
-    def has_loss_mask(self) -> bool:
-        """Whether the documents are conversations."""
-        return self._dataset.has_loss_mask
 
     def __len__(self) -> int:
         return len(self._borders) - 1
@@ -114,45 +95,41 @@ class WholeDocuments:
 
     def gather_into(self, out: Samples, rows: Numbers, numbers: Numbers) -> None:
         """Copies rows `numbers` and their last labels to rows of an array; see `Source`."""
-        for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
-            out[row] = self.eot
-            for begin, end, column in self._segments(number):
-                out[row, column : column + end - begin] = self._dataset.stream.read(begin, end)
+        begins, stops, ends = self._segments(numbers)
+        _lay(out, rows, self._dataset.stream.join(begins, stops), ends, self.eot)
 
     def loss_mask(self, numbers: Numbers) -> Bools:
         """Which targets count: bool, shape (len(numbers), T)."""
-        found = np.zeros((len(numbers), self.sequence_length + 1), np.bool_)
-        for row, number in zip(found, numbers.tolist(), strict=True):
-            for begin, end, column in self._segments(number):
-                row[column : column + end - begin] = self._dataset.mask_between(begin, end)
+        found = np.empty((len(numbers), self.sequence_length + 1), np.bool_)
+        begins, stops, ends = self._segments(numbers)
+        counted = self._dataset.masks_between(begins, stops)
+        _lay(found, np.arange(len(numbers)), counted, ends, False)
         return found[:, 1:]
 
     def within_redacted(self, places: Numbers) -> Bools:
         """Which EOTs of the rows begin no document: within a redacted one, or padding."""
         numbers, columns = np.divmod(places, self.sequence_length)
-        found = np.ones(len(places), np.bool_)
-        for number in np.unique(numbers).tolist():
-            here = np.flatnonzero(numbers == number)
-            segments = slice(*self._borders[number : number + 2].tolist())
-            lengths = self._lengths[segments]
-            ends = np.cumsum(lengths)
-            # The first EOT of the padding begins it.
-            found[here] = columns[here] != ends[-1]
-            here = here[columns[here] < ends[-1]]
-            at = np.searchsorted(ends, columns[here], side="right")
-            tokens = self._begins[segments][at] + columns[here] - (ends - lengths)[at]
-            found[here] = self._dataset.within_redacted(tokens)
+        first, end = (self._ends[self._borders[numbers + more]] for more in (0, 1))
+        at = first + columns
+        # The first EOT of the padding begins it.
+        found: Bools = at != end
+        inside = np.flatnonzero(at < end)
+        at = at[inside]
+        segments = np.searchsorted(self._ends, at, "right") - 1
+        tokens = self._begins[segments] + at - self._ends[segments]
+        found[inside] = self._dataset.within_redacted(tokens)
         return found
 
     def work(self, numbers: Numbers, length: int) -> Numbers:
         """The sum of squared document lengths of each row, cut to rows of `length` tokens."""
-        cuts = np.arange(length, self.sequence_length + 1, length)
-        found = []
-        for number in numbers.tolist():
-            stops = [column + end - begin for begin, end, column in self._segments(number)]
-            ends = np.union1d(np.minimum(stops, self.sequence_length), cuts)
-            found.append(int((np.diff(ends, prepend=0) ** 2).sum()))
-        return np.array(found, np.int64)
+        begins, stops, ends = self._segments(numbers)
+        size, rows = self.sequence_length, np.arange(len(numbers))
+        row_of = np.repeat(rows, self._borders[numbers + 1] - self._borders[numbers])
+        stops = np.minimum(np.cumsum(stops - begins) - ends[row_of], size) + size * row_of
+        borders = np.union1d(stops, np.arange(0, size * len(numbers) + 1, length))
+        firsts = np.searchsorted(borders, size * rows)
+        found: Numbers = np.add.reduceat(np.diff(borders) ** 2, firsts)
+        return found
 
     def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
         """Says in which order rows will be read."""
@@ -160,16 +137,19 @@ class WholeDocuments:
 
     def request(self, numbers: Numbers) -> None:
         """Says which rows will be read soon."""
-        for number in numbers.tolist():
-            for begin, end, _ in self._segments(number):
-                self._dataset.request_tokens(begin, end)
+        if not self._dataset.stream.is_local:
+            ranges = self._segments(numbers)[:2]
+            self._dataset.stream.request(*ranges)
+            self._dataset.request_masks(*ranges)
 
     def documents(self, index: int) -> list[SampleDocument]:
         """The documents of a row, in its order; see `TokenDataset.documents`."""
+        begins, stops, _ = self._segments(np.array([range(len(self))[index]]))
+        columns = np.cumsum(stops - begins) - (stops - begins)
         return [
             replace(part, begin=part.begin + column, end=part.end + column)
-            for begin, end, column in self._segments(range(len(self))[index])
-            for part in self._dataset.documents_between(begin, end)
+            for begin, stop, column in np.stack((begins, stops, columns), axis=1).tolist()
+            for part in self._dataset.documents_between(begin, stop)
         ]
 
     def close(self) -> None:
@@ -177,24 +157,25 @@ class WholeDocuments:
         self._dataset.close()
 
     def __repr__(self) -> str:
-        padding = 1 - int(self._lengths.sum()) / (len(self) * self.sequence_length)
+        padding = 1 - int(self._ends[-1]) / (len(self) * self.sequence_length)
         return f"WholeDocuments({self._dataset!r}): {len(self):,} rows, {padding:.2%} padding"
 
     @property
     def _packed(self) -> str:
         return f"/whole documents of {self._rows} rows, version {_VERSION}"
 
-    def _segments(self, number: int) -> Iterator[tuple[int, int, int]]:
-        """Each segment of a row: [begin, end) of the tokens, and its column.
+    def _segments(self, numbers: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The segments of rows, in their order: where each begins and ends in the stream.
 
-        The segment that fills a row has its last label, too, if there is one.
+        The segment that fills a row has its last label, too, if there is one. Also: how many tokens
+        all rows before each have, and all rows.
         """
-        column = 0
-        for at in range(*self._borders[number : number + 2].tolist()):
-            begin, size = int(self._begins[at]), int(self._lengths[at])
-            last = size == self.sequence_length and begin + size < self._dataset.tokens
-            yield begin, begin + size + last, column
-            column += size
+        at = joined_ranges(self._borders[numbers], self._borders[numbers + 1])
+        begins, sizes = self._begins[at], self._ends[at + 1] - self._ends[at]
+        last = (sizes == self.sequence_length) & (begins + sizes < self._dataset.tokens)
+        ends = np.append(0, np.cumsum(sizes + last))
+        counts = self._borders[numbers + 1] - self._borders[numbers]
+        return begins, begins + sizes + last, ends[np.append(0, np.cumsum(counts))]
 
     def _windows(self) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
         """Of each window: its segments' begins and lengths, and how many each row has."""
@@ -216,6 +197,15 @@ class WholeDocuments:
                 starts = found
         ends = np.append(starts[1:], dataset.tokens)
         yield pack_whole(starts, ends - starts, self.sequence_length)
+
+
+def _lay(
+    out: npt.NDArray[Any], rows: Numbers, found: npt.NDArray[Any], ends: Numbers, padding: int
+) -> None:
+    """Copies `[ends[i], ends[i + 1])` of what was found to row `rows[i]`, and pads it."""
+    for row, (begin, end) in zip(rows.tolist(), pairwise(ends.tolist()), strict=True):
+        out[row, : end - begin] = found[begin:end]
+        out[row, end - begin :] = padding
 
 
 def pack_whole(starts: Numbers, sizes: Numbers, length: int) -> tuple[Numbers, Numbers, Numbers]:

@@ -151,7 +151,6 @@ def test_samples_are_those_of_one_build(
         assert np.array_equal(one.loss_mask(numbers), other.loss_mask(numbers))
         for number in numbers[::9].tolist():
             assert one.documents(number) == other.documents(number)
-            assert np.array_equal(one.boundaries(number), other.boundaries(number))
     assert np.array_equal(*(each.read_tokens(0, each.tokens) for each in (one, other)))
 
 
@@ -219,7 +218,6 @@ def test_what_was_added_is_read_by_itself(
     for number in range(0, len(added), 5):
         assert np.array_equal(added[number], whole[first + number])
         assert added.documents(number) == whole.documents(first + number)
-        assert np.array_equal(added.boundaries(number), whole.boundaries(first + number))
     with pytest.raises(IndexError):
         added[len(added)]
     # The shard of each sample, from the first that has one.

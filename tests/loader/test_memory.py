@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fineshards.loader import memory
 from fineshards.loader.memory import Memory
 
 SHAPE, DTYPE = (8, 16), np.dtype(np.int64)
@@ -43,16 +42,6 @@ def test_what_is_free_is_used_again() -> None:
     assert len(addresses) == 1
     assert blocks.empty((16, 16), np.dtype(np.int32)).ctypes.data in addresses
     assert blocks.empty((8, 17), DTYPE).ctypes.data not in addresses
-
-
-def test_counts_that_are_not_exact_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_COUNTS_ARE_EXACT", False)
-    blocks = Memory(4)
-    kept = [blocks.empty(SHAPE, DTYPE) for _ in range(3)]
-    addresses = {array.ctypes.data for array in kept}
-    del kept
-    assert blocks._unused(8 * 16 * 8) is None
-    assert len(addresses) == 3
 
 
 def test_no_more_blocks_are_kept_than_allowed() -> None:

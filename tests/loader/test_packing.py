@@ -17,6 +17,7 @@ from support.sentences import refused
 import benchmarks.packing as benchmark
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.cli.cli import main
+from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.packed_source import PackedSource, fill_packed
 from fineshards.loader.packing import Packing, pack
 from fineshards.loader.sample_documents import SampleDocument
@@ -234,7 +235,8 @@ def fill(
     starts: np.ndarray | None,
     numbers: np.ndarray,
 ) -> None:
-    fill_packed([source], np.zeros_like(numbers), numbers, inputs, targets, starts)
+    joined = JoinedDatasets.of([source._source])
+    fill_packed([source], np.zeros_like(numbers), numbers, inputs, targets, starts, joined)
 
 
 @settings(max_examples=60)

@@ -255,7 +255,7 @@ def test_an_unfinished_dataset_is_refused(copy: Path) -> None:
 def test_a_manifest_that_contradicts_itself_is_refused(copy: Path) -> None:
     edit_manifest(copy, lambda content: content["shards"].pop())
     message = refused(lambda: TokenDataset(copy, sequence_length=10), OutputError)
-    assert "metadata/manifest.json is damaged: 7 shards, expected 8" in message
+    assert "metadata/manifest.json is damaged: its content fingerprint is" in message
 
 
 # Documents
@@ -299,7 +299,6 @@ def test_documents_of_a_sample_are_those_of_the_source(
             assert (each.file, each.row, each.id) == (sample.name, each.number, ids[each.number])
             touched.add(each.number)
         starts = sorted({0, *(each.begin for each in found)})
-        assert dataset.boundaries(i).tolist() == starts
         assert cu_seqlens(tokens, EOT).tolist() == [*starts, length + 1]
         # The positions of a document that began earlier count from the sample's first token.
         assert position_ids(tokens, EOT).tolist() == [

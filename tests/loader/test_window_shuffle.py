@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.numbered_samples import Numbers
 from support.scalar_permutation import ScalarPermutation, scalar_key
+from support.shuffled import at_places, at_positions
 
 from fineshards.loader.order import EpochOrder, WindowShuffle
 from fineshards.loader.permutation import key
@@ -39,17 +40,17 @@ def test_it_is_the_order_of_its_definition_and_back(
     assert sorted(expected) == list(range(samples))
     shuffle = WindowShuffle(samples, rows, group, epoch_key)
     places = np.arange(samples)
-    assert shuffle(places).tolist() == expected
+    assert at_places(shuffle, places).tolist() == expected
     assert shuffle.inverse(np.array(expected)).tolist() == places.tolist()
     some = np.random.default_rng(samples).permutation(samples)[:5]
-    assert shuffle(some).tolist() == [expected[place] for place in some.tolist()]
+    assert at_places(shuffle, some).tolist() == [expected[place] for place in some.tolist()]
 
 
 @pytest.mark.parametrize("last", [0, 1, 255])
 def test_each_group_has_the_rows_of_its_windows_mixed(last: int) -> None:
     rows, group, windows = 256, 16, 100
     samples = (windows - (last > 0)) * rows + last
-    order = WindowShuffle(samples, rows, group, KEY)(np.arange(samples))
+    order = at_places(WindowShuffle(samples, rows, group, KEY), np.arange(samples))
     begin, seen = 0, 0
     while begin < samples:
         here = order[begin : begin + group * rows]
@@ -75,7 +76,7 @@ def test_far_out_sizes_are_a_bijection_and_cost_nothing(
     places = np.unique(np.concatenate((near, [0, 1, samples - 1, samples - 2])))
     tracemalloc.start()
     shuffle = WindowShuffle(samples, rows, group, KEY)
-    found = shuffle(places)
+    found = at_places(shuffle, places)
     back = shuffle.inverse(found)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -91,7 +92,7 @@ def test_the_shorter_last_window_is_anywhere() -> None:
     places = set()
     for epoch in range(60):
         epoch_key = key(0, "epoch", "", epoch)
-        order = WindowShuffle(13, 3, 1, epoch_key)(np.arange(13)).tolist()
+        order = at_places(WindowShuffle(13, 3, 1, epoch_key), np.arange(13)).tolist()
         assert sorted(order) == list(range(13))
         assert order == listed(13, 3, 1, epoch_key)
         places.add(order.index(12))
@@ -101,7 +102,7 @@ def test_the_shorter_last_window_is_anywhere() -> None:
 def test_epochs_of_a_source_are_window_shuffles_with_keys_of_their_own() -> None:
     source = Numbers(1000)
     order = EpochOrder(source, seed=7, name="web", windows=(64, 4))
-    found = order(np.arange(3000)).reshape(3, 1000).tolist()
+    found = at_positions(order, np.arange(3000)).reshape(3, 1000).tolist()
     for epoch in range(3):
         assert found[epoch] == listed(1000, 64, 4, scalar_key(7, "epoch", "web", epoch))
         assert order.positions(np.array(found[epoch]), epoch).tolist() == list(
@@ -109,4 +110,4 @@ def test_epochs_of_a_source_are_window_shuffles_with_keys_of_their_own() -> None
         )
     assert found[0] != found[1] != found[2]
     kept = EpochOrder(source, seed=7, name="web", shuffle=False, windows=(64, 4))
-    assert kept(np.arange(1000)).tolist() == list(range(1000))
+    assert at_positions(kept, np.arange(1000)).tolist() == list(range(1000))

@@ -16,7 +16,7 @@ from fineshards.errors import OutputError
 from fineshards.loader.far.cache_folder import CacheFolder
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.far.sizes import BLOCK_BYTES
-from fineshards.loader.tokens.local_shards import LocalShards, OpenShard
+from fineshards.loader.tokens.local_shards import LocalShards, Shard
 from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
@@ -43,13 +43,13 @@ class CachedShards(LocalShards):
         self._waiting: deque[int] = deque()
         self._fetching: threading.Thread | None = None
 
-    def request(self, shards: Sequence[int], offsets: Sequence[int], tokens: int) -> None:
+    def request(self, shards: Sequence[int], *_: Sequence[int]) -> None:
         """Copies the shards of samples that will be read soon, in a thread of its own."""
         wanted = list(dict.fromkeys(shards))
         if self._in_order and wanted and wanted[-1] + 1 < self._split.shards:
             wanted.append(wanted[-1] + 1)
         for shard in wanted:
-            known = shard in self._open or shard in self._waiting
+            known = shard in self.shelf or shard in self._waiting
             if not known and not self._copies.holds(shard):
                 self._waiting.append(shard)
         if self._waiting and (self._fetching is None or not self._fetching.is_alive()):
@@ -61,11 +61,11 @@ class CachedShards(LocalShards):
         self._waiting.clear()
         super().close()
 
-    def _load(self, shard: int) -> OpenShard:
+    def _load(self, shard: int) -> Shard:
         # Copies that were deleted take room on the disk for as long as they are open.
-        for other in list(self._open):
+        for other in list(self.shelf):
             if not self._copies.holds(other):
-                self._open.pop(other, None)
+                self.shelf.pop(other, None)
         return super()._load(shard)
 
 

@@ -13,15 +13,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 import numpy as np
+import numpy.typing as npt
 
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.far.sizes import BLOCK_BYTES, Sizes
-from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.storage.ranges.request_threads import submit
 
-# Bytes in flight, or fetched and not yet copied, for one call of `fill`, beside the cache.
+# Bytes in flight, or fetched and not yet copied, for one call of `join`, beside the cache.
 _IN_FLIGHT_BYTES = 256 << 20
 
 # A request: the shard, and bytes [start, stop) of its file.
@@ -43,25 +43,26 @@ class RemoteShards:
         self._unread: set[_Range] = set()
         self._unread_bytes = 0
 
-    def fill(
-        self, out: Samples, rows: Sequence[int], shards: Sequence[int], offsets: Sequence[int]
-    ) -> None:
-        """Fills `out[rows[i]]` from token `offsets[i]` of shard `shards[i]`, and later shards.
+    def join(
+        self, shards: Sequence[int], begins: Sequence[int], stops: Sequence[int]
+    ) -> npt.NDArray[np.unsignedinteger]:
+        """Tokens `[begins[i], stops[i])` of shard `shards[i]`, and of the next ones, joined.
 
         Raises OutputError if a shard is missing, damaged or unreachable.
         """
-        copies: dict[_Range, list[tuple[int, int, int, int]]] = {}
-        for row, shard, offset in zip(rows, shards, offsets, strict=True):
-            filled = 0
-            for needed, at, tokens in self._needed(shard, offset, out.shape[1]):
-                copies.setdefault(needed, []).append((row, filled, at, tokens))
+        copies: dict[_Range, list[tuple[int, int, int]]] = {}
+        filled = 0
+        for shard, begin, stop in zip(shards, begins, stops, strict=True):
+            for needed, at, tokens in self._needed(shard, begin, stop - begin):
+                copies.setdefault(needed, []).append((filled, at, tokens))
                 filled += tokens
+        out = np.empty(filled, self._split.dtype)
 
         def copy(needed: _Range, fetched: Future[_Content]) -> None:
             content = fetched.result()
-            for row, filled, at, tokens in copies[needed]:
+            for place, at, tokens in copies[needed]:
                 part = np.frombuffer(content, self._split.dtype, tokens, at)
-                out[row, filled : filled + tokens] = part
+                out[place : place + tokens] = part
 
         pending: deque[tuple[_Range, Future[_Content]]] = deque()
         in_flight = 0
@@ -73,13 +74,14 @@ class RemoteShards:
             pending.append((needed, self._fetched(needed)))
         while pending:
             copy(*pending.popleft())
+        return out
 
-    def request(self, shards: Sequence[int], offsets: Sequence[int], tokens: int) -> None:
-        """Asks for samples that will be read soon, as many as the cache has room for."""
+    def request(self, shards: Sequence[int], begins: Sequence[int], stops: Sequence[int]) -> None:
+        """Asks for tokens that will be joined soon, as many as the cache has room for."""
         exact = self.sizes.read_bytes is None
         room = self.sizes.cache_bytes if exact else self.sizes.cache_bytes // 2
-        for shard, offset in zip(shards, offsets, strict=True):
-            for needed, _, _ in self._needed(shard, offset, tokens):
+        for shard, begin, stop in zip(shards, begins, stops, strict=True):
+            for needed, _, _ in self._needed(shard, begin, stop - begin):
                 with self._lock:
                     if needed in self._kept:
                         continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from io import BufferedReader
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -20,18 +20,20 @@ from fineshards.shards import npy
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
-# Rows copied together, so that they stay in the processor's cache.
-_ROWS = 32
+# Bytes joined together, so that they stay in the processor's cache.
+_TOGETHER = 1 << 18
 
 
-class OpenShard(NamedTuple):
-    """A shard in use.
+class Parts(NamedTuple):
+    """Ranges of tokens: `[begins[i], stops[i])`, from the start of shard `shards[i]` on.
 
-    whole: its tokens. data: the same, of which a part takes the least time.
+    The shard is of reader `which[i]`; what is beyond its end is in the next ones.
     """
 
-    whole: Tokens | ReadShard
-    data: memoryview | ReadShard
+    which: Sequence[int]
+    shards: Sequence[int]
+    begins: Sequence[int]
+    stops: Sequence[int]
 
 
 class LocalShards:
@@ -45,59 +47,52 @@ class LocalShards:
     def __init__(
         self, split: SplitShards, mapped: bool = True, contents: ShardContents | None = None
     ) -> None:
-        self.dtype = split.dtype
         self._split = split
         self._mapped = mapped
         self._contents = contents
         self._lock = threading.Lock()
-        self._open = Shelf()
+        # The tokens of each open shard: a memoryview, of which a part takes the least time.
+        self.shelf = Shelf()
 
-    def fill(
-        self, out: Samples, rows: Sequence[int], shards: Sequence[int], offsets: Sequence[int]
-    ) -> None:
-        """Fills `out[rows[i]]` from token `offsets[i]` of shard `shards[i]`, and later shards.
+    def join(self, shards: Sequence[int], begins: Sequence[int], stops: Sequence[int]) -> Tokens:
+        """Ranges of tokens, one after the other; see Parts.
 
         Raises OutputError if a shard is missing or damaged.
         """
-        if isinstance(rows, range):
-            fill_rows(out[rows.start : rows.stop], {0: self}, [0] * len(rows), shards, offsets)
-        else:
-            found = np.empty((len(rows), out.shape[1]), out.dtype)
-            fill_rows(found, {0: self}, [0] * len(rows), shards, offsets)
-            out[rows] = found
+        parts = Parts([0] * len(shards), shards, begins, stops)
+        return join(parts, [self.shelf], {self._split.dtype}, lambda: [self])
 
     def view(self, shard: int, offset: int, count: int) -> Tokens | None:
         """Tokens `[offset, offset + count)` of a shard, to read; None if it has fewer."""
-        tokens = self._tokens(shard).whole
-        return tokens[offset : offset + count] if offset + count <= len(tokens) else None
+        tokens = np.asarray(self.opened(shard)[offset : offset + count])
+        return tokens if len(tokens) == count else None
 
     def close(self) -> None:
         """Releases all files; each is closed when its last use ends."""
-        self._open.clear()
+        self.shelf.clear()
 
-    def _tokens(self, shard: int) -> OpenShard:
-        found: OpenShard | None = self._open.get(shard)
+    def opened(self, shard: int) -> Shard:
+        """The tokens of a shard."""
+        found: Shard | None = self.shelf.get(shard)
         if found is not None:
             return found
         with self._lock:
             # Another thread may have opened it in the meantime.
-            found = self._open.get(shard)
+            found = self.shelf.get(shard)
             if found is None:
-                found = OPEN_SHARDS.put(self._open, shard, lambda: self._load(shard))
+                found = OPEN_SHARDS.put(self.shelf, shard, lambda: self._load(shard))
             return found
 
-    def _load(self, shard: int) -> OpenShard:
+    def _load(self, shard: int) -> Shard:
         split, name = self._split, self._split.shard_name(shard)
+        loaded: Shard
         if self._mapped:
             content = split.storage.open_mapped(name)
             split.check(shard, len(content), content[: npy.HEADER_BYTES])
-            tokens = np.frombuffer(
-                content, split.dtype, split.length(shard), offset=npy.HEADER_BYTES
-            )
-            loaded = OpenShard(tokens, tokens.data)
+            offset = npy.HEADER_BYTES
+            loaded = np.frombuffer(content, split.dtype, split.length(shard), offset).data
         else:
-            read = ReadShard(split, shard)
-            loaded = OpenShard(read, read)
+            loaded = ReadShard(split, shard)
         if self._contents is not None:
             self._contents.check(shard)
         return loaded
@@ -105,44 +100,67 @@ class LocalShards:
 
 def fill_rows(
     out: Samples,
-    readers: Mapping[int, LocalShards],
-    which: Sequence[int],
-    shards: Sequence[int],
-    offsets: Sequence[int],
-) -> None:
-    """Fills `out[i]` from the reader `which[i]`, as `LocalShards.fill` does."""
-    width = out.shape[1]
-    dtypes = {each.dtype for each in readers.values()}
-    opened = {number: each._open for number, each in readers.items()}
-    parts: list[Any] = []
-    for row, (number, shard, offset) in enumerate(zip(which, shards, offsets, strict=True)):
-        if row and row % _ROWS == 0:
-            join(out[row - _ROWS : row], parts, dtypes)
-            parts = []
-        missing = width
-        while missing:
-            found = opened[number].get(shard)
-            if found is None:
-                # A part keeps its shard open; copies of the parts let the shards close.
-                parts = [np.array(part) for part in parts]
-                found = readers[number]._tokens(shard)
-            part = found.data[offset : offset + missing]
-            parts.append(part)
-            missing -= len(part)
-            shard, offset = shard + 1, 0
-    if parts:
-        join(out[(len(out) - 1) // _ROWS * _ROWS :], parts, dtypes)
+    parts: Parts,
+    borders: Sequence[int],
+    shelves: Shelves,
+    dtypes: Set[np.dtype[Any]],
+    readers: Readers = list,
+) -> int:
+    """Fills row r with parts `[borders[r], borders[r + 1])`; returns the largest token.
 
-
-def join(rows: Samples, parts: Sequence[Any], dtypes: Set[np.dtype[Any]]) -> None:
-    """Fills rows with parts of these dtypes, one after the other.
-
-    Joining them and converting all at once takes less time than assigning each to its row.
+    Joining many and converting them at once takes less time than assigning each to its row.
     """
+    rows, largest = -(-_TOGETHER // (4 * out.shape[1])), 0
+    for at in range(0, len(out), rows):
+        here = out[at : at + rows]
+        some = slice(borders[at], borders[at + len(here)])
+        tokens = join(Parts(*(each[some] for each in parts)), shelves, dtypes, readers)
+        here[...] = tokens.reshape(here.shape)
+        largest = max(largest, int(tokens.max(initial=0)))
+    return largest
+
+
+def join(
+    parts: Parts, shelves: Shelves, dtypes: Set[np.dtype[Any]], readers: Readers = list
+) -> Tokens:
+    """The tokens of parts, one after the other, to read; see `views`. dtypes: of all readers."""
+    found: Sequence[Any] = views(parts, shelves, readers)
     dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
     if len(dtypes) > 1:
-        parts = [np.asarray(part, dtype) for part in parts]
-    rows[...] = np.frombuffer(b"".join(parts), dtype).reshape(rows.shape)
+        found = [np.asarray(part, dtype) for part in found]
+    return np.frombuffer(b"".join(found), dtype)
+
+
+def views(parts: Parts, shelves: Shelves, readers: Readers) -> list[Any]:
+    """The tokens of parts, each in one view or several.
+
+    shelves: of each reader, the tokens of its open shards. readers: called where one is not open.
+    """
+    try:
+        found = [
+            shelves[number][shard][begin:stop]
+            for number, shard, begin, stop in zip(*parts, strict=True)
+        ]
+        complete = sum(map(len, found)) == sum(parts.stops) - sum(parts.begins)
+    except LookupError:
+        complete = False
+    return found if complete else _opened(parts, readers())
+
+
+def _opened(parts: Parts, readers: Sequence[LocalShards]) -> list[Any]:
+    """Parts whose shards must be opened, or that reach from one shard into the next."""
+    found: list[Any] = []
+    for number, shard, begin, stop in zip(*parts, strict=True):
+        reader, missing = readers[number], stop - begin
+        while missing:
+            if shard not in reader.shelf:
+                # A part keeps its shard open; copies of the parts let the shards close.
+                found = [np.array(part) for part in found]
+            part = reader.opened(shard)[begin : begin + missing]
+            found.append(part)
+            missing -= len(part)
+            shard, begin = shard + 1, 0
+    return found
 
 
 class ReadShard:
@@ -220,3 +238,8 @@ class _File:
                     "fineshards repair."
                 )
             filled += count
+
+
+Shard = memoryview | ReadShard
+Shelves = Sequence[Mapping[int, Any]]
+Readers = Callable[[], Sequence[LocalShards]]

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.boundaries import Bools
+from fineshards.loader.boundaries import Bools, joined_ranges
 from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.shard_readers import Reading
@@ -107,11 +106,16 @@ class LossMask:
         self._redacted = redacted
         self._skipped: Numbers | None = None
 
-    def of(self, starts: Numbers, length: int) -> npt.NDArray[np.bool_]:
-        """Which of `length` tokens from each start on count: bool, shape (n, length)."""
+    def of(self, starts: Numbers, stops: Numbers) -> Bools:
+        """Which tokens of ranges count, one range after the other."""
         if self._skipped is None:
             self._skipped = self._find_skipped()
-        return masked(self._skipped, starts, length)
+        sizes = stops - starts
+        if not len(self._skipped):
+            return np.ones(sizes.sum(), np.bool_)
+        most = int(sizes.max(initial=0))
+        found: Bools = masked(self._skipped, starts, most)[np.arange(most) < sizes[:, None]]
+        return found
 
     def _find_skipped(self) -> Numbers:
         """The tokens of the documents to skip, as ranges in the split: int64, shape (n, 2)."""
@@ -142,7 +146,6 @@ class LearnedTokens:
 
     def __init__(self, split: SplitShards, length: int, reading: Reading) -> None:
         masks = split.of_masks()
-        self._all_bytes = masks.tokens
         self._begins = split.layout.begins(split.name)
         # The bits with which shards begin, and how many more there are before each than tokens.
         self._gaps = 8 * masks.layout.begins(split.name) - self._begins
@@ -151,21 +154,21 @@ class LearnedTokens:
         self._stream = TokenStream(masks, 0, -(-length // 8) + 1, sizes)
         self._used = False
 
-    def of(self, starts: Numbers, length: int) -> Bools:
-        """Whether `length` tokens from each start on are learned: bool, shape (n, length)."""
+    def of(self, starts: Numbers, stops: Numbers) -> Bools:
+        """Which tokens of ranges are learned, one range after the other."""
         self._used = True
-        firsts, count = self._bytes(starts, length)
-        packed = np.empty((len(starts), count), np.uint8)
-        self._stream.fill(packed, range(len(starts)), firsts.tolist())
-        places = self._bits(starts[:, np.newaxis] + np.arange(length)) - 8 * firsts[:, np.newaxis]
-        bits = np.unpackbits(packed, axis=1, bitorder="little").view(np.bool_)
-        return np.take_along_axis(bits, places, axis=1)
+        begins, ends = self._bits(starts, stops)
+        low, high = begins // 8, -(-ends // 8)
+        bits = np.unpackbits(self._stream.join(low, high).view(np.uint8), bitorder="little").data
+        moved = 8 * (np.cumsum(high - low) - high)
+        places = zip((begins + moved).tolist(), (ends + moved).tolist(), strict=True)
+        return np.frombuffer(b"".join([bits[begin:end] for begin, end in places]), np.bool_)
 
-    def request(self, starts: Numbers, length: int) -> None:
-        """Asks far storage for the bits of tokens from each start on, once any were needed."""
+    def request(self, starts: Numbers, stops: Numbers) -> None:
+        """Asks far storage for the bits of ranges of tokens, once any were needed."""
         if self._used:
-            firsts, count = self._bytes(starts, length)
-            self._stream.request(firsts.tolist(), count)
+            begins, ends = self._bits(starts, stops)
+            self._stream.request(begins // 8, -(-ends // 8))
 
     def expect(self, order: ReadingOrder) -> None:
         """Reads for an order from now on."""
@@ -175,13 +178,13 @@ class LearnedTokens:
         """Closes all files. The next use reopens them."""
         self._stream.close()
 
-    def _bytes(self, starts: Numbers, length: int) -> tuple[Numbers, int]:
-        """The byte with the bit of each start, and how many bytes have all bits of each."""
-        firsts, lasts = self._bits(starts) // 8, self._bits(starts + length - 1) // 8
-        count = int((lasts - firsts).max(initial=0)) + 1
-        return np.minimum(firsts, self._all_bytes - count), count
+    def _bits(self, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
+        """Where the bits of ranges begin and end, among those of all masks.
 
-    def _bits(self, tokens: Numbers) -> Numbers:
-        """The places of tokens among the bits of all masks: those of a shard begin a byte."""
-        found: Numbers = tokens + self._gaps[np.searchsorted(self._begins, tokens, "right") - 1]
-        return found
+        Those of a shard begin with a byte, so a range is cut where a shard begins.
+        """
+        first, last = (np.searchsorted(self._begins, at, "right") for at in (starts, stops - 1))
+        shards, parts = joined_ranges(first, last + 1) - 1, last + 1 - first
+        begins = np.maximum(np.repeat(starts, parts), self._begins[shards])
+        ends = np.minimum(np.repeat(stops, parts), self._begins[shards + 1])
+        return begins + self._gaps[shards], ends + self._gaps[shards]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,12 @@ from fineshards.loader.far.clients import RemoteShards
 from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.tokens.local_shards import LocalShards
+from fineshards.loader.tokens.open_shards import Shelf
 from fineshards.loader.tokens.shard_readers import Reading
 from fineshards.loader.tokens.split_shards import SplitShards
+
+# Bytes of samples that are joined, or asked for, at once.
+_TOGETHER = 1 << 22
 
 
 class TokenStream:
@@ -29,58 +33,64 @@ class TokenStream:
 
     def __init__(self, split: SplitShards, begin: int, width: int, reading: Reading) -> None:
         self.begin = begin
-        self._split = split
+        self.split = split
         self._reading = reading
         self._sample_bytes = width * split.dtype.itemsize
         self._order: ReadingOrder | None = None
         self._process: int | None = None
         self._reader: LocalShards | RemoteShards | None = None
+        # Of its open shards, whose use needs no lock: also those that a fork has inherited.
+        self.shelf = Shelf()
 
     @property
     def is_local(self) -> bool:
         """Whether the shards are read from a local disk in place: `files` is a LocalShards."""
-        return self._reading.folder is None and self._split.storage.supports_mmap
+        return self._reading.folder is None and self.split.storage.supports_mmap
 
     def place(self, token: int) -> tuple[int, int]:
         """The shard in which a token is, and its offset there."""
-        return self._split.layout.place(self._split.name, self.begin + token)
+        return self.split.layout.place(self.split.name, self.begin + token)
 
-    def places(self, tokens: Numbers) -> tuple[Numbers, Numbers]:
-        """As `place`, of many tokens: int64."""
-        return self._split.layout.places(self._split.name, self.begin + tokens)
-
-    def fill(self, out: Samples, rows: Sequence[int], starts: Iterable[int]) -> None:
+    def fill(self, out: Samples, rows: Sequence[int], starts: Numbers) -> None:
         """Fills `out[rows[i]]` with tokens from `starts[i]` on."""
-        places = self._places(starts)
-        self._use(lambda files: files.fill(out, rows, *places))
+        many = max(1, _TOGETHER // self._sample_bytes)
+        for at in range(0, len(starts), many):
+            some = starts[at : at + many]
+            here = rows[at : at + many]
+            found = self.join(some, some + out.shape[1]).reshape(-1, out.shape[1])
+            out[slice(here.start, here.stop) if isinstance(here, range) else here] = found
+
+    def join(self, starts: Numbers, stops: Numbers) -> npt.NDArray[np.unsignedinteger]:
+        """Tokens `[starts[i], stops[i])` of each i, one after the other, to read."""
+        found: npt.NDArray[np.unsignedinteger]
+        found = self._use(lambda files: files.join(*self._ranges(starts, stops)))
+        return found
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
         """Tokens [start, stop): a view of a mapped shard that has them all, else a copy."""
         if start == stop:
-            return np.empty(0, self._split.dtype)
-        shard, offset = self.place(start)
+            return np.empty(0, self.split.dtype)
         found = None
         if isinstance(self.files(), LocalShards):
-            found = self._use(lambda files: files.view(shard, offset, stop - start))
+            place = self.place(start)
+            found = self._use(lambda files: files.view(*place, stop - start))
         if found is None:
-            found = np.empty(stop - start, self._split.dtype)
-            self._use(lambda files: files.fill(found[None], [0], [shard], [offset]))
+            found = self.join(np.array([start]), np.array([stop])).copy()
         return found
 
-    def request(self, starts: Iterable[int], width: int) -> None:
-        """Asks far storage for `width` tokens from each start on, without waiting for them."""
+    def request(self, starts: Numbers, stops: Numbers) -> None:
+        """Asks far storage for tokens that will be joined, without waiting for them."""
         if hasattr(self.files(), "request"):
-            places = self._places(starts)
-            self._use(lambda files: files.request(*places, width))
+            self._use(lambda files: files.request(*self._ranges(starts, stops)))
 
     def expect(self, order: ReadingOrder) -> None:
         """Reads for an order from now on; warns if the arguments cannot work for it."""
         if order == self._order:
             return
-        warning = self._reading.warning(self._split, self._sample_bytes, order)
+        warning = self._reading.warning(self.split, self._sample_bytes, order)
         if warning:
             # The line that made the BatchLoader.
-            warnings.warn(f"{self._split.storage.root}: {warning}", stacklevel=5)
+            warnings.warn(f"{self.split.storage.root}: {warning}", stacklevel=5)
         self._order = order
         # Readers of far storage depend on the order.
         if hasattr(self._reader, "request"):
@@ -91,27 +101,30 @@ class TokenStream:
         # A fork inherits its parent's locks, but not the threads that would release them.
         reader = self._reader
         if reader is None or self._process != os.getpid():
-            reader = self._reading.reader(self._split, self._sample_bytes, self._order)
+            reader = self._reading.reader(self.split, self._sample_bytes, self._order)
             self._reader, self._process = reader, os.getpid()
+            if isinstance(reader, LocalShards):
+                self.shelf = reader.shelf
         return reader
 
     def drop(self) -> None:
         """Leaves the reader alone, whose locks may be held for ever; the next use makes another."""
-        self._reader = None
+        self._reader, self.shelf = None, Shelf()
 
     def close(self) -> None:
         """Closes all files. The next use reopens them."""
         if self._process == os.getpid() and self._reader is not None:
             self._reader.close()
-        self._process = self._reader = None
+        self._process = None
+        self.drop()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reader": None, "_process": None}
+        return self.__dict__ | {"_reader": None, "_process": None, "shelf": Shelf()}
 
-    def _places(self, starts: Iterable[int]) -> tuple[list[int], list[int]]:
-        """The shard in which each token is, and its offset there."""
-        shards, offsets = self.places(np.fromiter(starts, np.int64))
-        return shards.tolist(), offsets.tolist()
+    def _ranges(self, starts: Numbers, stops: Numbers) -> tuple[list[int], list[int], list[int]]:
+        """Of each range, the shard in which it begins, and where it begins and ends from there."""
+        shards, begins = self.split.layout.places(self.split.name, self.begin + starts)
+        return shards.tolist(), begins.tolist(), (begins + stops - starts).tolist()
 
     def _use(self, action: Callable[[Any], Any]) -> Any:
         """What an action on the reader returns."""

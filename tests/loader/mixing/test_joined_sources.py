@@ -17,7 +17,8 @@ from support.scalar_permutation import ScalarPermutation, scalar_key
 from benchmarks.made_up_dataset import make_dataset, stream, uneven
 from fineshards.loader import permutation
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.batches import JoinedDatasets
+from fineshards.loader.joined_datasets import JoinedDatasets
+from fineshards.loader.memory import Memory
 from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.packing import Packing
 from fineshards.loader.token_dataset import TokenDataset
@@ -112,11 +113,13 @@ def test_rows_in_order_are_the_samples_within_and_across_shards(
         expected = [stream(at % 500 * 8, at % 500 * 8 + 9) for at in range(len(rows))]
         assert np.array_equal(rows, expected)
     for each in ([3, 4, 5], [5, 4, 6], [2, 2, 4], [7], []):
-        numbers, out = np.array(each, np.int64), np.empty((len(each), 9), dtype)
+        numbers = np.array(each, np.int64)
         joined = JoinedDatasets.of([dataset])
         assert joined is not None
-        joined.gather_into(out, np.zeros_like(numbers), numbers)
-        assert np.array_equal(out, dataset.gather(numbers))
+        zeros = np.zeros_like(numbers)
+        found, largest = joined.gather(Memory(1), np.dtype(dtype), zeros, numbers)
+        assert np.array_equal(found, dataset.gather(numbers))
+        assert largest == found.max(initial=0)
 
 
 def test_fifty_packed_sources_are_hardly_more_work_than_one(tmp_path: Path) -> None:

@@ -1,0 +1,116 @@
+"""Several datasets on a local disk, whose samples or documents are read together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from fineshards.errors import FineshardsError
+from fineshards.loader.memory import Memory
+from fineshards.loader.sample_sources import Numbers, Samples
+from fineshards.loader.token_dataset import TokenDataset
+from fineshards.loader.tokens.local_shards import LocalShards, Parts, fill_rows, views
+from fineshards.loader.tokens.open_shards import Shelf
+from fineshards.shards.layout import SPLITS
+
+_Found = TypeVar("_Found")
+
+# Where tokens are: their shards, and their places there.
+Places = tuple[Numbers, Numbers]
+
+
+class JoinedDatasets:
+    """Reads the rows of a batch in one pass, and finds the places of many batches at once."""
+
+    def __init__(self, datasets: Sequence[TokenDataset]) -> None:
+        self._streams = [each.stream for each in datasets]
+        self._length = datasets[0].sequence_length
+        self._dtypes = {each.dtype for each in datasets}
+        # Where token 0 of each dataset is among the tokens of all. Of each run of shards of one
+        # size: where it ends there, where it begins, its first shard, and the tokens of a shard.
+        zeros, runs, end = list[int](), list[tuple[int, int, int, int]](), 0
+        for stream in self._streams:
+            zeros.append(end + stream.begin)
+            shard, layout = 0, stream.split.layout
+            for added in layout.added:
+                begin, end = end, end + added[SPLITS.index(stream.split.name)]
+                runs.append((end, begin, shard, layout.shard_tokens))
+                shard -= (begin - end) // layout.shard_tokens
+        self._zeros, self._runs = np.array(zeros, np.int64), np.array(runs, np.int64).T
+
+    @classmethod
+    def of(cls, sources: Sequence[Any]) -> Self | None:
+        """None unless all sources are such datasets."""
+        local = all(type(each) is TokenDataset and each.stream.is_local for each in sources)
+        return cls(sources) if local else None
+
+    def places(self, which: Numbers, tokens: Numbers) -> Places:
+        """Where token `tokens[i]` of dataset `which[i]` is."""
+        ends, begins, firsts, sizes = self._runs
+        at = self._zeros[which] + tokens
+        if len(ends) == 1:
+            return np.divmod(at, sizes[0])
+        run = np.searchsorted(ends, at, "right")
+        shards, offsets = np.divmod(at - begins[run], sizes[run])
+        return shards + firsts[run], offsets
+
+    def gather(
+        self,
+        memory: Memory,
+        dtype: np.dtype[Any],
+        which: Numbers,
+        numbers: Numbers,
+        places: Places | None = None,
+    ) -> tuple[Samples, int]:
+        """Sample `numbers[i]` of dataset `which[i]`, at its place, as row i; the largest token."""
+        count, width = len(numbers), self._length + 1
+        in_order = count and len(self._streams) == 1 and numbers[-1] - numbers[0] == count - 1
+        if in_order and (np.diff(numbers) == 1).all():
+            begin = int(numbers[0]) * self._length
+            run = self._streams[0].read(begin, begin + count * self._length + 1)
+            out = memory.empty((count, width), dtype)
+            out[:, :-1] = run[:-1].reshape(-1, self._length)
+            out[:, -1] = run[self._length :: self._length]
+            return out, int(run.max())
+        places = self.places(which, numbers * self._length) if places is None else places
+        if self._dtypes != {dtype}:
+            out = memory.empty((count, width), dtype)
+            return out, self.fill(out, which, places, places[1] + width, range(count + 1))
+        parts = _listed(which, places, places[1] + width)
+        found = self._use(lambda shelves: views(parts, shelves, self._readers))
+        out = memory.joined(found, (count, width), dtype)
+        return out, int(out.max(initial=0))
+
+    def fill(
+        self, out: Samples, which: Numbers, places: Places, stops: Numbers, borders: Sequence[int]
+    ) -> int:
+        """Fills row r with parts `[borders[r], borders[r + 1])`; returns the largest token.
+
+        Part i is of dataset `which[i]`, from its place to place `stops[i]` of the same shard.
+        """
+        parts = _listed(which, places, stops)
+        return self._use(
+            lambda shelves: fill_rows(out, parts, borders, shelves, self._dtypes, self._readers)
+        )
+
+    def _use(self, action: Callable[[Sequence[Shelf]], _Found]) -> _Found:
+        """What an action on the open shards returns."""
+        try:
+            return action([each.shelf for each in self._streams])
+        except FineshardsError:
+            raise
+        except BaseException:
+            # The handler of a signal may have raised between any two steps of a reader.
+            for each in self._streams:
+                each.drop()
+            raise
+
+    def _readers(self) -> list[LocalShards]:
+        files: list[Any] = [each.files() for each in self._streams]
+        return files
+
+
+def _listed(which: Numbers, places: Places, stops: Numbers) -> Parts:
+    return Parts(which.tolist(), places[0].tolist(), places[1].tolist(), stops.tolist())
