@@ -9,6 +9,8 @@ from fineshards.shards.piece_plan import Place
 
 # Bytes of tokens that a worker keeps, beside the block that it makes: those of one large block.
 HELD_BYTES = 128 << 20
+# As many small ones at most: their names, which go with each answer, never fill a pipe.
+HELD_BLOCKS = 64
 
 
 class HeldBlocks:
@@ -31,17 +33,20 @@ class HeldBlocks:
         """Takes a block that is made."""
         self._blocks[block.name] = block
 
-    def settle(self, place: Place | None) -> None:
-        """Finishes a block at its place, unless that is done; without a place, all blocks."""
-        if place is None:
+    def settle(self, places: list[Place] | None) -> None:
+        """Finishes blocks at their places, unless that is done; without places, all blocks."""
+        if places is None:
             self.store()
-        elif (block := self._blocks.pop(place.block, None)) is not None:
-            self._checkpoints.stop_if_replaced(block.name.file)
-            self._checkpoints.blocks.place(block, place)
+        for place in places or ():
+            if (block := self._blocks.pop(place.block, None)) is not None:
+                self._checkpoints.stop_if_replaced(block.name.file)
+                self._checkpoints.blocks.place(block, place)
 
     def store(self, most: int = 0) -> None:
-        """Finishes the first blocks in files of their own, until the others have `most` bytes."""
-        while self._blocks and sum(block.bytes for block in self._blocks.values()) >= most:
+        """Finishes the first blocks in files of their own, until few have under `most` bytes."""
+        while (count := len(self._blocks)) and (
+            count > HELD_BLOCKS or sum(block.bytes for block in self._blocks.values()) >= most
+        ):
             block = self._blocks.pop(next(iter(self._blocks)))
             self._checkpoints.stop_if_replaced(block.name.file)
             self._checkpoints.blocks.store(block)

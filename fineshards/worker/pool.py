@@ -63,8 +63,8 @@ class _Process:
     task: Task | None = None
     held: dict[TokenBlock, tuple[Task, Done]] = field(default_factory=dict)
 
-    def tell(self, message: Task | Place | None) -> None:
-        """Sends a task, the place of a block, or None: store all blocks that you keep."""
+    def tell(self, message: Task | list[Place] | None) -> None:
+        """Sends a task, places of blocks, or None: store all blocks that you keep."""
         with suppress(OSError):  # it has died, which `_receive` finds out
             self.connection.send(message)
 
@@ -235,19 +235,15 @@ class Pool:
             self._fail(result)
             process.task = None
             return True
-        task, done = process.task, result
         with self._changed:
-            if task is not None and done is not None:
+            self._results |= dict(map(process.held.pop, process.held.keys() - held))
+            if result is not None and (task := process.task) is not None:
                 process.task = None
                 if task.name == finish_block.__name__ and (of := task.arguments[1].place) in held:
-                    process.held[of] = task, done
+                    process.held[of] = task, result
                 else:
-                    self._results[task] = done
-            for block in process.held.keys() - held:
-                settled, of_block = process.held.pop(block)
-                self._results[settled] = of_block
-            if task is not None and done is not None:
-                self._take(task, done)
+                    self._results[task] = result
+                self._take(task, result)
             self._changed.notify_all()
         return True
 
@@ -268,10 +264,10 @@ class Pool:
             self._placed += self._places.add(done[0][0])
         # All footers first: a wrong flag then leaves no block behind.
         if self._known == len(self._files):
-            for place in self._placed:
-                for each in self._processes:
-                    if place.block in each.held:
-                        each.tell(place)
+            for each in self._processes:
+                # In one message: a worker answers each, and nobody reads answers meanwhile.
+                if places := [place for place in self._placed if place.block in each.held]:
+                    each.tell(places)
             self._placed = []
 
     def _fail(self, error: BaseException) -> None:

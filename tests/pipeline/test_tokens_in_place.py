@@ -226,13 +226,17 @@ from fineshards.worker import blocks, own_process, pool
 make = blocks._make_block
 
 def late(file, block, worker):
-    if (file.index, block.index) == (0, 0):
-        time.sleep(1)
+    checkpoints = worker.work.checkpoints
+    others = f"{checkpoints.folder}/blocks/"
+    while (file.index, block.index) == (0, 0):
+        if len([*checkpoints.storage.names(others)]) >= int(sys.argv[2]):
+            break
+        time.sleep(0.01)
     return make(file, block, worker)
 
 blocks._make_block, pool.HELD_BYTES = late, int(sys.argv[1])
 own_process.claim()
-sys.exit(main(sys.argv[2:]))
+sys.exit(main(sys.argv[3:]))
 """
 
 
@@ -242,10 +246,41 @@ def test_blocks_that_wait_too_long_for_their_place_get_files(tmp_path: Path, hel
     command, _ = prepare(tmp_path, "test_fraction")
     folder = tmp_path / "late"
     command = [argument.replace("OUT", str(folder)) for argument in command]
-    done = run_program(LATE, str(held), *command, "--keep_checkpoints")
+    done = run_program(LATE, held, 3, *command, "--keep_checkpoints")
     assert done.returncode == 0, done.stderr
     files = [*folder.glob("checkpoints/*/blocks/*.tokens")]
     assert (len(files) == 0) == (held == 1 << 20)
+    assert published_files(folder) == published_files(tmp_path / "after")
+
+
+SMALL_PIPES = """
+import os, socket
+from fineshards.worker import pool
+
+pipe = pool._CONTEXT.Pipe
+
+def small_pipe(duplex=True):
+    ends = pipe(duplex)
+    for end in ends if duplex else ():
+        with socket.socket(fileno=os.dup(end.fileno())) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # some kilobytes
+    return ends
+
+pool._CONTEXT.Pipe = small_pipe
+"""
+
+
+def test_many_small_blocks_that_wait_for_their_place_fill_no_pipe(tmp_path: Path) -> None:
+    """The launching process sends places while the worker sends what it has made."""
+    for number in range(80):
+        write_rows(tmp_path / f"in/{number:02d}.jsonl", made_up_rows(number, 1))
+    flags = [*FLAGS, "--test_fraction=0"]
+    source, folder = f"{tmp_path}/in/*.jsonl", tmp_path / "small"
+    command = ["build", f"--input={source}", f"--output={folder}", *flags, "--keep_checkpoints"]
+    done = run_program(SMALL_PIPES + LATE, 1_000_000, 75, *command, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [*folder.glob("checkpoints/*/blocks/*.tokens")], "there are places for few of them"
+    build(tmp_path / "after", source, *flags)
     assert published_files(folder) == published_files(tmp_path / "after")
 
 
@@ -255,7 +290,7 @@ def test_two_launches_of_a_job_side_by_side(tmp_path: Path) -> None:
     folder = tmp_path / "twice"
     command = [argument.replace("OUT", str(folder)) for argument in command]
     with ThreadPoolExecutor(2) as pool:
-        done = [*pool.map(lambda _: run_program(LATE, "1000000", *command), range(2))]
+        done = [*pool.map(lambda _: run_program(LATE, 1_000_000, 3, *command), range(2))]
     assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
     assert published_files(folder) == published_files(tmp_path / "after")
     assert package.verify(folder).ok
