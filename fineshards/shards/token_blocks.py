@@ -145,16 +145,16 @@ class TokenBlocks:
     ) -> BlockSummary | None:
         """The summary of a finished block; None if it is missing, incomplete or damaged.
 
-        checked: the streams of whose parts the files are looked at; all ranges by default.
+        checked: streams whose files, and ranges in shards, are looked at; all ranges by default.
         """
         found = self._entry(name)
         if found is None:
             return None
         ranges = found.ranges
         if checked is not None:
-            files = (self.tokens_name, self.documents_name)
-            chosen = {file(name, stream) for file in files for stream in checked}
-            ranges = tuple(each for each in ranges if each.file in chosen)
+            files, streams = (self.tokens_name, self.documents_name), self._rule.streams
+            others = {file(name, each) for file in files for each in streams if each not in checked}
+            ranges = tuple(each for each in ranges if checked and each.file not in others)
         return found.record if self._ledger.holds(ranges) else None
 
     def locate(self, piece: Piece) -> Iterator[tuple[FileRange, int | None]]:
@@ -272,7 +272,7 @@ class TokenBlocks:
         return {key: (count, times[key]) for key, count in counts.items() if count is not None}
 
     def _count(self, name: TokenBlock) -> int | None:
-        """The number of tokens of a finished block, parts of which may be dropped."""
+        """The number of tokens of a finished block."""
         if name not in self._counted:
             with suppress(OutputError):  # a job that ends deletes it meanwhile
                 if found := self._entry(name):

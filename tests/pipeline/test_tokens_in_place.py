@@ -189,6 +189,19 @@ def test_shares_go_on_with_tokens_in_shards(
     assert published_files(folder) == published_files(folder.parent / "after")
 
 
+def test_a_share_copies_no_damaged_tokens_from_a_shard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a power cut leaves them after the last block is made."""
+    folder, command = stop(tmp_path, "test_fraction", "train_0000.npy")
+    shard = unfinished(folder)[-1]
+    flip_bit(shard, shard.stat().st_size // 2)
+    assert main([*command, "--share=1/1"]) == 1
+    assert "Run the command without --share, which makes it again" in capsys.readouterr().err
+    assert main(command) == 0
+    assert published_files(folder) == published_files(tmp_path / "after")
+
+
 def test_a_touched_input_needs_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
