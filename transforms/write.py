@@ -45,9 +45,7 @@ def _with_earlier(records: list[ShardRecord], work: Work) -> list[ShardRecord]:
 
 class _Assemble(RunTasks):
     def task(self, group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> Task:
-        # As it is asked for as soon as the shard is complete, so that it is done once.
-        pieces = sorted(group[1], key=lambda piece: piece.at)
-        return write_shard(plan.layout.shard(ShardKey(*group[0])), tuple(pieces))
+        return write_shard(plan.layout.shard(ShardKey(*group[0])), tuple(group[1]))
 
     def counts(
         self, group: tuple[tuple[str, int], list[Piece]], record: ShardRecord

@@ -85,8 +85,7 @@ def describe_pace(status: Status, surely_runs: bool = False) -> str:
         words.append(f"{now.rate / 1e6:.1f} MB/s of text" if now.name == "judge" else speed)
     if now is not None and now.seconds_left is not None:
         of_stage = ""
-        # No rate is known of later stages. Where shards are written early, none is left.
-        if now.name != "write" and not (now.name == "tokenize" and status.of("write").done):
+        if now.name != "write":  # no rate is known of later stages
             of_stage = f" in stage {status.stages.index(now) + 1} of {len(status.stages)}"
         words.append(f"about {duration(now.seconds_left)} left{of_stage}")
     words.append(f"last written {duration(status.seconds_idle)} ago")

@@ -95,9 +95,9 @@ def _located(
             in_place = part.name in shards and part.start == at and checksum is not None
             if not in_place and not part.name.endswith(".tokens"):
                 raise InputError(
-                    f"block {piece.block.index + 1} of file {piece.block.file} of the input, or "
-                    "one before it, gives other tokens than when tokens of blocks after it were "
-                    "written. Put the old file back and run again, or start over with --overwrite."
+                    f"block {piece.block.index + 1} of file {piece.block.file + 1} of the input, "
+                    "or one before it, gives other tokens than when tokens of blocks after it were "
+                    "written: a file was changed. Start over with --overwrite."
                 )
             found.append((part, at, checksum))
             at += part.stop - part.start

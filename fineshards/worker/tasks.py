@@ -204,7 +204,7 @@ def write_bucket(
 
 @_task(lambda shard, _: f"writing {shard.name}")
 def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> ShardRecord:
-    """Writes a shard from its pieces, in order."""
+    """Writes a shard from its pieces, in any order."""
     work, checkpoints = worker.work, worker.work.checkpoints
     record = checkpoints.finished_shard(shard.name)
     if record is None:
@@ -222,10 +222,7 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
         except OutputError:
             # Another launch of this job may have been faster, or gave a shard that this one read
             # its name.
-            record = checkpoints.finished_shard(shard.name)
-            if record is None and worker.alone:
-                raise
-            record = record or write()
+            record = checkpoints.finished_shard(shard.name) or write()
     return record
 
 
