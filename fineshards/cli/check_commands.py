@@ -38,7 +38,7 @@ def _add_verify_flags(parser: Parser) -> None:
         what,
         "--dataset FOLDER",
         "Of an export, the dataset that it was made of: says whether documents were redacted "
-        "since. Default: where the links of an export lead.",
+        "since.",
     )
     add_sources(parser)
 

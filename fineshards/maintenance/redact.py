@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ _KEPT = {
 }
 
 _Ranges = Sequence[tuple[int, int]]
+# Pieces of documents, by their row in the table of a shard.
+_Rows = dict[int, DocumentPiece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,35 +96,25 @@ def redact(
     storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
     dataset, number = Dataset(storage, manifest), manifest.generation + 1
-    pieces = _pieces(dataset, wanted, numbers)
-    pieces = [piece for piece in pieces if piece.tokens.redacted in (0, number)]
-    if not pieces:
+    shards = manifest.shards
+    by_shard = _pieces(dataset, wanted, numbers)
+    placed = [(shards[at], piece) for at, rows in by_shard.items() for piece in rows.values()]
+    if not placed:
         # A job that was killed just after its manifest leaves them behind.
         Checkpoints.of(storage, manifest.job).clear()
         return Redacted(storage.root, manifest.generation, 0, 0, [])
-    placed = [(manifest.shards[piece.position], piece.tokens) for piece in pieces]
     redaction = Redaction.of(placed, manifest.files, manifest.layout)
     generation = Generation(0, len(redaction.documents), redaction.sha256())
     generations = (*manifest.generations, generation)
     job = replace(manifest.job, generations=generations, redaction=redaction)
-    by_shard: dict[int, list[_Target]] = {}
-    for piece in pieces:
-        by_shard.setdefault(piece.position, []).append(piece)
-    done = Redacted(
+    _overwrite_all(dataset, job, by_shard)
+    return Redacted(
         storage.root,
         number,
         len(redaction.documents),
-        sum(piece.tokens.length for piece in pieces),
-        [manifest.shards[position].name for position in sorted(by_shard)],
+        sum(piece.length for _, piece in placed),
+        [shards[position].name for position in by_shard],
     )
-    try:
-        _overwrite_all(dataset, job, by_shard)
-    except OutputError:
-        now = Manifest.load_finished(storage)
-        if now.generation < number or now.job.at(number).fingerprint() != job.fingerprint():
-            raise
-        # The same command, run at the same time, was faster.
-    return done
 
 
 def _checked(ids: Any, documents: Any) -> tuple[list[str], list[int]]:
@@ -138,7 +130,7 @@ def _checked(ids: Any, documents: Any) -> tuple[list[str], list[int]]:
     return texts, [checked_integer("documents", each) for each in numbers]
 
 
-def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]]) -> None:
+def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, _Rows]) -> None:
     """Claims the generation, overwrites all pieces and writes the manifest.
 
     Whatever is damaged is found before anything is claimed or changed.
@@ -149,12 +141,7 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]
     if storage.read_if_there(job.record_name) not in (None, job.to_bytes()):
         raise _other_change(storage, job)
     with ThreadPoolExecutor(usable_cores()) as pool:
-        plans = list(
-            pool.map(
-                lambda position: _Rewrite.plan(dataset, position, by_shard[position], checkpoints),
-                sorted(by_shard),
-            )
-        )
+        plans = [*pool.map(partial(_plan, dataset, checkpoints), by_shard, by_shard.values())]
         if not storage.claim(job.record_name, job.to_bytes()):
             raise _other_change(storage, job)
         # Kept token blocks hold the documents, too.
@@ -162,10 +149,10 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]
             if name not in (f"{checkpoints.folder}/", f"{CHECKPOINTS}/"):
                 storage.delete_folder(name.rstrip("/"))
         # All records first: by them a later attempt tells what was overwritten from damage.
-        for plan in plans:
-            checkpoints.plan_redaction(plan.record)
-        list(pool.map(lambda plan: plan.carry_out(dataset), plans))
-    records = {plan.position: plan.record for plan in plans}
+        for record, _ in plans:
+            checkpoints.plan_redaction(record)
+        list(pool.map(lambda plan: plan[1](), plans))
+    records = dict(zip(by_shard, (record for record, _ in plans), strict=True))
     own = metadata_files(storage, job, manifest.reports)
     metadata = [*own, *of_earlier_jobs(manifest.metadata)]
     shards = tuple(records.get(at, shard) for at, shard in enumerate(manifest.shards))
@@ -178,15 +165,6 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, list[_Target]
         metadata=tuple(sorted(metadata, key=lambda file: file.name)),
     ).save(storage, manifest)
     checkpoints.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Tokens of the shard at a position, which are to go. index: row of its document table."""
-
-    position: int
-    index: int
-    tokens: DocumentPiece
 
 
 def read_ids(path: str) -> list[str]:
@@ -204,9 +182,12 @@ def read_ids(path: str) -> list[str]:
     return ids
 
 
-def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> list[_Target]:
-    """The tokens of documents, shard by shard; raises UsageError for one that is not there."""
-    manifest, found = dataset.manifest, []
+def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> dict[int, _Rows]:
+    """The rows of documents that no earlier generation redacted, by the position of their shard.
+
+    Raises UsageError for a document that is not there.
+    """
+    manifest, found = dataset.manifest, dict[int, _Rows]()
     count = manifest.totals["documents"]
     for number in numbers:
         if not 0 <= number < count:
@@ -227,7 +208,8 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
         for index in np.flatnonzero(chosen).tolist():
             piece = dataset.table(position).piece(index)
             missing.discard(piece.id or "")
-            found.append(_Target(position, index, piece))
+            if piece.redacted in (0, manifest.generation + 1):
+                found.setdefault(position, {})[index] = piece
     if missing:
         raise UsageError(
             f"--ids: {counted(len(missing), 'id')} that no document has, such as {min(missing)}. "
@@ -236,62 +218,51 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> lis
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Rewrite:
-    """What becomes of a shard and its table, and the versions of the files that are replaced.
+def _plan(
+    dataset: Dataset, checkpoints: Checkpoints, position: int, rows: _Rows
+) -> tuple[ShardRecord, Callable[[], None]]:
+    """The record of a shard once documents are redacted in it, and what redacts them.
 
-    table, mask: the new content. record: of the new files. ranges: of tokens that become EOT.
+    Reads the shard and its table, and changes nothing; raises OutputError if they are damaged.
     """
-
-    position: int
-    record: ShardRecord
-    table: bytes
-    mask: bytes | None
-    ranges: _Ranges
-    versions: tuple[str | None, ...]
-
-    @classmethod
-    def plan(
-        cls, dataset: Dataset, position: int, pieces: Sequence[_Target], checkpoints: Checkpoints
-    ) -> _Rewrite:
-        """Reads a shard and its table; raises OutputError if they are damaged. Changes nothing."""
-        storage, shard = dataset.storage, dataset.manifest.shards[position]
-        name, table_file, mask_file = files_of(shard.name)
-        versions = tuple(map(storage.version, (name, table_file, mask_file)))
-        # What an earlier attempt has planned, and may have carried out.
-        planned = checkpoints.planned_redaction(name) or shard
-        content = storage.read(table_file)
-        if _checksum([content]) not in (shard.table_crc32c, planned.table_crc32c):
-            raise _damaged(storage, table_file)
-        if storage.size(name) != shard.bytes:
-            raise _damaged(storage, name)
-        if _checksum(_content(dataset, shard, ())) not in (shard.crc32c, planned.crc32c):
-            raise _damaged(storage, name)
-        table = DocumentTable(DocumentTable.parse(content))
-        marked = table.marked([piece.index for piece in pieces], dataset.manifest.generation + 1)
-        tokens = [piece.tokens for piece in pieces]
-        ranges = [(each.offset, each.offset + each.length) for each in tokens]
-        mask, mask_record = shard_mask(DocumentTable.parse(marked), shard.tokens)
-        record = replace(
-            shard,
-            **mask_record,
-            crc32c=_checksum(_content(dataset, shard, ranges)),
-            unredacted_crc32c=shard.unredacted_crc32c or shard.crc32c,
-            table_bytes=len(marked),
-            table_crc32c=_checksum([marked]),
+    storage, shard = dataset.storage, dataset.manifest.shards[position]
+    name, table_file, mask_file = files_of(shard.name)
+    versions = [*map(storage.version, (name, table_file, mask_file))]
+    # What an earlier attempt has planned, and may have carried out.
+    planned = checkpoints.planned_redaction(name) or shard
+    content = storage.read(table_file)
+    is_whole = storage.size(name) == shard.bytes and (
+        _checksum(_content(dataset, shard, ())) in (shard.crc32c, planned.crc32c)
+    )
+    if not is_whole or _checksum([content]) not in (shard.table_crc32c, planned.table_crc32c):
+        raise OutputError(
+            f"{storage.path(table_file if is_whole else name)} is not what the manifest says, so "
+            "nothing was redacted. Fix it with fineshards repair, and run the same command again."
         )
-        return cls(position, record, marked, mask, ranges, versions)
+    table = DocumentTable(DocumentTable.parse(content))
+    marked = table.marked([*rows], dataset.manifest.generation + 1)
+    ranges = [(each.offset, each.offset + each.length) for each in rows.values()]
+    mask, mask_record = shard_mask(DocumentTable.parse(marked), shard.tokens)
+    record = replace(
+        shard,
+        **mask_record,
+        crc32c=_checksum(_content(dataset, shard, ranges)),
+        unredacted_crc32c=shard.unredacted_crc32c or shard.crc32c,
+        table_bytes=len(marked),
+        table_crc32c=_checksum([marked]),
+    )
 
-    def carry_out(self, dataset: Dataset) -> None:
+    def carry_out() -> None:
         """Replaces the table and the mask, then the shard; again, if an earlier attempt did."""
-        storage, (name, table, mask) = dataset.storage, files_of(self.record.name)
-        storage.write(table, self.table, over=self.versions[1])
-        if self.mask is not None:
-            storage.write(mask, self.mask, over=self.versions[2])
-        with storage.create(name, over=self.versions[0]) as target:
+        storage.write(table_file, marked, over=versions[1])
+        if mask is not None:
+            storage.write(mask_file, mask, over=versions[2])
+        with storage.create(name, over=versions[0]) as target:
             # The old content is read, because the new one appears at the end.
-            for content in _content(dataset, self.record, self.ranges):
-                target.write(content)
+            for part in _content(dataset, shard, ranges):
+                target.write(part)
+
+    return record, carry_out
 
 
 def _content(dataset: Dataset, shard: ShardRecord, ranges: _Ranges) -> Iterator[bytes]:
@@ -311,13 +282,6 @@ def _other_change(storage: Storage, job: Job) -> OutputError:
     return OutputError(
         f"another change of {storage.root} is not finished (see {job.record_name}). Finish it by "
         "its own command first."
-    )
-
-
-def _damaged(storage: Storage, name: str) -> OutputError:
-    return OutputError(
-        f"{storage.path(name)} is not what the manifest says, so nothing was redacted. Fix it "
-        "with fineshards repair, and run the same command again."
     )
 
 

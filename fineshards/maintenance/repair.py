@@ -55,7 +55,7 @@ from fineshards.sources.roots import with_sources
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import remove_abandoned, scratch_folder
-from fineshards.verification.check_files import check_names, differences
+from fineshards.verification.check_files import check_names
 from fineshards.verification.check_published import check_published
 from fineshards.wording import counted
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
@@ -194,16 +194,19 @@ def _make_again(
     manifest = with_sources(readable_manifest(storage), sources)
     settings, dataset = manifest.settings, Dataset(storage, manifest)
     compares = settings.recipe is not None and bool(settings.recipe.keyed)
+    lost = {*settings.stored_files[1:], *map(kept_name, range(1, manifest.generation))}
+    if any(table_name(shard.name) in damaged for shard in manifest.shards):
+        # Tables say which documents were redacted, and nothing else does.
+        lost |= {job_name(n) for n, each in enumerate(manifest.generations, 1) if each.redacted}
     for name in damaged:
         follows = compares and name.startswith(CURATED_FOLDERS)
-        if follows or name in settings.stored_files[1:]:
+        if follows or name in lost:
             why = ", and follows from all documents together" * follows
             raise InputError(
                 f"{storage.path(name)} is damaged{why}. Copy it from its origin, or build the "
                 "dataset again. Nothing was repaired."
             )
-    _write_records(dataset, damaged, records)
-    _write_masks(dataset, damaged, records)
+    _write_what_follows(dataset, damaged, records)
     for name in settings.stored_files:
         is_lost = name in damaged
         content = _vocabulary(settings.tokenizer, tokenizer) if is_lost else storage.read(name)
@@ -278,7 +281,12 @@ def _make_of_sources(
         for (_, block), ((summary, _), _) in zip(blocks, done, strict=True):
             read[block.file].append((block.place, summary))
         for file, parts in read.items():
-            _refuse_changed(manifest, file, parts)
+            now = sums_by_stream([counts for _, counts in parts], settings.split)
+            if now != sums_by_stream([reports[file]], settings.split):
+                raise InputError(
+                    f"{manifest.files[file].path} has changed since the dataset was built: it has "
+                    "other numbers of documents or tokens. Nothing was repaired; put the file back."
+                )
         if shuffle is not None:
             for generation in shuffled:
                 of = [file for file in read if bisect_right(ends, file) == generation]
@@ -341,23 +349,6 @@ def _sort(
     return [(place, summary) for place, (summary, _) in zip(places, done, strict=True)]
 
 
-def _refuse_changed(manifest: Manifest, file: int, parts: _Parts) -> None:
-    """Raises InputError if a source file gives other documents than when it was read first."""
-    report, rule = manifest.reports[file], manifest.settings.split
-
-    def sums(of: Sequence[FileReport | BlockSummary]) -> dict[str, int]:
-        found = {"rejected rows": sum(each.counts.rejected for each in of)}
-        for stream, its in zip(rule.streams, sums_by_stream(of, rule), strict=True):
-            found |= {f"documents of {stream}": its.documents, f"tokens of {stream}": its.tokens}
-        return found
-
-    if different := [*differences(sums([counts for _, counts in parts]), sums([report]))]:
-        raise InputError(
-            f"{manifest.files[file].path} has changed since the dataset was built: "
-            f"{', and '.join(different)}. Nothing was repaired; put the file back as it was."
-        )
-
-
 def _mark_redacted(
     own: Storage, shard: ShardRecord, manifest: Manifest, redacted: Mapping[tuple[int, int], int]
 ) -> None:
@@ -378,45 +369,30 @@ def _mark_redacted(
             own.write(mask_name, mask)
 
 
-def _write_masks(dataset: Dataset, damaged: list[str], scratch: Storage) -> None:
-    """Makes damaged loss masks again whose document tables are whole: they follow from these."""
-    for shard in dataset.manifest.shards:
+def _write_what_follows(dataset: Dataset, damaged: list[str], records: Storage) -> None:
+    """Makes what follows from other files: loss masks, job records, the latest manifest's copy."""
+    manifest = dataset.manifest
+    for shard in manifest.shards:
         _, table, mask_name = files_of(shard.name)
         if mask_name in damaged and table not in damaged:
             read = DocumentTable.parse(dataset.storage.read(table))
             mask, _ = shard_mask(read, shard.tokens)
-            scratch.write(mask_name, mask or b"")
-
-
-def _write_records(dataset: Dataset, damaged: list[str], scratch: Storage) -> None:
-    """Makes damaged job records again, and the latest manifest's copy."""
-    manifest = dataset.manifest
+            records.write(mask_name, mask or b"")
     for number in range(1, manifest.generation + 1):
         job = manifest.job.at(number)
         if job.record_name in damaged:
             if job.generations[-1].redacted:
-                job = record.replace(job, redaction=_redaction(dataset, damaged, number))
-            scratch.write(job.record_name, job.to_bytes())
-        if kept_name(number) in damaged:
-            if number < manifest.generation:
-                raise InputError(
-                    f"{dataset.storage.path(kept_name(number))} is damaged, and nothing else says "
-                    f"what generation {number} was. Copy it from its origin. Nothing was repaired."
-                )
-            scratch.write(kept_name(number), manifest.to_bytes())
+                job = record.replace(job, redaction=_redaction(dataset, number))
+            records.write(job.record_name, job.to_bytes())
+    if (name := kept_name(manifest.generation)) in damaged:
+        records.write(name, manifest.to_bytes())
 
 
-def _redaction(dataset: Dataset, damaged: list[str], generation: int) -> Redaction:
+def _redaction(dataset: Dataset, generation: int) -> Redaction:
     """The documents that a generation redacted, from the document tables."""
     manifest = dataset.manifest
     pieces: list[tuple[ShardRecord, DocumentPiece]] = []
     for position, shard in enumerate(manifest.shards):
-        if table_name(shard.name) in damaged:
-            raise InputError(
-                f"{job_name(generation)} and {table_name(shard.name)} are both damaged, and "
-                "nothing else says which documents were redacted. Copy one of them from its "
-                "origin. Nothing was repaired."
-            )
         table = dataset.table(position)
         rows = np.flatnonzero(table.redacted == generation).tolist()
         pieces += ((shard, table.piece(row)) for row in rows)

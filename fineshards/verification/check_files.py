@@ -19,7 +19,6 @@ from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.metadata import contradictions
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import READ_AHEAD, TEMPORARY, Storage
@@ -122,35 +121,19 @@ def check_names(
 
 
 def check_manifest(manifest: Manifest, stored: bytes) -> Iterator[str]:
-    """The manifest is exactly what its content is written as, so no bit of it has changed.
-
-    stored: the bytes that the manifest was read from.
-    """
+    """The manifest is exactly what its content is written as, so no bit of it has changed."""
     if stored != manifest.to_bytes():
         yield f"{MANIFEST_NAME} is not written as fineshards writes it; someone changed it"
     for problem in manifest.contradictions():
         yield f"{MANIFEST_NAME}: {problem}"
 
 
-def check_metadata(storage: Storage, manifest: Manifest, there: set[str]) -> list[str]:
-    """The files in `metadata/`, but those of shards, are those of the manifest, and agree with it.
+def check_metadata(storage: Storage, manifest: Manifest, there: set[str]) -> Iterator[str]:
+    """The files in `metadata/`, but those of shards, are those of the manifest.
 
     there: the files that are there.
     """
     of_shards = {name for shard in manifest.shards for name, _, _ in shard.files()}
-    wanted = [file for file in expected_files(manifest) if file[0] not in of_shards]
-    files = [file for file in wanted if file[0] in there]
-    # The small ones are kept.
-    contents = {file[0]: list[bytes]() for file in files if not file[0].startswith(CURATED_FOLDERS)}
-
-    def problem(file: tuple[str, int, str]) -> str:
-        kept = contents.get(file[0])
-        return file_problem(storage, *file, _ignore if kept is None else kept.append)
-
+    files = [each for each in expected_files(manifest) if each[0] in there - of_shards]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        problems = [*filter(None, pool.map(problem, files))]
-    # A damaged file would be named again, for each thing that is wrong in it.
-    if not problems and files == wanted:
-        joined = {name: b"".join(parts) for name, parts in contents.items()}
-        problems += contradictions(joined, manifest.job, manifest.reports)
-    return problems
+        yield from filter(None, pool.map(lambda file: file_problem(storage, *file), files))

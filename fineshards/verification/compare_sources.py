@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator, rewrites
-from fineshards.curation.step import Keyed, Keys
+from fineshards.curation.step import Keyed
 from fineshards.encoders.encoder import Encoder
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import decisions_name
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord, SourceFile
 from fineshards.shards.tables.decisions import Decisions, read_decisions
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.hash_sample import sampled, splitmix64
-from fineshards.shards.tables.marks import row_of
-from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.shards.tables.scores import joined, read_scores, values_at
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
+from fineshards.storage.base import Storage
 from fineshards.verification.check_files import differences
 from fineshards.worker.document_encoder import document_encoder
-from fineshards.worker.indexes import index_of, index_records
 from fineshards.worker.kept_rows import batch_of
 
 _FILES_KEPT = 4
@@ -54,7 +54,7 @@ class Compared:
     problems: list[str] = field(default_factory=list)
 
 
-def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
+def compare_with_sources(storage: Storage, manifest: Manifest, percent: float) -> Compared:
     """Tokenizes about `percent` percent of the documents again, and at least one.
 
     With a recipe it judges them again too, and as many of those that were dropped or cut.
@@ -62,10 +62,9 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
     Differences are: a source that has changed or cannot be read, a document whose tokens, row or
     hashes differ, another decision.
     """
-    settings = dataset.manifest.settings
+    dataset, settings = Dataset(storage, manifest), manifest.settings
     encoder = document_encoder(settings, dataset.storage)
     chosen = _choose(dataset, percent)
-    rejected = _rejected(dataset) if settings.chat else {}
     found, judging = Compared(), None
     if settings.recipe is not None:
         try:
@@ -73,36 +72,34 @@ def compare_with_sources(dataset: Dataset, percent: float) -> Compared:
         except FineshardsError as error:
             found.problems.append(f"the recipe cannot be used again: {error}")
             return found
-    for file, report in zip(dataset.manifest.files, dataset.manifest.reports, strict=True):
+    for file, report in zip(manifest.files, manifest.reports, strict=True):
         pieces, counts = chosen[file.name], list[Counts]()
-        wanted, listed = len(pieces), rejected.get(file.name, [])
+        wanted = len(pieces)
         try:
             file = as_it_is(file)
-            for rows in _read(dataset, file):
+            blocks = discover_blocks(file, settings.columns, settings.block_bytes)
+            read = partial(read_block, file, settings.columns)
+            for rows in chain.from_iterable(map(read, blocks)):
                 documents = rows.with_text()
                 counts.append(rows.counts())
                 if judging is not None:
                     found.problems += judging.compare(file, documents, set(pieces))
                     documents, dropped = judging.kept(file, documents)
                     counts.append(dropped)
-                if settings.chat is not None:
-                    is_listed = np.isin(documents.numbers, listed)
-                    found.problems += _encodable(file, documents.filter(is_listed, []), encoder)
-                    documents = documents.filter(~is_listed, [])
-                    counts.append(Counts(rejected=int(is_listed.sum())))
                 found.problems += _compare(dataset, file, documents, encoder, judging, pieces)
                 size, text_bytes = len(documents.numbers), documents.text_bytes
                 counts.append(Counts(documents=size, text_bytes=text_bytes))
-            # A text that was rewritten has other bytes than its source.
-            without = judging is not None and judging.rewrites
+            # A text that was rewritten has other bytes than its source, and not all of the
+            # conversations in the sums of the source could be encoded.
+            without = settings.chat is not None or (judging is not None and judging.rewrites)
             ours, theirs = _sums(Counts.total(counts), without), _sums(report.counts, without)
             found.problems += differences(ours, theirs, file.path)
+            left = {*pieces, *(judging.left(file) if judging else ())}
             found.problems += (
-                f"{shard.name}, document {piece.document} is recorded as row {row} of {file.path}, "
-                "which is not a document"
-                for row, ((shard, piece), *_) in pieces.items()
+                f"{file.path}, row {row} is not a document, and the dataset has one of it, or a "
+                "decision"
+                for row in sorted(left)
             )
-            found.problems += () if judging is None else judging.never_found(file)
         except FineshardsError as error:
             found.problems.append(str(error))
         found.documents += wanted - len(pieces)
@@ -127,36 +124,10 @@ def _choose(dataset: Dataset, percent: float) -> dict[str, _Chosen]:
     return chosen
 
 
-def _read(dataset: Dataset, file: SourceFile) -> Iterator[Rows]:
-    """The rows of a file."""
-    settings = dataset.manifest.settings
-    for block in discover_blocks(file, settings.columns, settings.block_bytes):
-        yield from read_block(file, settings.columns, block)
-
-
-def _rejected(dataset: Dataset) -> dict[str, list[int]]:
-    """The rows that the dataset lists as rejected, by the path of their file."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for each in dataset.manifest.metadata:
-        if each.name.startswith(REJECTED_FOLDER):
-            for line in dataset.storage.read(each.name).splitlines():
-                listed = json.loads(line)
-                found[listed["file"]].append(listed["row"])
-    return found
-
-
-def _encodable(file: SourceFile, rejected: Rows, encoder: Encoder) -> Iterator[str]:
-    """Rows that are listed as rejected, and can be encoded."""
-    refused = {index for index, _ in encoder.encode(rejected.texts).refused}
-    for index, row in enumerate(rejected.numbers.tolist()):
-        if index not in refused:
-            yield f"{file.path}, row {row} is listed as rejected, but it can be encoded"
-
-
 def _sums(counts: Counts, without_bytes: bool) -> dict[str, int]:
     """What is known of a file without its tokens, by what it is. without_bytes: of the texts."""
-    names = {"documents": "documents", "nulls": "rows without text", "rejected": "rejected rows"}
-    found = {what: getattr(counts, name) for name, what in names.items()}
+    found = {"rows without text": counts.nulls}
+    found["documents and rejected rows"] = counts.documents + counts.rejected
     found |= {} if without_bytes else {"bytes of text": counts.text_bytes}
     for each in counts.dropped:
         by = f"dropped by step {each.step + 1} ({each.reason})"
@@ -190,30 +161,19 @@ def _compare(
         shard, first = pieces[0]
         where, of = f"{shard.name}, document {first.document}", f"{file.path}, row {first.row}"
         tokens = [dataset.tokens(s, each.offset, each.offset + each.length) for s, each in pieces]
-        if first.id != source["id"]:
-            yield f"{where} is recorded as {of} with id {first.id}, but its id is {source['id']}"
-            continue
-        if not np.array_equal(np.concatenate(tokens), encoded.document(index)):
-            yield f"{where}: its tokens differ from those of {of}"
-            continue
-        for name in ("split_hash", "text_hash"):
-            was, now = getattr(first, name), source.get(name, getattr(first, name))
-            if was != now:
-                yield f"{where}: its {name} is {was}, but that of {of} is {now}"
-        if encoded.learned is not None and encoded.learned[index].as_py() != first.learned:
-            yield f"{where}: its learned tokens differ from those of {of}"
-
-
-class _Mark(NamedTuple):
-    """A decision of a keyed step: about a document or a span of it, with its witness."""
-
-    file: int
-    row: int
-    step: int
-    span: int | None
-    witness_file: int
-    witness_row: int
-    similarity: float | None
+        learned = None if encoded.learned is None else encoded.learned[index].as_py()
+        pairs = {
+            f"id {first.id} differs from that": (first.id, source["id"]),
+            "tokens differ from those": (
+                np.concatenate(tokens).tobytes(),
+                encoded.document(index).tobytes(),
+            ),
+            "learned tokens differ from those": (first.learned, learned),
+            "split_hash differs from that": (first.split_hash, source.get("split_hash")),
+            "text_hash differs from that": (first.text_hash, source.get("text_hash")),
+        }
+        for what in [what for what, (was, now) in pairs.items() if was != now][:1]:
+            yield f"{where}: its {what} of {of}"
 
 
 class _Judging:
@@ -230,44 +190,39 @@ class _Judging:
 
         Raises FineshardsError if the steps are not what they were.
         """
-        recipe = dataset.manifest.settings.recipe
-        assert recipe is not None
-        self._files = dataset.manifest.files
-        self._recipe = recipe
-        self._settings = dataset.manifest.settings
-        self._curator = Curator.of(recipe)
+        self._settings, self._files = dataset.manifest.settings, dataset.manifest.files
+        assert self._settings.recipe is not None
+        self._recipe = self._settings.recipe
+        self._curator = Curator.of(self._recipe)
         self._scores = lru_cache(_FILES_KEPT)(lambda file: read_scores(dataset.storage, file))
         self._decisions = lru_cache(_FILES_KEPT)(lambda file: read_decisions(dataset.storage, file))
-        # The documents whose keys are compared, by file and step; and the keys, when they are read,
-        # with the contents: None for a document that does not reach the step.
+        # The documents whose keys are compared, by file and step; and the keys, as pairs with their
+        # spans, when they are read, with the contents: None for a document that does not reach the
+        # step.
         self._wanted: dict[int, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-        self._marks: list[_Mark] = []
-        self._keys: dict[tuple[int, int, int], tuple[Keys, Any] | None] = {}
+        self._marks: list[dict[str, Any]] = []
+        self._keys: dict[tuple[int, int, int], tuple[list[tuple[int, bytes]], Any] | None] = {}
         self.judged = 0
         self.rewrites = any(map(rewrites, self._curator.steps))
+        self._rows: dict[int, set[int]] = {}
         names = {file.name for file in dataset.manifest.metadata}
-        decided = [file.index for file in self._files if decisions_name(file.index) in names]
-        self._rows = {file: self._sample(file, percent) for file in decided}
-        if decided and not any(self._rows.values()):
-            rows = np.unique(self._decisions(decided[0]).table["row"].to_numpy())
-            self._rows[decided[0]].add(int(rows[np.argmin(splitmix64(rows.astype(np.uint64)))]))
-        for file in decided:
+        for file in (each.index for each in self._files if decisions_name(each.index) in names):
+            rows = np.unique(self._decisions(file).table["row"].to_numpy())
+            chosen = sampled(rows, percent / 100, salt=file)
+            if not any(self._rows.values()) and len(rows):
+                chosen[np.argmin(splitmix64(rows.astype(np.uint64)))] = True
+            self._rows[file] = set(rows[chosen].tolist())
             self._choose_marks(file)
-
-    def _sample(self, file: int, percent: float) -> set[int]:
-        rows = np.unique(self._decisions(file).table["row"].to_numpy())
-        return set(rows[sampled(rows, percent / 100, salt=file)].tolist())
 
     def _choose_marks(self, file: int) -> None:
         table = self._decisions(file).table
         there = np.isin(table["row"].to_numpy(), sorted(self._rows[file]))
-        there &= table["witness_file"].is_valid().to_numpy()
-        for each in table.filter(there).to_pylist():
-            mark = _Mark(file, *(each[name] for name in _Mark._fields[1:]))
-            self._marks.append(mark)
-            self._wanted[file][mark.step].add(mark.row)
-            if mark.witness_file >= 0:
-                self._wanted[mark.witness_file][mark.step].add(mark.witness_row)
+        # Those in an index of other documents (`seen_in`) are not read again.
+        there &= pc.fill_null(pc.greater_equal(table["witness_file"], 0), False).to_numpy()
+        for mark in table.filter(there).to_pylist():
+            self._marks.append(mark | {"file": file})
+            self._wanted[file][mark["step"]].add(mark["row"])
+            self._wanted[mark["witness_file"]][mark["step"]].add(mark["witness_row"])
 
     def kept(self, file: SourceFile, documents: Rows) -> tuple[Rows, Counts]:
         """The documents of a file that the recipe kept, and the counts of those that it dropped."""
@@ -279,13 +234,17 @@ class _Judging:
         """Documents that the recipe kept, with the texts that were tokenized."""
         return self._curator.texts(batch_of(documents, file), self._decisions(file.index))
 
+    def left(self, file: SourceFile) -> set[int]:
+        """Chosen rows that were not judged; to be called after all of a file was read."""
+        return self._rows.get(file.index, set())
+
     def compare(self, file: SourceFile, documents: Rows, more: set[int]) -> Iterator[str]:
         """What is decided otherwise about those documents that are chosen.
 
         documents: of a file, in order; each is given once. more: rows that are chosen too.
         """
         batch, decisions = batch_of(documents, file), self._decisions(file.index)
-        picked = _among(batch, self._rows.get(file.index, set()) | more)
+        picked = _among(batch, self.left(file) | more)
         if picked.any():
             yield from self._differences(file, batch.keep(picked), decisions)
         for step, rows in self._wanted[file.index].items():
@@ -295,7 +254,7 @@ class _Judging:
     def _differences(self, file: SourceFile, batch: Batch, decisions: Decisions) -> Iterator[str]:
         again, scores = self._curator.judge_again(batch, decisions)
         yield from self._other_scores(file, batch, scores)
-        sample = self._rows.get(file.index, set())
+        sample = self.left(file)
         for row in batch.rows.tolist():
             whole = (each for each in decisions.of_row(row) if each["span"] is None)
             was = next(((each["step"], each["reason"]) for each in whole), None)
@@ -333,85 +292,50 @@ class _Judging:
         batch = self._curator.texts(batch.keep(~gone), decisions, step)
         found = keyed.keys(batch)
         contents = keyed.contents(batch) if keyed.compared else [None] * len(batch)
+        spans = np.zeros(len(found.keys), np.int64) if found.spans is None else found.spans
         for index, (row, content) in enumerate(zip(batch.rows.tolist(), contents, strict=True)):
-            own = found.owners == index
-            spans = None if found.spans is None else found.spans[own]
-            keys = Keys(found.keys[own], found.owners[own], spans)
+            own = np.flatnonzero(found.owners == index).tolist()
+            keys = [(int(spans[at]), found.keys[at].tobytes()) for at in own]
             self._keys[file, row, step] = keys, content
-
-    def never_found(self, file: SourceFile) -> Iterator[str]:
-        """Rows with decisions that are not documents; to be called after all of a file was read."""
-        for row in sorted(self._rows.get(file.index, ())):
-            yield f"{file.path}, row {row} has a decision, but is not a document"
 
     def compare_witnesses(self) -> Iterator[str]:
         """What is wrong with the witnesses; to be called after all files were read."""
-        unread = set()
-        for place in sorted({(m.step, m.witness_file) for m in self._marks if m.witness_file < 0}):
-            try:
-                self._read_index(*place)
-            except FineshardsError as error:
-                unread.add(place)
-                yield str(error)
         for mark in self._marks:
-            if (mark.step, mark.witness_file) in unread or not (problem := self._problem(mark)):
-                continue
-            of = f"index {-1 - mark.witness_file}"
-            if mark.witness_file >= 0:
-                of = self._files[mark.witness_file].path
-            elif index := index_of(self._recipe, mark.step, -1 - mark.witness_file):
-                of = index.path
-            span = "" if mark.span is None else f", span {mark.span}"
-            yield (
-                f"{self._files[mark.file].path}, row {mark.row}{span}: its witness of step "
-                f"{self._recipe.step_name(mark.step)}, row {mark.witness_row} of {of}, {problem}"
-            )
+            if problem := self._problem(mark):
+                span = "" if mark["span"] is None else f", span {mark['span']}"
+                yield (
+                    f"{self._files[mark['file']].path}, row {mark['row']}{span}: its witness of "
+                    f"step {self._recipe.step_name(mark['step'])}, row {mark['witness_row']} of "
+                    f"{self._files[mark['witness_file']].path}, {problem}"
+                )
 
-    def _read_index(self, step: int, number: int) -> None:
-        """Reads the keys of those entries of an index that are witnesses."""
-        index, keyed = index_of(self._recipe, step, -1 - number), self._curator.steps[step]
-        assert isinstance(keyed, Keyed)
-        if index is None:
-            return
-        records = index_records(keyed, index, self._settings.columns, self._settings.block_bytes)
-        rows = row_of(records["position"])
-        for mark in self._marks:
-            keys = records["key"][rows == mark.witness_row]
-            if (mark.step, mark.witness_file) == (step, number) and len(keys):
-                found = Keys(keys, np.zeros(len(keys), np.int64))
-                self._keys[number, mark.witness_row, step] = found, None
-
-    def _problem(self, mark: _Mark) -> str | None:
-        own = self._keys.get((mark.file, mark.row, mark.step))
-        place = mark.witness_file, mark.witness_row, mark.step
+    def _problem(self, mark: dict[str, Any]) -> str | None:
+        number, span, at = mark["step"], mark["span"], (mark["file"], mark["row"])
+        place = mark["witness_file"], mark["witness_row"]
+        if place > at or (place == at and span is None):
+            return "is not earlier"
+        own = self._keys.get((*at, number))
         if own is None:
             return None  # reported as another difference
-        if place not in self._keys:
+        if (*place, number) not in self._keys:
             return "is not a document"
-        others = self._keys[place]
+        others = self._keys[*place, number]
         if others is None:
             return "was dropped by an earlier step"
-        step = self._curator.steps[mark.step]
+        step = self._curator.steps[number]
         assert isinstance(step, Keyed)
         if getattr(step, "rule", "earlier") == "components":
-            witness = np.array([mark.witness_row])
-            dropped = self._decisions(mark.witness_file).dropped_by(mark.step, witness)
+            dropped = self._decisions(place[0]).dropped_by(number, np.array([place[1]]))
             return "was dropped by this step itself" if dropped[0] else None
-        keys, of_witness = own[0].keys, others[0].keys
-        if mark.span is not None and own[0].spans is not None and others[0].spans is not None:
-            keys = keys[own[0].spans == mark.span]
-            # A span that a document repeats has an earlier one of its own document as witness.
-            if (mark.witness_file, mark.witness_row) == (mark.file, mark.row):
-                of_witness = of_witness[others[0].spans < mark.span]
-        if not {key.tobytes() for key in keys} & {key.tobytes() for key in of_witness}:
+        keys = {key for of, key in own[0] if span in (None, of)}
+        # A span that a document repeats has an earlier one of its own document as witness.
+        if not keys & {key for of, key in others[0] if place != at or of < span}:
             return "has none of its keys"
         if not step.compared:
             return None
-        similarity = step.similarity(own[1], others[1])
-        if similarity < step.threshold:
-            return f"is only {similarity:.4g} alike"
-        if mark.similarity is None or np.float32(similarity) != np.float32(mark.similarity):
-            return f"is {similarity:.4g} alike, and {mark.similarity} is recorded"
+        similarity, was = step.similarity(own[1], others[1]), mark["similarity"]
+        if similarity < step.threshold or was is None or np.float32(similarity) != np.float32(was):
+            return f"is {similarity:.4g} alike, and {was} is recorded"
         return None
 
 

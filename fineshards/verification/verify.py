@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,24 +19,16 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.exports.record import Export
 from fineshards.publishing import sums
 from fineshards.publishing.sums import SUMS_NAME
-from fineshards.shards.counts import Sums
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.job import Job, job_name
+from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_file import (
-    MANIFEST_NAME,
-    forgotten,
-    no_generation,
-    unfinished,
-)
-from fineshards.shards.job.records import Leaks
+from fineshards.shards.job.manifest_file import MANIFEST_NAME, unfinished
 from fineshards.shards.job.source_counts import sums_by_stream
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.sources.roots import with_sources
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
-from fineshards.verification.check_decisions import DroppedRows, check_curated
 from fineshards.verification.check_files import (
     check_manifest,
     check_metadata,
@@ -44,7 +36,7 @@ from fineshards.verification.check_files import (
     differences,
 )
 from fineshards.verification.check_published import check_export, check_published
-from fineshards.verification.check_tables import check_shard, check_stream
+from fineshards.verification.check_tables import check_curated, check_shard, check_stream
 from fineshards.verification.compare_sources import Compared, compare_with_sources
 from fineshards.wording import counted
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
@@ -109,7 +101,7 @@ def verify(
         sha256: Whether to read every file once more and compare its SHA-256 with that in
             `SHA256SUMS`, which `publish` writes.
         dataset: Of an export, the folder of the dataset that it was made of: then documents that
-            were redacted since are a problem. Default: where the links of an export lead.
+            were redacted since are a problem.
         sources: Where the source files are now, for `sample`: each is `OLD=NEW`, and what was in
             the folder OLD is in NEW. Their size is that of then; their content is compared.
 
@@ -128,18 +120,20 @@ def verify(
         >>> verdict.ok, verdict.problems, verdict.sampled
         (True, [], 1063)
     """
-    share = _percent(sample)
-    if sources and share is None:
+    wanted, storage = _percent(sample, 0), open_storage(folder)
+    if sources and not wanted:
         raise UsageError("--sources goes with --sample, which reads the source files.")
-    storage = open_storage(folder)
     export = Export.load(storage) if storage.size(MANIFEST_NAME) is None else None
     if export is not None:
-        if share or sha256 or generation is not None:
+        if wanted or sha256 or generation is not None:
             raise UsageError(
                 f"{storage.root} is an export: --sample, --sha256 and --generation go with "
                 "datasets."
             )
-        return _verify_export(storage, export, dataset)
+        problems = [*check_export(storage, export, open_storage(dataset) if dataset else None)]
+        tokens = sum(counts["tokens"] for counts in export.splits.values())
+        documents = sum(counts["documents"] or 0 for counts in export.splits.values())
+        return Verdict(not problems, problems, 0, tokens, documents, 0, files=len(export.files))
     if dataset is not None:
         raise UsageError(
             f"--dataset goes with the folder of an export, and {storage.root} is not one. Leave it "
@@ -148,109 +142,75 @@ def verify(
     if sha256 and generation is not None:
         raise UsageError(f"--sha256: {SUMS_NAME} is of the latest generation. Leave one out.")
     while True:
-        state = _state(storage)
-        verdict = _verify(storage, *state, share, generation, sha256, sources)
+        latest, following = _state(storage)
+        if sha256 and storage.size(SUMS_NAME) is None:
+            raise UsageError(
+                f"--sha256: {storage.path(SUMS_NAME)} is missing. Write it with fineshards publish."
+            )
+        verdict = _verify(storage, latest, following, sample, generation, sha256, sources)
         # What an append did meanwhile may look like damage.
-        if verdict.ok or _state(storage) == state:
+        if verdict.ok or _state(storage) == (latest, following):
             return verdict
 
 
-def _percent(sample: float | str) -> Callable[[int], float] | None:
-    """The percentage of a number of documents that is compared; None for no documents."""
+def _percent(sample: float | str, documents: int) -> float:
+    """The percentage of a number of documents that is compared."""
     share = isinstance(sample, str) and sample.endswith("%")
     try:
         number = float(str(sample).removesuffix("%"))
     except ValueError:
         number = -1
-    if not 0 <= number < math.inf or (share and number > 100):
+    if not 0 <= number < math.inf or (number > 100 if share else 0 < number < 100):
         raise UsageError(
-            f"--sample is a share such as 1%, or a number of documents such as 1000, got {sample}."
+            f"--sample {sample}: write a share as text, such as '1%' or '100%', or a number of "
+            "documents above 100."
         )
-    if not number:
-        return None
-    if not share and number < 100:
-        raise UsageError(
-            f"--sample {sample}: write a share as text, such as '1%' or '100%'. A number of "
-            "documents is larger than 100."
-        )
-    if share or number <= 100:
-        return lambda documents: number
-    return lambda documents: min(100.0, 100 * number / max(documents, 1))
+    return number if share or number <= 100 else min(100.0, 100 * number / max(documents, 1))
 
 
-def _verify_export(
-    storage: Storage, export: Export, dataset: str | os.PathLike[str] | None
-) -> Verdict:
-    problems = [*check_export(storage, export, open_storage(dataset) if dataset else None)]
-    tokens = sum(counts["tokens"] for counts in export.splits.values())
-    documents = sum(counts["documents"] or 0 for counts in export.splits.values())
-    return Verdict(not problems, problems, 0, tokens, documents, 0, files=len(export.files))
-
-
-def _state(storage: Storage) -> tuple[bytes, bytes | None]:
-    """The manifest, and the job record of the generation after it, if there is one already."""
-    stored = storage.read_if_there(MANIFEST_NAME)
-    if stored is None:
+def _state(storage: Storage) -> tuple[Manifest, Job | None]:
+    """The manifest, and the job of the generation after it, if there is one already."""
+    latest = Manifest.load(storage)
+    if latest is None:
         raise OutputError(unfinished(storage))
-    latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
-    return stored, storage.read_if_there(job_name(latest.generation + 1))
+    return latest, Job.load(storage, latest.generation + 1)
 
 
 def _verify(
     storage: Storage,
-    stored: bytes,
-    record: bytes | None,
-    percent_of: Callable[[int], float] | None,
+    latest: Manifest,
+    following: Job | None,
+    sample: float | str,
     generation: int | None,
     sha256: bool,
     sources: Sequence[str],
 ) -> Verdict:
-    latest = Manifest.parse(stored, storage.path(MANIFEST_NAME))
-    if problem := forgotten(storage, latest.generation, stored):
-        raise OutputError(problem)
-    if generation is not None and not 1 <= generation <= latest.generation:
-        raise OutputError(no_generation(storage, generation, latest.generation))
-    if sha256 and storage.size(SUMS_NAME) is None:
-        raise UsageError(
-            f"--sha256: {storage.path(SUMS_NAME)} is missing. Write it with fineshards publish."
-        )
-    problems: list[str] = []
-    following = None
-    if record is not None:
-        try:
-            following = Job.parse(record, storage.path(job_name(latest.generation + 1)))
-        except OutputError as error:
-            problems.append(str(error))
     if problem := unfinished_redaction(storage, following):
         return Verdict(False, [problem], len(latest.shards), 0, 0, 0)
-    there, of_names = check_names(storage, latest, following)
-    problems += [*of_names, *check_manifest(latest, stored)]
+    there, problems = check_names(storage, latest, following)
+    problems += check_manifest(latest, storage.read(MANIFEST_NAME))
     problems += check_metadata(storage, latest, there)
     manifest = latest
-    if generation not in (None, latest.generation) and not problems:
+    if generation is not None and not problems:
         manifest = Manifest.load_finished(storage, generation)
     dataset = Dataset(storage, manifest)
-    # Damaged decisions and scores would be named again, for each thing that is wrong in them.
+    # What is damaged would be named again, for each thing that is wrong in it.
     if not problems:
         problems += check_curated(dataset)
-    dropped = DroppedRows(dataset) if manifest.settings.recipe and not problems else None
     numbers = {file.name: number for number, file in enumerate(manifest.files)}
-    shards = latest.shards
-    if manifest is not latest:
-        # Later generations may have redacted documents in them.
-        names = {shard.name for shard in manifest.shards}
-        shards = tuple(shard for shard in latest.shards if shard.name in names)
-    check = partial(check_shard, dataset, there=there, numbers=numbers, dropped=dropped)
+    # Later generations may have redacted documents in the shards of an earlier one.
+    names = {shard.name for shard in manifest.shards}
+    shards = [shard for shard in latest.shards if shard.name in names]
     with ThreadPoolExecutor(usable_cores()) as pool:
+        check = partial(check_shard, dataset, there=there, numbers=numbers)
         found = list(pool.map(check, shards))
     problems += [problem for contents in found for problem in contents.problems]
     problems += check_stream(manifest, found, numbers)
-    if not problems and following is None and manifest is latest:
+    if not problems and following is None and manifest.generation == latest.generation:
         problems += _check_shared_texts(storage, manifest)
         problems += check_published(storage, manifest, sha256)
     compared = Compared()
-    if percent_of and not problems:
-        percent = percent_of(manifest.totals["documents"])
+    if not problems and (percent := _percent(sample, manifest.totals["documents"])):
         compared = _compare(storage, with_sources(manifest, sources), percent)
         problems += compared.problems
     return Verdict(
@@ -270,40 +230,35 @@ def _check_shared_texts(storage: Storage, manifest: Manifest) -> Iterator[str]:
     leaks, repeats, rule = manifest.leaks, manifest.repeats, manifest.settings.split
     if leaks is None and repeats is None:
         return
-    before: tuple[Sums, ...] = ()
-    if repeats is not None:
-        # Before the latest generation that added files.
-        files = [generation.files for generation in manifest.generations if generation.files]
-        before = sums_by_stream(manifest.reports[: sum(files[:-1])], rule)
+    # Before the latest generation that added files.
+    files = [generation.files for generation in manifest.generations if generation.files]
+    earlier = manifest.reports[: sum(files[:-1])]
+    before = () if repeats is None else sums_by_stream(earlier, rule)
     comparison = Comparison.of(manifest.shards, before, rule)
-    ranges = (
-        compare_range(storage, rule, comparison, number, usable_cores())
-        for number in range(comparison.ranges)
+    found = SharedTexts.total(
+        [
+            compare_range(storage, rule, comparison, number, usable_cores())
+            for number in range(comparison.ranges)
+        ]
     )
-    found = SharedTexts.total([*ranges])
-    expected = _shared(leaks or found.leaks, found.repeats if repeats is None else repeats)
-    ours = _shared(found.leaks, found.repeats)
-    yield from differences(ours, expected, "by the hashes in the document tables")
-
-
-def _shared(leaks: Leaks, repeats: int) -> dict[str, int]:
-    return {
-        "test documents with a text of train": leaks.test_documents,
-        "train documents with a text of test": leaks.train_documents,
-        "new documents with the text of an earlier one": repeats,
+    ours, theirs = found.leaks, leaks or found.leaks
+    where = "by the hashes in the document tables"
+    counts = {
+        "test documents with a text of train": (ours.test_documents, theirs.test_documents),
+        "train documents with a text of test": (ours.train_documents, theirs.train_documents),
+        "new documents with the text of an earlier one": (found.repeats, repeats),
     }
+    for what, (has, says) in counts.items():
+        if says is not None:
+            yield from differences({what: has}, {what: says}, where)
 
 
 def _compare(storage: Storage, manifest: Manifest, percent: float) -> Compared:
     """Compares with the sources, by functions of the user's own as their files are now."""
     steps = manifest.settings.recipe.steps if manifest.settings.recipe else ()
     if not is_alone() and any(":" in name for step in steps for name in step.pins):
-        return call_in_fresh_interpreter(_compare_here, storage, manifest, percent)
-    return _compare_here(storage, manifest, percent)
-
-
-def _compare_here(storage: Storage, manifest: Manifest, percent: float) -> Compared:
-    return compare_with_sources(Dataset(storage, manifest), percent)
+        return call_in_fresh_interpreter(compare_with_sources, storage, manifest, percent)
+    return compare_with_sources(storage, manifest, percent)
 
 
 def describe_verdict(verdict: Verdict) -> list[str]:

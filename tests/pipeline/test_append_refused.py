@@ -257,16 +257,12 @@ def test_an_unfinished_append_whose_record_is_damaged(
     record = dataset / "metadata/generations/0002.job.json"
     record.write_bytes(record.read_bytes()[:-30])
     assert f"{record} is damaged" in refused(dataset, second)
-    for command in ("status", "inspect"):
+    for command in ("status", "inspect", "verify"):
         assert main([command, str(dataset)]) == 1
         assert "run that command again, or with --overwrite to discard" in capsys.readouterr().err
     # The same append writes it again; a copy, because the other one is to discard it.
     append(shutil.copytree(dataset, dataset.parent / "healed"), first)
     assert fineshards.verify(dataset.parent / "healed", sample=100).problems == []
-    (problem,) = (
-        each for each in fineshards.verify(dataset).problems if "job.json is damaged" in each
-    )
-    assert str(record) in problem
     append(dataset, second, "--overwrite")
     for generation in (1, 2):
         assert fineshards.verify(dataset, generation=generation, sample=100).problems == []

@@ -222,40 +222,11 @@ def test_new_documents_get_scores_too(built: Path, tmp_path: Path) -> None:
 # What verify finds.
 
 
-def one_less(rows: list[dict[str, Any]]) -> None:
-    rows.pop()
-
-
-def beyond(rows: list[dict[str, Any]]) -> None:
-    rows[-1]["row"] = 999
-
-
-def out_of_order(rows: list[dict[str, Any]]) -> None:
-    rows.reverse()
-
-
-def where_no_document_came(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        row["words"] = 7.0
-
-
-@pytest.mark.parametrize(
-    ("damage", "sentence"),
-    [
-        (one_less, "the number of documents with scores is"),
-        (beyond, "row 999 is not in order, or beyond the 60 rows of the file"),
-        (out_of_order, "is not in order, or beyond"),
-        (where_no_document_came, "documents with a score words, expected"),
-    ],
-)
-def test_scores_that_cannot_be_are_found(
-    built: Path, tmp_path: Path, damage: Callable[[list[dict[str, Any]]], None], sentence: str
-) -> None:
+def test_another_number_of_scores_is_found(built: Path, tmp_path: Path) -> None:
     output = Path(shutil.copytree(built / "out", tmp_path / "out"))
-    edit_metadata(output, "metadata/scores/00000.parquet", damage)
-    (problem, *_) = fineshards.verify(output).problems
-    assert problem.startswith("metadata/scores/00000.parquet: ")
-    assert sentence in problem
+    edit_metadata(output, "metadata/scores/00000.parquet", lambda rows: rows.pop())
+    (problem,) = fineshards.verify(output).problems
+    assert ": the number of documents with scores is" in problem
 
 
 def test_a_damaged_or_missing_file_of_scores_is_found(built: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_an_owners_lines_of_the_card_are_kept(published: Path) -> None:
     card.write_text(edited)
     assert problems(published) == []
     (problem,) = problems(published, sha256=True)
-    assert problem.startswith(f"{CARD_NAME} is another one than {SUMS_NAME} lists")
+    assert problem.startswith(f"{CARD_NAME} has SHA-256 ")
     assert check_sums(published) == 1
     fineshards.publish(published, name="Another")
     assert problems(published, sha256=True) == []

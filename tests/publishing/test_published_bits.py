@@ -58,8 +58,8 @@ def test_a_card_without_one_of_its_marks_is_refused_and_left_as_it_is(
     card, before = published / CARD_NAME, described(published)
     text = before[CARD_NAME].decode().replace(f"{lost}\n", "")
     card.write_text(text)
-    sentence = f"README.md lacks the line '{lost}', or has it in another place"
-    assert problems(published) == [f"{sentence}. Run fineshards publish again."]
+    sentence = "the generated part of README.md is not what was published."
+    assert problems(published) == [f"{sentence} Run fineshards publish again."]
     with pytest.raises(OutputError, match="Put the line back, or delete the file"):
         fineshards.publish(published)
     assert card.read_text() == text

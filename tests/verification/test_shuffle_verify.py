@@ -112,7 +112,7 @@ def test_a_shard_that_does_not_continue_the_document_of_the_one_before(dataset: 
     edit_table(dataset, "train/train_0000.npy", change)
     problems = problems_of(dataset)
     assert "not in the order" not in problems
-    assert re.search(rf"{TABLE} begins with .*, row .*, but the previous shard ended at", problems)
+    assert re.search(rf"{TABLE} begins with .*, row .* does not continue", problems)
 
 
 def test_another_seed_in_the_manifest(dataset: Path) -> None:
@@ -160,7 +160,7 @@ def shifted(folder: Path) -> None:
         ),
         (
             lambda folder: edit_table(folder, SHARD, lambda rows: rows["file"].__setitem__(3, "x")),
-            "the document tables name x",
+            "the number of tokens of x in the ",
         ),
     ],
 )

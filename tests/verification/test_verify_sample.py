@@ -174,7 +174,7 @@ def test_another_id_in_the_document_table_is_found_by_sampling(
 ) -> None:
     edit_table(dataset, SHARD, lambda columns: columns["id"].__setitem__(5, "other"))
     (problem,) = check(capsys, dataset, "--sample=100%")[1]
-    assert "with id other" in problem
+    assert "id other differs from that of" in problem
 
 
 def test_wrong_counts_that_balance_are_found_by_sampling(

@@ -48,7 +48,7 @@ def unlike(decision: dict[str, Any]) -> None:
         (None, None),
         (less_alike, "row 1 of {source}, is 0.875 alike, and 0.874"),
         (not_compared, "row 1 of {source}, is 0.875 alike, and None is recorded"),
-        (unlike, "row 0 of {source}, is only 0.5789 alike"),
+        (unlike, "row 0 of {source}, is 0.5789 alike, and 0.875 is recorded"),
     ],
 )
 def test_another_similarity_than_the_texts_have_is_found(
