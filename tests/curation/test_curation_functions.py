@@ -72,7 +72,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "fails_2.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    forget_modules()  # another test may have left its own
     yield "my_steps"
+    forget_modules()
+
+
+def forget_modules() -> None:
     for name in ("my_steps", "named", "defined"):
         sys.modules.pop(name, None)
     _function.cache_clear()
