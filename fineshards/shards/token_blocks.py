@@ -104,7 +104,7 @@ class TokenBlocks:
         for stream, sums, offset in streams:
             for cut in place.layout.slices(offset, sums.tokens):
                 name, at = self.unfinished_name(cut.key), npy.HEADER_BYTES + cut.at * size
-                with self._storage.open_at(name, at) as opened:
+                with self._storage.open_at(name, at, new=True) as opened:
                     file = CheckedFile(name, opened, at)
                     for chunk in block.parts[stream].cut(cut.start, cut.stop):
                         file.write(chunk)

@@ -207,10 +207,10 @@ class Storage(ABC):
             "file instead."
         )
 
-    def open_at(self, name: str, start: int) -> AbstractContextManager[BinaryIO]:
+    def open_at(self, name: str, start: int, new: bool = False) -> AbstractContextManager[BinaryIO]:
         """A place in an unfinished file on a disk, to write to; others may write to other places.
 
-        The file appears with the first one, so its name is one in `checkpoints/`.
+        new: whether the file is made if it is not there: then its name is one in `checkpoints/`.
         """
         raise NotImplementedError
 

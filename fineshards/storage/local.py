@@ -164,7 +164,7 @@ class LocalStorage(Storage):
         target = self.path(name)
         with self._temporary(name) as temporary:
             with io.BufferedWriter(
-                _WriteBehind(temporary, os.O_EXCL) if durable else io.FileIO(temporary, "x")
+                _WriteBehind(temporary) if durable else io.FileIO(temporary, "x")
             ) as file:
                 yield file
                 file.flush()
@@ -212,12 +212,13 @@ class LocalStorage(Storage):
             os.replace(temporary, path)
 
     @contextmanager
-    def open_at(self, name: str, start: int) -> Iterator[BinaryIO]:
+    def open_at(self, name: str, start: int, new: bool = False) -> Iterator[BinaryIO]:
         self._refuse_linked_folder(name, "written")
-        path = self.path(name)
+        path, flags = self.path(name), os.O_CREAT if new else 0
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with _WriteBehind(path, 0, start) as raw, io.BufferedWriter(raw) as file:
+            if new:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            with _WriteBehind(path, flags, start) as raw, io.BufferedWriter(raw) as file:
                 yield file
                 file.flush()
                 raw.submit()
@@ -334,8 +335,8 @@ class _WriteBehind(io.FileIO):
     not written yet (mm/fadvise.c). Other systems may do nothing.
     """
 
-    def __init__(self, path: str, flags: int, start: int = 0) -> None:
-        super().__init__(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o666), "w")
+    def __init__(self, path: str, flags: int = os.O_CREAT | os.O_EXCL, start: int = 0) -> None:
+        super().__init__(os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666), "w")
         self.seek(start)
         self._submitted = self._written = start
 
@@ -349,9 +350,8 @@ class _WriteBehind(io.FileIO):
     def submit(self) -> None:
         """Lets the disk begin with all that was written."""
         waiting = self._written - self._submitted
-        if hasattr(os, "posix_fadvise"):
-            with suppress(OSError):
-                os.posix_fadvise(self.fileno(), self._submitted, waiting, os.POSIX_FADV_DONTNEED)
+        with suppress(OSError, AttributeError):
+            os.posix_fadvise(self.fileno(), self._submitted, waiting, os.POSIX_FADV_DONTNEED)
         self._submitted = self._written
 
 

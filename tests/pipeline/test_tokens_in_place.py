@@ -24,7 +24,9 @@ from fineshards.config import BuildConfig
 from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.launch import prepare as launch_of
+from fineshards.shards.layout import Layout
 from fineshards.storage.base import Storage
+from fineshards.storage.local import LocalStorage
 from fineshards.transforms import commit
 from fineshards.worker.pool import Pool
 from fineshards.worker.tasks import discover_files, finish_block, write_shard
@@ -334,6 +336,44 @@ def test_a_replaced_job_writes_no_shard(tmp_path: Path, folder_of_checkpoints: s
         finish_block(file, found[-1]).run(worker)
     assert not list(output.glob("train/*.npy"))
     assert not list(output.glob("checkpoints/*/files/*"))
+
+
+def test_a_shard_that_another_process_finishes_meanwhile_is_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after --overwrite of a job that runs, or where locks of files do not work."""
+    source = write_rows(tmp_path / "in.parquet", made_up_rows(5, 100))
+    config = BuildConfig(
+        input=source, output=tmp_path / "out", shard_tokens=400, test_shards=0, block_bytes=1
+    )
+    launch = launch_of(config)
+    work = Work.of(launch.checkpoints, launch.job, config)
+    worker, places, done = Worker(work, alone=True), work.places(), []
+    assert places is not None
+    (file,) = launch.job.files
+    found = discover_files(file).run(worker)[0][1]
+    places.expect(found)
+    for block in found:  # each second one gets files of its own
+        worker.held.most = 1 << 20 if block.index % 2 == 0 else 0
+        done.append(finish_block(file, block).run(worker)[0])
+        worker.held.settle([*places.add(done[-1])])
+    work.checkpoints.write_layout(
+        Layout.plan([sum(each.counts.tokens for each in done)], 400, work.settings.split)
+    )
+    open_at, contents = LocalStorage.open_at, {}
+
+    def late(storage: LocalStorage, *arguments: object, **flags: object) -> object:
+        monkeypatch.setattr(LocalStorage, "open_at", open_at)
+        write_shard(*shard).run(Worker(work, alone=True))
+        contents.update(published_files(tmp_path / "out"))
+        return open_at(storage, *arguments, **flags)
+
+    for shard in shards_of(done, work):
+        monkeypatch.setattr(LocalStorage, "open_at", late)
+        write_shard(*shard).run(worker)
+        now = published_files(tmp_path / "out")
+        assert {name: now[name] for name in contents} == contents, shard
+    assert contents
 
 
 def test_a_second_launch_of_the_job_may_finish_a_shard_that_is_being_written(
