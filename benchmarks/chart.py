@@ -19,7 +19,7 @@ from benchmarks.contestants import ROOT
 RESULTS = Path("benchmarks/results")
 SPEED_CHART = Path("docs/images/speed.svg")
 README_RESULTS = (
-    "2026-11-25-corpus.json",
+    "2026-11-27-corpus.json",
     "2026-11-22-corpus-with-datatrove.json",
 )
 
