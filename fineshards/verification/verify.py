@@ -162,8 +162,7 @@ def _percent(sample: float | str, documents: int) -> float:
         number = -1
     if not 0 <= number < math.inf or (number > 100 if share else 0 < number < 100):
         raise UsageError(
-            f"--sample {sample}: write a share as text, such as '1%' or '100%', or a number of "
-            "documents above 100."
+            f"--sample is a share such as 1%, or a number of documents above 100, got {sample!r}."
         )
     return number if share or number <= 100 else min(100.0, 100 * number / max(documents, 1))
 

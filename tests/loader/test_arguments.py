@@ -173,7 +173,7 @@ def test_numbers_are_checked_one_by_one(numbers: list[int], length: int) -> None
 
 @pytest.mark.parametrize("index", [True, 1.0, "1", None], ids=repr)
 def test_an_index_is_an_integer(dataset: TokenDataset, index: int) -> None:
-    for read in (dataset.__getitem__, dataset.boundaries, dataset.documents):
+    for read in (dataset.__getitem__, dataset.documents):
         message = refused(partial(read, index))
         assert message == f"the sample's number is {index!r}; give an integer."
 

@@ -240,7 +240,9 @@ def test_a_sample_is_a_share_or_a_number_of_documents(
 def test_a_program_says_whether_it_means_a_share_or_a_number(
     dataset: Path, sample: float | str
 ) -> None:
-    with pytest.raises(UsageError, match="write a share as text, such as '1%' or '100%'"):
+    with pytest.raises(
+        UsageError, match="--sample is a share such as 1%, or a number of documents above"
+    ):
         fineshards.verify(dataset, sample=sample)
 
 
