@@ -77,7 +77,7 @@ class StreamPart:
         """documents: writes to `table`, the file of the documents."""
         self._table = table
         self._documents_file = documents
-        self._file: CheckedFile | None = None
+        self.file: CheckedFile | None = None
         self._held: list[npt.NDArray[np.unsignedinteger]] = []
         self._pending: list[pa.Table] = []
         self._pending_documents = 0
@@ -87,15 +87,15 @@ class StreamPart:
 
     def write_tokens(self, tokens: npt.NDArray[np.unsignedinteger]) -> None:
         """Appends tokens; `add_documents` says whose they are."""
-        if self._file is None:
+        if self.file is None:
             self._held.append(tokens)
         else:
-            self._file.write(tokens)
+            self.file.write(tokens)
         self.tokens += len(tokens)
 
     def spill(self, file: CheckedFile) -> None:
         """Moves all tokens to a file, where more follow."""
-        self._file = file
+        self.file = file
         for tokens in self._held:
             file.write(tokens)
         self._held = []
@@ -109,7 +109,7 @@ class StreamPart:
 
     def ranges(self) -> list[Range]:
         """All of its files."""
-        return [each.range() for each in (self._table, self._file) if each is not None]
+        return [each.range() for each in (self._table, self.file) if each is not None]
 
     def add_documents(self, lengths: npt.NDArray[np.int64], sources: pa.RecordBatch) -> None:
         """Appends documents: their lengths and sources (`source_schema`)."""
@@ -188,7 +188,7 @@ class BlockWriter:
             )
         if not self.is_held:
             for stream, part in self.parts.items():
-                if len(part.ranges()) == 1:
+                if part.file is None:
                     part.spill(self._open_tokens(stream))
 
     @property

@@ -119,15 +119,11 @@ class Ledger:
             _say_damaged(self._storage.path(self.name(kind, key)))
         return found
 
-    def record(self, kind: Kind[Found], key: str) -> Found:
-        """The record of work that this job has finished, whatever its ranges are now.
-
-        Raises OutputError if its entry is missing or damaged.
-        """
-        return self.finished(kind, key).record
-
     def finished(self, kind: Kind[Found], key: str) -> Finished[Found]:
-        """The entry of work that this job has finished; raises as `record` does."""
+        """The entry of work that this job has finished, whatever its ranges are now.
+
+        Raises OutputError if it is missing or damaged.
+        """
         found = self.read(kind, key)
         if found is None:
             raise OutputError(

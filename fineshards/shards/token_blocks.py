@@ -275,7 +275,7 @@ class TokenBlocks:
         """The number of tokens of a finished block."""
         if name not in self._counted:
             with suppress(OutputError):  # a job that ends deletes it meanwhile
-                if found := self._entry(name):
+                if found := self._ledger.read(_kind(name.folder), name.key):
                     self._counted[name] = found.record.counts.tokens
         return self._counted.get(name)
 

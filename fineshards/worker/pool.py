@@ -217,11 +217,10 @@ class Pool:
                 if each.task is None and self._waiting:
                     each.task = self._waiting.popleft()
                     each.tell(each.task)
-            if not any(each.task for each in self._processes):
+            if self._failure is None and not any(each.task for each in self._processes):
                 # Nothing that is under way will count the blocks before these.
-                for each in self._processes:
-                    if each.held:
-                        each.tell(None)
+                for each in [each for each in self._processes if each.held]:
+                    each.tell(None)
 
     def _receive(self, process: _Process) -> bool:
         """Takes a result of a process; returns False if the process has ended."""
@@ -233,7 +232,6 @@ class Pool:
             return False
         if isinstance(result, BaseException):
             self._fail(result)
-            process.task = None
             return True
         with self._changed:
             self._results |= dict(map(process.held.pop, process.held.keys() - held))
@@ -253,6 +251,8 @@ class Pool:
             return
         if task.name == discover_files.__name__:
             self._blocks |= done[0]
+            if self._places is None and len(self._blocks) < len(self._files):
+                return  # what is finished cannot wait for the other footers
             # In order: the columns of the first file are checked before its first block is encoded.
             while self._known < len(self._files) and self._files[self._known] in self._blocks:
                 file = self._files[self._known]

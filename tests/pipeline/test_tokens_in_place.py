@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.damage import flip_bit
@@ -297,6 +298,39 @@ def test_many_small_blocks_that_wait_for_their_place_fill_no_pipe(tmp_path: Path
     assert [*folder.glob("checkpoints/*/blocks/*.tokens")], "there are places for few of them"
     build(tmp_path / "after", source, *flags)
     assert published_files(folder) == published_files(tmp_path / "after")
+
+
+LAST_FOOTER = """
+import sys, time
+from fineshards.cli.cli import main
+from fineshards.worker import blocks, own_process
+
+discover = blocks.discover_file
+
+def late(file, work):
+    time.sleep(file.index)
+    return discover(file, work)
+
+blocks.discover_file = late
+own_process.claim()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--shuffle_seed=1"]], ids=["in_order", "shuffled"])
+def test_no_block_is_finished_before_all_columns_are_checked(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    """The last file has other columns, and its footer is read late."""
+    first = write_rows(tmp_path / "in/0.parquet", made_up_rows(5, 22))
+    pq.write_table(pa.table({"content": ["a"]}), tmp_path / "in/1.parquet")
+    folder = tmp_path / "out"
+    done = run_program(
+        LAST_FOOTER, "build", f"--input={first.parent}", f"--output={folder}", *FLAGS, *flags
+    )
+    assert done.returncode == 1, done.stderr
+    assert "has no column 'text'" in done.stderr
+    assert not folder.exists(), "the job has taken itself back"
 
 
 def test_two_launches_of_a_job_side_by_side(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_finished_work_is_found_listed_and_dropped(ledger: Ledger, storage: Stor
     assert ledger.get(NOTES, "a") is None
     assert list(ledger.list(NOTES)) == []
     with pytest.raises(OutputError, match=r"notes/a\.json is missing or damaged.* Run the same"):
-        ledger.record(NOTES, "a")
+        ledger.finished(NOTES, "a")
 
 
 @pytest.mark.parametrize("name", ["parts", "whole"])
@@ -77,7 +77,7 @@ def test_work_with_a_damaged_range_is_not_finished(
     assert caplog.messages == [f"{storage.path(name)} is damaged; its work is done again"]
     storage.delete(name)
     assert ledger.get(NOTES, "a") is None
-    assert ledger.record(NOTES, "a") == NOTE
+    assert ledger.finished(NOTES, "a").record == NOTE
     storage.write(name, CONTENT)
     assert ledger.get(NOTES, "a") == NOTE
 

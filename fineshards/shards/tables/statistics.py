@@ -216,8 +216,8 @@ def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) 
     """Writes the statistics of a source file. judged: what the stages of a recipe counted of it."""
     storage, name = checkpoints.storage, statistics_name(file)
     blocks = checkpoints.discovered.read_blocks(file) or []
-    stored = [checkpoints.ledger.record(_OF_BLOCKS, block.place.key) for block in blocks]
-    tables = [from_bytes(each, checkpoints.folder) for each in stored]
+    stored = [checkpoints.ledger.finished(_OF_BLOCKS, block.place.key) for block in blocks]
+    tables = [from_bytes(each.record, checkpoints.folder) for each in stored]
     content = parquet_bytes(merged([*tables, *judged]))
     return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
 

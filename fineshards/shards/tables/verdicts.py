@@ -124,7 +124,7 @@ class StageFiles:
 
     def judged(self, block: Block) -> Judged:
         """What this job has stored of a judged block; raises OutputError if it is not there."""
-        return self._ledger.record(self._judged, block.place.key)
+        return self._ledger.finished(self._judged, block.place.key).record
 
     def decided(self, block: Block) -> tuple[pa.Table, int]:
         """What the stage decided about a block, and its `stop_row`; raises as `judged` does."""
@@ -177,7 +177,8 @@ class StageFiles:
 
     def marked(self, file: int) -> pa.Table:
         """The marks of a source file as decisions; raises OutputError if they are not there."""
-        return from_bytes(self._ledger.record(self._marked, f"{file:05d}"), self._marked.name)
+        found = self._ledger.finished(self._marked, f"{file:05d}")
+        return from_bytes(found.record, self._marked.name)
 
 
 def earlier_decisions(
