@@ -209,7 +209,7 @@ def _claim(
                 storage.delete_folder(Checkpoints.of(storage, job).folder)
             # In one step, which stops the other one. If that one has withdrawn, there is none.
             with suppress(OutputError):
-                storage.write(job.record_name, job.to_bytes(), over=record)
+                storage.replace(job.record_name, job.to_bytes(), record)
     if not storage.claim(job.record_name, job.to_bytes()):
         winner = Job.load(storage, job.generation)
         if winner is None or winner.fingerprint() != job.as_begun(winner).fingerprint():

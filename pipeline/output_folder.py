@@ -135,7 +135,7 @@ def on_record(storage: Storage, job: Job, record: str | None) -> Job | None:
         if not any(storage.names(f"{Checkpoints.of(storage, job).folder}/files/")):
             raise
         _log.warning("%s is damaged; it is written again", storage.path(job.record_name))
-        storage.write(job.record_name, job.to_bytes(), over=record)
+        storage.replace(job.record_name, job.to_bytes(), record)
         return job
 
 
@@ -172,7 +172,7 @@ def resumed(
     settings = replace(existing.settings, recipe=found.settings.recipe)
     found = replace(existing, settings=settings, files=found.files, generations=found.generations)
     if found != existing:
-        storage.write(existing.record_name, found.to_bytes(), over=record)
+        storage.replace(existing.record_name, found.to_bytes(), record)
     return found
 
 
@@ -277,4 +277,4 @@ def _clear_card(
         storage.delete(CARD_NAME, check)
     elif emptied != card:
         check()
-        storage.write(CARD_NAME, emptied, over=version)
+        storage.replace(CARD_NAME, emptied, version)

@@ -73,7 +73,7 @@ MOST_LINES = {
     "root": 1_492,
     "shards": 7_332,
     "sources": 4_793,
-    "storage": 3_855,
+    "storage": 3_854,
     "templates": 729,
     "transforms": 1_176,
     "verification": 1_145,

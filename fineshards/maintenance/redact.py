@@ -254,10 +254,10 @@ def _plan(
 
     def carry_out() -> None:
         """Replaces the table and the mask, then the shard; again, if an earlier attempt did."""
-        storage.write(table_file, marked, over=versions[1])
+        storage.replace(table_file, marked, versions[1])
         if mask is not None:
-            storage.write(mask_file, mask, over=versions[2])
-        with storage.create(name, over=versions[0]) as target:
+            storage.replace(mask_file, mask, versions[2])
+        with storage.replacing(name, versions[0]) as target:
             # The old content is read, because the new one appears at the end.
             for part in _content(dataset, shard, ranges):
                 target.write(part)

@@ -167,7 +167,7 @@ def _restore_manifests(storage: Storage) -> list[str]:
         )
     wrong = [name for name in stored if wanted.get(name, stored[name]) != stored[name]]
     for name in wrong:
-        storage.write(name, wanted[name], over=storage.version(name))
+        storage.replace(name, wanted[name], storage.version(name))
     return wrong
 
 

@@ -135,7 +135,7 @@ def publish_files(
     kept = has_checkpoints(storage)
     for each, content in contents.items():
         if storage.read_if_there(each) != content:
-            storage.write(each, content, over=storage.version(each))
+            storage.replace(each, content, storage.version(each))
     # Where files are written at first, also those that a killed process has left.
     Checkpoints.of(storage, manifest.job).clear(kept)
     digests = {each: _sha256(content) for each, content in contents.items()}

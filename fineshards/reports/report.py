@@ -209,7 +209,7 @@ def _write(target: str, content: bytes) -> None:
     if "://" in target:
         parent, _, name = target.rpartition("/")
         storage = open_storage(parent)
-        storage.write(name, content, over=storage.version(name))
+        storage.replace(name, content, storage.version(name))
         return
     try:
         # A link stays, and what it leads to is replaced.

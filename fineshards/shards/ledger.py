@@ -104,7 +104,7 @@ class Ledger:
             damaged, stored = self._storage.version(name), self._storage.read_if_there(name)
             if stored is None or (stored != entry and _parsed(kind, key, stored) is not None):
                 raise
-            self._storage.write(name, entry, durable, damaged)
+            self._storage.replace(name, entry, damaged)
 
     def get(self, kind: Kind[Found], key: str) -> Found | None:
         """The record of finished work; None if its entry, or a range, is missing or damaged."""

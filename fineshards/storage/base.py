@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -148,17 +148,24 @@ class Storage(ABC):
             )
         return _NamedRanges(self, name, size)
 
-    @abstractmethod
-    def create(
-        self, name: str, durable: bool = True, over: str | None = None
-    ) -> AbstractContextManager[BinaryIO]:
+    def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         """A file to write. It appears under `name` if the `with` body ends without an exception.
 
-        durable: whether the file must survive a power cut. Otherwise one may damage it. over: the
-        `version` of the file that this one replaces; None if there must be none. Two attempts that
-        replace the same version with the same bytes both succeed; with other bytes the later one
-        fails. On a disk two that end within the same instant both succeed, and the last one counts.
+        durable: whether the file must survive a power cut. Otherwise one may damage it.
         """
+        return self._writing(name, durable, None)
+
+    def replacing(self, name: str, version: str | None) -> AbstractContextManager[BinaryIO]:
+        """As `create`, but the file takes the place of another one.
+
+        version: the `version` of that one; None if there must be none. Of two attempts that replace
+        it with other bytes the later one fails, on a disk unless both end within the same instant.
+        """
+        return self._writing(name, True, version)
+
+    @abstractmethod
+    @contextmanager
+    def _writing(self, name: str, durable: bool, replaced: str | None) -> Iterator[BinaryIO]: ...
 
     @abstractmethod
     def claim(self, name: str, content: bytes) -> bool:
@@ -184,10 +191,7 @@ class Storage(ABC):
         """
 
     def delete_prefix(self, prefix: str, check: Callable[[], object] = always) -> int:
-        """Deletes all files whose names start with a prefix; returns how many.
-
-        check: as in `delete_folder`. On a disk this does nothing.
-        """
+        """As `delete_folder`, of a store's files whose names start so; returns how many."""
         return 0
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
@@ -286,11 +290,14 @@ class Storage(ABC):
                 raise
             return None  # deleted meanwhile
 
-    def write(
-        self, name: str, content: bytes, durable: bool = True, over: str | None = None
-    ) -> int:
-        """Writes a small file; returns its CRC-32C. For durable and over see `create`."""
-        with self.create(name, durable, over) as file:
+    def replace(self, name: str, content: bytes, version: str | None) -> None:
+        """Writes a small file in the place of another one: see `replacing`."""
+        with self.replacing(name, version) as file:
+            file.write(content)
+
+    def write(self, name: str, content: bytes, durable: bool = True) -> int:
+        """Writes a small file; returns its CRC-32C. For durable see `create`."""
+        with self.create(name, durable) as file:
             file.write(content)
         from fineshards.storage.checksums import crc32c  # imported late, as in `assemble`
 

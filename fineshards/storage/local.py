@@ -158,19 +158,16 @@ class LocalStorage(Storage):
                 ) from error
 
     @contextmanager
-    def create(
-        self, name: str, durable: bool = True, over: str | None = None
-    ) -> Iterator[BinaryIO]:
+    def _writing(self, name: str, durable: bool, replaced: str | None) -> Iterator[BinaryIO]:
         target = self.path(name)
         with self._temporary(name) as temporary:
-            with io.BufferedWriter(
-                _WriteBehind(temporary) if durable else io.FileIO(temporary, "x")
-            ) as file:
+            raw = _WriteBehind(temporary) if durable else io.FileIO(temporary, "x")
+            with io.BufferedWriter(raw) as file:
                 yield file
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
-            if over is not None and self.version(name) != over:
+            if replaced is not None and self.version(name) != replaced:
                 self._check_same(name, temporary)
             os.replace(temporary, target)
             if durable:

@@ -124,13 +124,10 @@ class ObjectStorage(Storage, Generic[Found]):
         return content
 
     @contextmanager
-    def create(
-        self, name: str, durable: bool = True, over: str | None = None
-    ) -> Iterator[BinaryIO]:
-        """See Storage. Every object is durable."""
+    def _writing(self, name: str, durable: bool, replaced: str | None) -> Iterator[BinaryIO]:
         with temporary_room(), tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
-            self.upload(name, content, over)
+            self.upload(name, content, replaced)
 
     def claim(self, name: str, content: bytes) -> bool:
         try:
@@ -139,11 +136,9 @@ class ObjectStorage(Storage, Generic[Found]):
             return False
         return True
 
-    def write(
-        self, name: str, content: bytes, durable: bool = True, over: str | None = None
-    ) -> int:
+    def write(self, name: str, content: bytes, durable: bool = True) -> int:
         """See Storage. The checksum is the one that the server has confirmed."""
-        return checksum_from_base64(self.upload(name, io.BytesIO(content), over).crc32c or "")
+        return checksum_from_base64(self.upload(name, io.BytesIO(content)).crc32c or "")
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
         found = self.find(name)

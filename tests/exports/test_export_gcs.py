@@ -98,7 +98,7 @@ def test_text_in_a_store_survives_kills_and_is_built_again_from_there(
     # A damaged object of a part that is not finished is replaced.
     job, _ = prepare(dataset, f"{output}-damaged", ExportOptions(to, columns="url"))
     (damaged,) = write_part(job, job.parts[0]).files
-    job.storage.write(damaged.name, bytes(damaged.bytes), over=job.storage.version(damaged.name))
+    job.storage.replace(damaged.name, bytes(damaged.bytes), job.storage.version(damaged.name))
     assert main([*command[:-1], f"{command[-1]}-damaged"]) == 0
     assert objects(either, "x-damaged") == expected
     again = f"{either.scheme}://data/again"

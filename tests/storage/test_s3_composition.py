@@ -247,5 +247,5 @@ def test_a_large_file_is_sent_in_parts(
     assert s3.count("^PUT .*npy.*partNumber") >= 2
     with pytest.raises(OutputError, match="already exists with other content"):
         storage.write(NAME, LARGE[:-1])
-    storage.write(NAME, LARGE[1:], over=storage.version(NAME))
+    storage.replace(NAME, LARGE[1:], storage.version(NAME))
     check(s3, LARGE[1:])

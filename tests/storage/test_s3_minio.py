@@ -42,14 +42,14 @@ def test_files_are_written_once_replaced_and_deleted(s3: S3Proxy) -> None:
     with pytest.raises(OutputError, match="already exists with other content"):
         storage.write(NAME, b"other")
     version = storage.version(NAME)
-    storage.write(NAME, b"longer", over=version)
-    storage.write(NAME, b"longer", over=version)
+    storage.replace(NAME, b"longer", version)
+    storage.replace(NAME, b"longer", version)
     with pytest.raises(OutputError, match="already exists with other content"):
-        storage.write(NAME, b"other", over=version)
+        storage.replace(NAME, b"other", version)
     assert storage.read(NAME) == b"longer"
     storage.delete(NAME)
     with pytest.raises(OutputError, match="was deleted while it was written"):
-        storage.write(NAME, b"other", over=version)
+        storage.replace(NAME, b"other", version)
     storage.write("train/other", b"")
     storage.delete_folder("train")
     assert s3.names("data") == []

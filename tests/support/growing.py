@@ -105,7 +105,7 @@ def unfinished_append(dataset: Path | str, file: Path) -> None:
     storage = open_storage(str(dataset))
     manifest = storage.read(MANIFEST_NAME)
     append(dataset, file, "--keep_checkpoints")
-    storage.write(MANIFEST_NAME, manifest, over=storage.version(MANIFEST_NAME))
+    storage.replace(MANIFEST_NAME, manifest, storage.version(MANIFEST_NAME))
 
 
 def published_files(folder: Path) -> dict[str, bytes]:

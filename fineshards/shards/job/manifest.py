@@ -252,9 +252,9 @@ class Manifest(
         before: the manifest of the generation before; None for the first one. Raises OutputError if
         the file cannot be written.
         """
-        content, over, kept = self.to_bytes(), None, kept_name(self.generation)
+        content, latest, kept = self.to_bytes(), None, kept_name(self.generation)
         if before is not None:
-            over = storage.version(MANIFEST_NAME)
+            latest = storage.version(MANIFEST_NAME)
             stored = storage.read(MANIFEST_NAME)
             if stored == content:
                 return MANIFEST_NAME  # by another attempt, or before a crash
@@ -264,8 +264,8 @@ class Manifest(
                     f"{self.generation} was made. Run again when no one else writes there."
                 )
         if storage.read_if_there(kept) != content:
-            storage.write(kept, content, over=storage.version(kept))
-        storage.write(MANIFEST_NAME, content, over=over)
+            storage.replace(kept, content, storage.version(kept))
+        storage.replace(MANIFEST_NAME, content, latest)
         return MANIFEST_NAME
 
     @classmethod

@@ -69,11 +69,8 @@ def test_a_shard_that_is_replaced_while_it_is_read_is_an_error(s3: S3Proxy, loca
     content = storage.read("train/train_0001.npy")
     assert ranges.read_at(100, 300) == content[100:300]
     assert ranges.size == len(content)
-    storage.write(
-        "train/train_0001.npy",
-        bytes(len(content)),
-        over=storage.version("train/train_0001.npy"),
-    )
+    version = storage.version("train/train_0001.npy")
+    storage.replace("train/train_0001.npy", bytes(len(content)), version)
     with pytest.raises(OutputError, match=r"train_0001\.npy was changed or deleted while it was"):
         ranges.read_at(100, 300)
 

@@ -208,7 +208,7 @@ def test_damaged_records_are_replaced_and_whole_ones_are_not(
     assert len(victims) == len(kinds)
     for name in victims:
         damaged = storage.read(name)[:-1] + b"-"
-        storage.write(name, damaged, over=storage.version(name))
+        storage.replace(name, damaged, storage.version(name))
     capfd.readouterr()
     assert main(command(small, "--keep_checkpoints")) == 0
     said = capfd.readouterr().err
