@@ -48,7 +48,7 @@ class Ranges(Protocol):
     def size(self) -> int:
         """Of the whole file, in bytes."""
 
-    def read_at(self, start: int, stop: int) -> bytes | bytearray:
+    def read_at(self, start: int, stop: int) -> bytes:
         """Bytes `[start, stop)`; raises OutputError if it has fewer or was replaced."""
 
 
@@ -312,5 +312,5 @@ class _NamedRanges:
     name: str
     size: int
 
-    def read_at(self, start: int, stop: int) -> bytes | bytearray:
+    def read_at(self, start: int, stop: int) -> bytes:
         return self.storage.read_range(self.name, start, stop)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
-import ssl
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import Entry, FileRange, always
@@ -32,11 +29,7 @@ from fineshards.storage.gcs_objects import (
 )
 from fineshards.storage.names import split_url
 from fineshards.storage.objects import ObjectStorage
-from fineshards.storage.ranges.range_reader import RangeReader
-from fineshards.storage.ranges.range_requests import exchange
 
-if TYPE_CHECKING:
-    from google.cloud.storage import Blob
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
@@ -136,91 +129,6 @@ def _request(
     return result
 
 
-# Otherwise all threads would renew an expired token at the same time.
-_renewing = threading.Lock()
-
-
-def _forget_in_child() -> None:
-    global _renewing
-    _renewing = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
-
-
-class ObjectRanges:
-    """One generation of an object, in which all its ranges are read; see `Ranges`."""
-
-    def __init__(self, blob: Blob) -> None:
-        self.size: int = blob.size
-        self.bucket, self._name = blob.bucket.name, blob.name
-        base = client().api_endpoint
-        path = f"/download/storage/v1/b/{self.bucket}/o/{quote(self._name, safe='')}"
-        g = self._generation = int(blob.generation)
-        self._url = f"{base}{path}?alt=media&generation={g}&ifGenerationMatch={g}"
-        split = urlsplit(self._url)
-        self._origin = f"{split.scheme}://{split.netloc}"
-        self._direct = not _uses_proxy(self._url)
-        # Compressed content is acceptable, so that an object is never decompressed on the way.
-        self._request = (
-            f"GET {split.path}?{split.query} HTTP/1.1\r\nHost: {split.netloc}\r\n"
-            "Accept-Encoding: gzip\r\n"
-        )
-
-    def read_at(self, start: int, stop: int) -> bytes | bytearray:
-        """See Ranges. Takes one request."""
-        if start >= stop:
-            return b""
-        content = self._exchange(start, stop) if self._direct else None
-        if content is not None:
-            return content
-        blob = bucket_of(f"gs://{self.bucket}").blob(self._name, generation=self._generation)
-        return download_range(blob, start, stop)
-
-    def _exchange(self, start: int, stop: int) -> bytearray | None:
-        """The range, from this thread's connection; None after any other response."""
-        from google.auth.exceptions import GoogleAuthError
-
-        try:
-            headers = _credential_headers(self._url)
-        except GoogleAuthError:
-            return None
-        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        return exchange(self._origin, self._request + more, start, stop, _trusted)
-
-
-def _credential_headers(url: str) -> dict[str, str]:
-    found, _ = credentials(os.environ.get("STORAGE_EMULATOR_HOST"))
-    headers: dict[str, str] = {}
-    with _renewing:
-        found.before_request(_renewal_request, "GET", url, headers)
-    return headers
-
-
-def _renewal_request(*arguments: Any, **options: Any) -> Any:
-    """What sends a request for a new token; made when one is needed, because it is costly."""
-    from google.auth.transport.requests import Request
-
-    return Request()(*arguments, **options)
-
-
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    """The certificates that the client library trusts."""
-    from certifi import where
-
-    named = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or where()
-    if os.path.isdir(named):
-        return ssl.create_default_context(capath=named)
-    return ssl.create_default_context(cafile=named)
-
-
-def _uses_proxy(url: str) -> bool:
-    from requests.utils import get_environ_proxies, select_proxy
-
-    return select_proxy(url, get_environ_proxies(url)) is not None
-
-
 # The fields requested of a listing. All fields would be several times as much.
 _FIELDS = "items(name,size,crc32c,generation),nextPageToken"
 _ENTRY_FIELDS = "items(name,size,updated),nextPageToken"
@@ -254,10 +162,6 @@ class GcsStorage(ObjectStorage["Blob"]):
                 if not blob.name.endswith("/"):
                     yield self.name_of(blob)
             yield from sorted(folder.removeprefix(self._prefix) for folder in listing.prefixes)
-
-    def open_ranges(self, name: str) -> ObjectRanges:
-        """See Storage. Takes one request."""
-        return ObjectRanges(self.existing(name))
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """See Storage. Takes one request."""
@@ -318,8 +222,8 @@ class GcsStorage(ObjectStorage["Blob"]):
             blob = found
         return blob
 
-    def reader(self, found: Blob, read_ahead: int) -> BinaryIO:
-        return RangeReader(found.size, partial(download_range, found)).buffered(read_ahead)
+    def download(self, found: Blob, start: int, stop: int) -> bytes:
+        return download_range(f"gs://{self.bucket}/{found.name}", found.generation, start, stop)
 
     def join_objects(self, name: str, sources: Sequence[Blob]) -> Blob | None:
         """Creates an object from up to 32 others, in the generations that `find` returned.

@@ -216,33 +216,37 @@ def reason(error: BaseException) -> str:
 
 
 def download_range(
-    blob: Blob, start: int, stop: int, kind: type[FineshardsError] = OutputError
+    url: str, generation: int, start: int, stop: int, kind: type[FineshardsError] = OutputError
 ) -> bytes:
-    """Bytes `[start, stop)` of an object in the blob's generation, in one request.
+    """Bytes `[start, stop)` of one generation of an object, in one request.
 
     Raises `kind` if the request fails, also after retries, or the generation is gone.
     """
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
+    if start >= stop:
+        return b""
+
     def attempt() -> bytes:
+        blob = bucket_of(url).blob(split_url(url)[1], generation=generation)
         # raw: the stored bytes; without it the server may decompress an object.
         content: bytes = blob.download_as_bytes(
             start=start,
             end=stop - 1,
             raw_download=True,
-            if_generation_match=blob.generation,
+            if_generation_match=generation,
+            checksum=None,
             retry=None,
         )
         if len(content) != stop - start:
             raise ConnectionError(f"received {len(content)} bytes, expected {stop - start}")
         return content
 
-    url = f"{SCHEME}{blob.bucket.name}/{blob.name}"
     with explained("read", url, kind):
         try:
             return transfer(attempt)
         except (NotFound, PreconditionFailed) as error:
             raise kind(
-                f"{url} was changed or deleted while it was read: generation {blob.generation} no "
+                f"{url} was changed or deleted while it was read: generation {generation} no "
                 "longer exists. Run again when no one writes there."
             ) from error

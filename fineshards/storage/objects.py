@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
@@ -21,6 +22,7 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.storage.base import Entry, Storage, always
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, file_checksum
 from fineshards.storage.names import below, split_url
+from fineshards.storage.ranges import RangeReader
 from fineshards.storage.temporary import temporary_room
 
 # A file being written is kept in memory up to this size, then on the worker's disk, so that its
@@ -114,7 +116,15 @@ class ObjectStorage(Storage, Generic[Found]):
                     yield entry
 
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
-        return self.reader(self.existing(name), read_ahead)
+        return self.open_ranges(name).buffered(read_ahead)
+
+    def open_ranges(self, name: str) -> RangeReader:
+        """See Storage. Takes one request."""
+        return self.reader(self.existing(name))
+
+    def reader(self, found: Found) -> RangeReader:
+        """Reads an object in the version that was found."""
+        return RangeReader(found.size, partial(self.download, found))
 
     def read(self, name: str) -> bytes:
         """See Storage. Takes one request."""
@@ -224,8 +234,8 @@ class ObjectStorage(Storage, Generic[Found]):
         """An object with its metadata, or None if there is none."""
 
     @abstractmethod
-    def reader(self, found: Found, read_ahead: int) -> BinaryIO:
-        """Opens an object in the version that was found."""
+    def download(self, found: Found, start: int, stop: int) -> bytes:
+        """Bytes `[start, stop)` of an object in the version that was found. Threads share it."""
 
     @abstractmethod
     def remove(self, found: Found, seconds: float | None = None) -> None:

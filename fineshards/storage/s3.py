@@ -7,20 +7,12 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html
 
 from __future__ import annotations
 
-import functools
-import os
-import ssl
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, BinaryIO
-from urllib.parse import urlsplit
+from typing import Any
 
 from fineshards.storage.base import Entry, FileRange
 from fineshards.storage.objects import ObjectStorage
-from fineshards.storage.ranges.range_reader import RangeReader
-from fineshards.storage.ranges.range_requests import exchange
 from fineshards.storage.s3_client import (
     client,
     condition,
@@ -42,59 +34,6 @@ from fineshards.storage.s3_objects import (
     read_range,
 )
 from fineshards.storage.s3_probe import check_writes
-
-# A URL is used for half of the time for which it is signed.
-_SIGNED_SECONDS = 3600
-
-
-class S3Ranges:
-    """One version of an object, in which all its ranges are read; see `Ranges`."""
-
-    def __init__(self, source: S3Object) -> None:
-        self.size = source.size
-        self._source = source
-        # The origin, the request without its range, and when it is made again; threads may do so.
-        self._signed: tuple[str, str, float] = ("", "", 0.0)
-
-    def read_at(self, start: int, stop: int) -> bytes | bytearray:
-        """See Ranges. Takes one request."""
-        if start >= stop:
-            return b""
-        origin, request, until = self._signed
-        if time.monotonic() > until:
-            origin, request, _ = self._signed = self._sign()
-        content = exchange(origin, request, start, stop, _trusted) if request else None
-        return content or download_range(self._source, start, stop)
-
-    def _sign(self) -> tuple[str, str, float]:
-        """The origin and the request; both are empty where a request goes through a proxy."""
-        from botocore.exceptions import BotoCoreError
-        from botocore.utils import get_environ_proxies
-
-        source = self._source
-        until = time.monotonic() + _SIGNED_SECONDS / 2
-        try:
-            url = client(source.endpoint).generate_presigned_url(
-                "get_object",
-                Params={"Bucket": source.bucket, "Key": source.name},
-                ExpiresIn=_SIGNED_SECONDS,
-            )
-        except BotoCoreError:
-            return "", "", 0.0
-        split = urlsplit(url)
-        if get_environ_proxies(url).get(split.scheme):
-            return "", "", until
-        request = (
-            f"GET {split.path}?{split.query} HTTP/1.1\r\nHost: {split.netloc}\r\n"
-            f'If-Match: "{source.etag}"\r\n'
-        )
-        return f"{split.scheme}://{split.netloc}", request, until
-
-
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE"))
-
 
 # Larger files are sent in parts. The ETag of one that is not is its MD5, so that a store without
 # checksums can prove that it was copied.
@@ -129,10 +68,6 @@ class S3Storage(ObjectStorage[S3Object]):
                 elif not found.name.endswith("/"):
                     yield self.name_of(found)
 
-    def open_ranges(self, name: str) -> S3Ranges:
-        """See Storage. Takes one request."""
-        return S3Ranges(self.existing(name))
-
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """See Storage. Takes one request."""
         content = b""
@@ -160,8 +95,8 @@ class S3Storage(ObjectStorage[S3Object]):
 
     _look_up = find
 
-    def reader(self, found: S3Object, read_ahead: int) -> BinaryIO:
-        return RangeReader(found.size, partial(download_range, found)).buffered(read_ahead)
+    def download(self, found: S3Object, start: int, stop: int) -> bytes:
+        return download_range(found, start, stop)
 
     def remove(self, found: S3Object, seconds: float | None = None) -> None:
         """See ObjectStorage. A store that does not know the condition may ignore it."""

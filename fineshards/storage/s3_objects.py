@@ -176,6 +176,8 @@ def download_range(
 
     Raises `kind` if the request fails, also after retries, or the object has changed.
     """
+    if start >= stop:
+        return b""
     with explained("read", source.url, kind):
         try:
             content = read_range(

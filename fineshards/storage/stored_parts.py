@@ -92,6 +92,6 @@ def write_part(
     checksum: int = 0,
 ) -> int:
     """Writes the first bytes of a part; returns the checksum. checksum: of what is before them."""
-    source = storage.reader(one.stored, min(size, READ_BYTES))
+    source = storage.reader(one.stored).buffered(min(size, READ_BYTES))
     source.seek(one.part.start)
     return copy_with_checksum(source, size, target, checksum)

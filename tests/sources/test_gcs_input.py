@@ -26,7 +26,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import READ_AHEAD, open_file
 from fineshards.sources.finding import find_files
 from fineshards.sources.reading import discover_blocks, read_block
-from fineshards.storage.ranges import range_reader
+from fineshards.storage import ranges
 
 pytestmark = pytest.mark.cloud
 
@@ -220,7 +220,7 @@ def test_an_object_that_changes_while_it_is_read(
     """At each download in turn: bytes of two generations never mix, even if they are similar."""
     # Many small requests.
     monkeypatch.setattr(open_file, "__defaults__", (1 << 16,))
-    monkeypatch.setattr(range_reader, "PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(ranges, "PIECE_BYTES", 1 << 16)
     texts = [os.urandom(100).hex() for _ in range(3000)]
     path = tmp_path / name
     if name == "a.parquet":
@@ -332,7 +332,7 @@ def test_an_object_that_changes_during_a_job_stops_it_with_one_sentence(
     moment: int,
 ) -> None:
     """Afterwards, --overwrite builds from the new objects."""
-    monkeypatch.setattr(range_reader, "PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(ranges, "PIECE_BYTES", 1 << 14)
     output = tmp_path / "out"
     # Twice, because the second build knows the footers already.
     assert build(source, output) == 0

@@ -29,7 +29,7 @@ from fineshards.shards.ledger import beginnings
 from fineshards.sources.finding import find_files
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
-from fineshards.storage.ranges.range_reader import RangeReader
+from fineshards.storage.ranges import RangeReader
 
 pytestmark = pytest.mark.cloud
 

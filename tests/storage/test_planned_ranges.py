@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.storage.ranges import range_reader
-from fineshards.storage.ranges.range_reader import (
-    LARGEST_HOLE,
-    PIECE_BYTES,
-    PlannedRanges,
-    RangeReader,
-    pieces_of,
-)
+from fineshards.storage import ranges as planned_ranges
+from fineshards.storage.ranges import LARGEST_HOLE, PIECE_BYTES, RangeReader, pieces_of
 
 MIB = 1 << 20
 # The distance of a start from the stop before it, and the size of a range.
@@ -39,13 +33,13 @@ def test_pieces_cover_what_is_wanted_and_no_large_hole(gaps: list[tuple[int, int
     pieces = pieces_of(reversed(ranges))
     assert all(one.stop <= two.start for one, two in pairwise(pieces))
     assert all(0 < piece.stop - piece.start <= PIECE_BYTES for piece in pieces)
-    assert sum(piece.wanted for piece in pieces) == sum(stop - start for start, stop in ranges)
+    assert sum(piece.left for piece in pieces) == sum(stop - start for start, stop in ranges)
     for piece in pieces:
         inside = [(max(a, piece.start), min(b, piece.stop)) for a, b in ranges]
-        assert piece.wanted == sum(stop - start for start, stop in inside if start < stop)
+        assert piece.left == sum(stop - start for start, stop in inside if start < stop)
     fetched = sum(piece.stop - piece.start for piece in pieces)
     holes = [hole for (hole, _), _ in zip(gaps[1:], gaps, strict=False) if hole <= LARGEST_HOLE]
-    assert fetched == sum(piece.wanted for piece in pieces) + sum(holes)
+    assert fetched == sum(piece.left for piece in pieces) + sum(holes)
     # As few as that: each run without a large hole has no more than it needs.
     runs = [0, *[n for n, (hole, _) in enumerate(gaps) if n and hole > LARGEST_HOLE], len(gaps)]
     needed = 0
@@ -57,8 +51,8 @@ def test_pieces_cover_what_is_wanted_and_no_large_hole(gaps: list[tuple[int, int
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "PIECE_BYTES", 100)
-    monkeypatch.setattr(range_reader, "LARGEST_HOLE", 10)
+    monkeypatch.setattr(planned_ranges, "PIECE_BYTES", 100)
+    monkeypatch.setattr(planned_ranges, "LARGEST_HOLE", 10)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -95,12 +89,12 @@ def test_a_failed_request_is_raised_where_its_bytes_are_read() -> None:
             raise OSError(f"no bytes from {start} on")
         return bytes(stop - start)
 
-    planned = PlannedRanges([(0, 400)], download)
-    assert planned.read(0, 200) == bytes(200)
-    with pytest.raises(OSError, match="from 200 on"):
-        planned.read(200, 250)
-    planned.close()
-    assert planned.read(0, 10) is None
+    with RangeReader(400, download) as file:
+        file.plan([(0, 400)])
+        assert file.read(200) == bytes(200)
+        with pytest.raises(OSError, match="from 200 on"):
+            file.read(50)
+        assert file.tell() == 200
 
 
 def test_ranges_beyond_the_file_are_not_planned() -> None:

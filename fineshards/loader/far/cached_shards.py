@@ -21,7 +21,7 @@ from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.storage.local import LocalStorage
-from fineshards.storage.ranges.request_threads import submit
+from fineshards.storage.ranges import submit
 
 # Requests in flight for one shard, of BLOCK_BYTES each.
 _AT_ONCE = 16

@@ -19,7 +19,7 @@ from fineshards.loader.far.shards import FarShards
 from fineshards.loader.far.sizes import BLOCK_BYTES, Sizes
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
-from fineshards.storage.ranges.request_threads import submit
+from fineshards.storage.ranges import submit
 
 # Bytes in flight, or fetched and not yet copied, for one call of `join`, beside the cache.
 _IN_FLIGHT_BYTES = 256 << 20

@@ -34,7 +34,7 @@ from fineshards.sources.formats.record_batches import (
     rows_of,
 )
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
-from fineshards.storage.ranges.range_reader import RangeReader
+from fineshards.storage.ranges import RangeReader
 
 # Without a buffer, pyarrow reads a whole column chunk at once, which may be all text of the file.
 # For a remote file each fill is a request, so the buffer is not small either.

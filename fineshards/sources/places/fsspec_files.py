@@ -25,7 +25,7 @@ from fineshards.sources.patterns import (
     deleted,
     find_matches,
 )
-from fineshards.storage.ranges.range_reader import RangeReader
+from fineshards.storage.ranges import RangeReader
 from fineshards.storage.retries import retried
 
 # What stores call the version of a file's content, the best first. They are compared as text.
@@ -93,7 +93,7 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
             )
         return content
 
-    return RangeReader(file.size, download, opened.close).buffered(read_ahead)
+    return RangeReader(file.size, download).buffered(read_ahead)
 
 
 def _store(url: str) -> Any:

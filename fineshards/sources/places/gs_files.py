@@ -16,7 +16,7 @@ from fineshards.sources import patterns
 from fineshards.sources.patterns import FoundFile
 from fineshards.storage.gcs_objects import bucket_of, download_range, explained, retry, with_size
 from fineshards.storage.names import split_url
-from fineshards.storage.ranges.range_reader import RangeReader
+from fineshards.storage.ranges import RangeReader
 
 _GENERATION = "generation:"
 # The fields requested of a listing. All fields would be ten times as much.
@@ -65,13 +65,10 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
 
     read_ahead: minimum bytes per request; 0 for exactly the bytes read.
     """
-    with explained("read", file.path, InputError):
-        name, generation = split_url(file.path)[1], _generation(file)
-        blob = bucket_of(file.path).blob(name, generation=generation)
 
     def download(start: int, stop: int) -> bytes:
         try:
-            return download_range(blob, start, stop, InputError)
+            return download_range(file.path, _generation(file), start, stop, InputError)
         except InputError as error:
             from google.api_core.exceptions import NotFound, PreconditionFailed
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, check_same
-from fineshards.storage.ranges.range_reader import RangeReader
+from fineshards.storage.ranges import RangeReader
 from fineshards.storage.retries import TRANSIENT_STATUS, retried
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
         check_same(file, found.size, found.identity)
         return found.content
 
-    return RangeReader(file.size, download, session.close).buffered(read_ahead)
+    return RangeReader(file.size, download).buffered(read_ahead)
 
 
 def web_session() -> Session:

@@ -22,7 +22,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, find_matches
 from fineshards.sources.places.http_files import RefusedError, asked_wait, fetch, web_session
 from fineshards.sources.places.hub_errors import brief, http_error, hub_failures, quiet_hub
-from fineshards.storage.ranges.range_reader import RangeReader
+from fineshards.storage.ranges import RangeReader
 from fineshards.storage.retries import TRANSIENT_STATUS, retried
 
 # The hub's own references hold slashes.
@@ -99,7 +99,7 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
             )
         return found.content
 
-    return RangeReader(file.size, download, session.close).buffered(read_ahead)
+    return RangeReader(file.size, download).buffered(read_ahead)
 
 
 def _address(path: str, refused: str | None = None) -> str:

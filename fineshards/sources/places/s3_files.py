@@ -15,7 +15,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.sources import patterns
 from fineshards.sources.patterns import FoundFile
 from fineshards.storage.names import split_url
-from fineshards.storage.ranges.range_reader import RangeReader
+from fineshards.storage.ranges import RangeReader
 from fineshards.storage.s3_client import explained
 from fineshards.storage.s3_objects import S3Object, download_range, find_object, list_objects
 

@@ -207,7 +207,7 @@ dataset.request(np.arange(1, 300))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("fault", [CUT_DOWNLOAD, 429, 503, 401])
+@pytest.mark.parametrize("fault", [CUT_DOWNLOAD, 429, 503])
 def test_requests_that_fail_are_made_again_by_the_library(stored: Stored, fault: int | str) -> None:
     root = f"{stored.url}/set"
     make_dataset(open_storage(root), 5000, 1000)

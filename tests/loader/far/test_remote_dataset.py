@@ -27,7 +27,7 @@ from fineshards.loader.far import clients
 from fineshards.loader.far.shards import FarShards
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
-from fineshards.storage.ranges.request_threads import submit
+from fineshards.storage.ranges import submit
 
 pytestmark = pytest.mark.cloud
 

@@ -37,20 +37,12 @@ def batches(place: str, cache: Path | None = None) -> npt.NDArray[np.unsignedint
 
 
 def test_batches_are_those_of_a_local_copy(s3: S3Proxy, local: str) -> None:
-    s3.requests.clear()
     assert np.array_equal(batches(PLACE), batches(local))
-    # All ranges of a shard are requested by the same signed URL.
-    ranges = [r.line for r in s3.requests if "GET" in r.line and ".npy" in r.line]
-    assert len(ranges) > 30
-    assert all("X-Amz-Signature" in line for line in ranges)
-    assert len(set(ranges)) < len(ranges)
 
 
 def test_batches_are_the_same_over_a_failing_network(s3: S3Proxy, local: str) -> None:
-    for place, fault in enumerate((503, 500, CUT_DOWNLOAD, LOSE_ANSWER, 403)):
-        s3.fail("^GET .*npy.*X-Amz-Signature", fault, range(2 + place, 1000, 7))
-    for place, fault in enumerate((503, CUT_DOWNLOAD)):
-        s3.fail("^GET .*npy$", fault, range(2 + place, 1000, 29))
+    for place, fault in enumerate((503, 500, CUT_DOWNLOAD, LOSE_ANSWER)):
+        s3.fail("^GET .*npy", fault, range(2 + place, 1000, 17))
     assert np.array_equal(batches(PLACE), batches(local))
     assert all(rule.hits for rule in s3.rules)
 
@@ -73,16 +65,3 @@ def test_a_shard_that_is_replaced_while_it_is_read_is_an_error(s3: S3Proxy, loca
     storage.replace("train/train_0001.npy", bytes(len(content)), version)
     with pytest.raises(OutputError, match=r"train_0001\.npy was changed or deleted while it was"):
         ranges.read_at(100, 300)
-
-
-def test_an_environment_that_names_a_proxy_is_obeyed(
-    s3: S3Proxy, local: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then boto makes the requests, which knows how."""
-    ranges = open_storage(PLACE).open_ranges("train/train_0001.npy")
-    monkeypatch.setenv("no_proxy", "")
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    s3.requests.clear()
-    content = ranges.read_at(100, 300)
-    assert len(content) == 200
-    assert s3.count("X-Amz-Signature") == 0

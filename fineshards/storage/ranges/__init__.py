@@ -1,1 +1,0 @@
-"""Files of which parts are fetched: readers, and the requests and threads behind them."""
