@@ -21,6 +21,8 @@ from fineshards.text_template import template_parts
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
+# Of one upload to S3: https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
+_MOST_S3_TOKENS = (5 << 30) // 4 - 32
 # Numbers of a job record are counts and sizes in 63 bits.
 _LIMIT = 1 << 63
 # One document in a hundred, unless the seed's rule (`test_shards`) is asked for.
@@ -142,9 +144,6 @@ class BuildConfig:
         bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
             default 256 MiB, and more for inputs beyond 70 billion tokens, at most 1.5 GiB on remote
             runners. With deduplication, the keys that it compares at a time, by default 64 MiB.
-        assembly: How token blocks become shards: with compose the store joins them, with stream the
-            workers copy them. The bytes are the same. Default: auto, which means compose on gs://
-            and s3://.
         max_bad_rows: Skip up to this many unreadable rows, or up to a share of all rows such as
             0.1%, and list them in metadata/rejected/. One more fails the job: of a share, once all
             rows are read. Default: 0.
@@ -209,7 +208,6 @@ class BuildConfig:
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
     block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1, decides=True)
     bucket_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
-    assembly: Literal["auto", "compose", "stream"] = _flag("auto", _WORK)
     max_bad_rows: int | str = _flag(0, _WORK, "N")
     fail_on_leak: bool = _flag(False, _WORK)
     fail_on_repeats: bool = _flag(False, _WORK)
@@ -377,10 +375,10 @@ class BuildConfig:
         for name in ("dataset_config", "dataset_revision"):
             if getattr(self, name) and not self.dataset:
                 raise UsageError(f"--{name} goes with --dataset; with --input it has no meaning.")
-        if self.assembly == "compose" and "://" not in self.folder:
+        if self.folder.startswith("s3://") and self.shard_tokens > _MOST_S3_TOKENS:
             raise UsageError(
-                f"--assembly compose is for gs:// and s3://, and --output {self.output} is a "
-                "local folder. Leave the flag out."
+                f"--shard_tokens {self.shard_tokens:,}: an object on s3:// holds at most 5 GiB, "
+                f"{_MOST_S3_TOKENS:,} tokens. Give fewer."
             )
 
     def _check_value(self, flag: Field[Any]) -> None:

@@ -193,7 +193,7 @@ def refuse_other_version(was: SourceFile, now: SourceFile, config: BuildConfig) 
 def missing_folders(storage: Storage) -> list[Path]:
     """The output folder and those above it that are not there, the innermost first."""
     root = Path(storage.root)
-    return [] if storage.composes else [p for p in (root, *root.parents) if not os.path.lexists(p)]
+    return [p for p in (root, *root.parents) if storage.on_disk and not os.path.lexists(p)]
 
 
 def withdraw(storage: Storage, job: Job, made: Sequence[Path]) -> None:

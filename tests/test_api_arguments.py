@@ -34,8 +34,11 @@ from fineshards.errors import UsageError
         ({"input": "a", "output": "out", "test_fraction": "1e9999999"}, "got '1e9999999'"),
         ({"input": "a", "output": "out", "test_fraction": "1E-9_999_999"}, "such as 0.1"),
         ({"input": "a", "output": "out", "test_fraction": Decimal("1e9999999")}, "such as 0.1"),
+        (
+            {"input": "a", "output": "s3://b/o", "shard_tokens": 1_342_177_249},
+            "at most 5 GiB, 1,34",
+        ),
         ({"input": "a", "output": "out", "overwrite": "no"}, "--overwrite must be True or False"),
-        ({"input": "a", "output": "out", "assembly": "compose"}, "is for gs:// and s3://"),
     ],
 )
 def test_a_wrong_option_is_refused_with_one_sentence(

@@ -62,7 +62,7 @@ MOST_LINES = {
     "cli": 1_636,
     "curation": 8_118,
     "encoders": 1_718,
-    "exports": 2_966,
+    "exports": 2_965,
     "inspection": 1_769,
     "job_status": 692,
     "loader": 7_482,
@@ -70,14 +70,14 @@ MOST_LINES = {
     "pipeline": 2_903,
     "publishing": 980,
     "reports": 1_000,
-    "root": 1_492,
-    "shards": 7_332,
+    "root": 1_490,
+    "shards": 7_323,
     "sources": 4_790,
-    "storage": 3_552,
-    "templates": 729,
+    "storage": 3_325,
+    "templates": 721,
     "transforms": 1_176,
     "verification": 1_145,
-    "worker": 2_218,
+    "worker": 2_217,
 }
 
 

@@ -30,7 +30,7 @@ class Discover(JobStep):
             | "Spread" >> beam.Reshuffle()
             | "Footers" >> beam.ParDo(_ReadFooters(METRICS, self._work))
         )
-        if checkpoints.storage.composes:
+        if not checkpoints.storage.on_disk:
             # On the way to the blocks, so that it is done before the checkpoints are deleted.
             found = (
                 found

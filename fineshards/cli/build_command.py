@@ -131,7 +131,7 @@ def left_by_an_earlier_run(launch: Launch) -> str:
     checkpoints = launch.checkpoints
     if not checkpoints.has_finished_blocks():
         return ""
-    if checkpoints.storage.composes and checkpoints.read_layout() is None:
+    if not checkpoints.storage.on_disk and checkpoints.read_layout() is None:
         return "some blocks are finished"  # a million of them take long to list
     from fineshards.job_status.status import StatusReader  # late: --help needs no extra
 

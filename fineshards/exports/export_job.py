@@ -165,8 +165,7 @@ def _options(settings: ExportSettings) -> dict[str, Any]:
 def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> None:
     """Raises UsageError for an output that is in the dataset, or where links cannot be."""
     real, dataset = (
-        os.path.realpath(place.root) if place.supports_mmap else place.root
-        for place in (storage, source)
+        os.path.realpath(place.root) if place.on_disk else place.root for place in (storage, source)
     )
     if f"{real}/".startswith(f"{dataset}/"):
         raise UsageError(
@@ -174,7 +173,7 @@ def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> 
         )
     if storage.size(MANIFEST_NAME) is not None:
         raise UsageError(f"--output {storage.root} holds a dataset. Choose another folder.")
-    if options.link and not (source.supports_mmap and storage.supports_mmap):
+    if options.link and not (source.on_disk and storage.on_disk):
         raise UsageError(
             f"--link: {source.root} and {storage.root} must both be on a local disk. Leave --link "
             "out, so that the tokens are copied."

@@ -215,7 +215,7 @@ class StatusReader:
         if self._done is not None:
             return self._done
         every = [(block.file, block.index) for blocks in self._blocks.values() for block in blocks]
-        if self._layout is not None and self._storage.composes:
+        if self._layout is not None and not self._storage.on_disk:
             # A million names take a minute to list. The plan says that all blocks are finished.
             done = dict.fromkeys(every, (0, self._checkpoints.planned_at()))
         else:

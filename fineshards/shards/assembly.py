@@ -1,8 +1,7 @@
 """Assembles a shard from its pieces: a header, then bytes of token blocks.
 
-With `compose`, Cloud Storage joins the token blocks on the server. With `stream`, their bytes pass
-through the worker in small chunks. Where tokens were written to their places in an unfinished
-shard, only what is elsewhere is copied. All give the same bytes.
+The bytes pass through the worker in small chunks, which proves their checksum. Where tokens were
+written to their places in an unfinished shard, only what is elsewhere is copied.
 """
 
 from __future__ import annotations
@@ -34,14 +33,12 @@ def write_shard(
     pieces: Iterable[Piece],
     checkpoints: Checkpoints,
     paths: Sequence[str],
-    assembly: str = "auto",
     in_place: bool = False,
 ) -> ShardRecord:
     """Writes a shard and its document table, finished or not; returns the shard's record.
 
-    pieces: in any order. paths: of the source files, by index. assembly: `compose`, `stream`, or
-    `auto`, which is compose on gs:// and s3://, and stream elsewhere. in_place: whether this run
-    writes unfinished shards. Raises FineshardsError if the pieces do not cover the shard exactly.
+    pieces: in any order. paths: of the source files, by index. in_place: whether this run writes
+    unfinished shards. Raises FineshardsError if the pieces do not cover the shard exactly.
     """
     name, tokens = shard.name, shard.tokens
     ordered = sorted(pieces, key=lambda piece: piece.at)
@@ -50,19 +47,13 @@ def write_shard(
     header, located = npy.header(tokens, checkpoints.dtype), _located(shard, ordered, checkpoints)
     unfinished = checkpoints.blocks.unfinished_name(shard.key)
     parts = [part for part, *_ in located]
-    if storage.composes:
-        # In this thread alone: another one would need connections of its own for each shard.
-        join = storage.assemble if assembly == "stream" else storage.compose
-        checksum = join(name, header, parts)
-        table, of_files = _write_table(shard, ordered, checkpoints, paths)
-    else:
-        with ThreadPoolExecutor(1) as pool:
-            pending = pool.submit(_write_table, shard, ordered, checkpoints, paths)
-            if in_place and any(part.name == unfinished for part in parts):
-                checksum = _finish(shard, header, located, checkpoints)
-            else:
-                checksum = storage.assemble(name, header, parts)
-            table, of_files = pending.result()
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(_write_table, shard, ordered, checkpoints, paths)
+        if in_place and any(part.name == unfinished for part in parts):
+            checksum = _finish(shard, header, located, checkpoints)
+        else:
+            checksum = storage.assemble(name, header, parts)
+        table, of_files = pending.result()
     record = ShardRecord(
         name=name,
         split=shard.key.split,

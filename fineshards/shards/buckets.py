@@ -87,7 +87,7 @@ def _gather(
         documents = checkpoints.blocks.read_fragment(fragment)
         return _with_prefix(documents, bits, prefix, shuffle) if bits else documents
 
-    if checkpoints.storage.supports_mmap:
+    if checkpoints.storage.on_disk:
         for fragment in ordered:
             gathered.append(read(fragment))
         return gathered

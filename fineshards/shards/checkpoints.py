@@ -141,7 +141,7 @@ class Checkpoints:
         files: how many the job has. Not all checkpoints are in a part: `clear` follows. No parts if
         there are few, and none on a disk.
         """
-        if max(files, layout.windows) <= NUMBERS_IN_A_PART or not self.storage.composes:
+        if max(files, layout.windows) <= NUMBERS_IN_A_PART or self.storage.on_disk:
             return []
         folders: list[str] = []
         for folder in self.storage.names(f"{self.folder}/"):

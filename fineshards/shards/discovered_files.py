@@ -53,7 +53,7 @@ class DiscoveredFiles:
         files = {int(key) for key in keys if key.isdecimal()}.difference(known)
         if len(files) < len(together):
             together.clear()
-        with ThreadPoolExecutor(_READ_THREADS if self._storage.composes else 1) as pool:
+        with ThreadPoolExecutor(1 if self._storage.on_disk else _READ_THREADS) as pool:
             parts = pool.map(lambda key: self._ledger.get(_TOGETHER, key) or {}, together)
             stored = {file: part[file] for part in parts for file in files.intersection(part)}
             files.difference_update(stored)

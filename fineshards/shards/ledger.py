@@ -146,12 +146,12 @@ class Ledger:
 
         storage, size = self._storage, ranges[-1].stop
         try:
-            if len(ranges) == 1 and not storage.supports_mmap:
+            if len(ranges) == 1 and not storage.on_disk:
                 whole = storage.matches(file, size, checksum_to_base64(ranges[0].crc32c))
             else:
                 found = storage.size(file)
                 whole = found == size or (found is not None and 0 < ranges[0].start < size < found)
-            if whole and storage.supports_mmap:
+            if whole and storage.on_disk:
                 with storage.open(file, READ_AHEAD) as opened:
                     for each in ranges:
                         opened.seek(each.start)

@@ -164,7 +164,7 @@ class TokenBlocks:
         request has a price, nothing is asked: there each part of a block is a file.
         """
         size = self._dtype.itemsize
-        if self._storage.composes:
+        if not self._storage.on_disk:
             name = self.tokens_name(piece.block, piece.stream)
             yield FileRange(name, piece.start * size, piece.stop * size), None
             return
@@ -266,7 +266,7 @@ class TokenBlocks:
                 sizes[key] += file.size
             elif key is not None and ending == ENTRY:
                 times[key] = file.modified
-        if self._storage.composes:
+        if not self._storage.on_disk:
             return {key: (sizes[key] // self._dtype.itemsize, times[key]) for key in times}
         counts = {key: self._count(TokenBlock(folder, *key)) for key in times}
         return {key: (count, times[key]) for key, count in counts.items() if count is not None}

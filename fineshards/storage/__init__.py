@@ -1,1 +1,1 @@
-"""Output folders on disk and on Cloud Storage: files, checksums, composition. No Beam."""
+"""Output folders on disk and on Cloud Storage: files, checksums. No Beam."""

@@ -61,14 +61,12 @@ class Storage(ABC):
 
     All methods raise OutputError when they fail.
 
-    root: the folder's path or URL. supports_mmap: whether `open_mapped` works, as on a disk, which
-    does not detect that content was damaged after it was written. composes: whether the service
-    joins files itself (`compose`).
+    root: the folder's path or URL. on_disk: whether files can be mapped into memory, locked, and
+    written to in places. A disk does not detect damage, and asking it costs no request.
     """
 
     root: str
-    supports_mmap: bool
-    composes: bool
+    on_disk: bool
 
     @abstractmethod
     def path(self, name: str) -> str:
@@ -195,7 +193,7 @@ class Storage(ABC):
         return 0
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
-        """A whole file, mapped into memory for reading; only where `supports_mmap` is true."""
+        """A whole file, mapped into memory for reading; only where `on_disk` is true."""
         raise OutputError(
             f"{self.path(name)} cannot be mapped into memory: it is not on a local disk. Copy the "
             "dataset to a disk and open it there."
@@ -225,15 +223,11 @@ class Storage(ABC):
         """
         raise NotImplementedError
 
-    def compose(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
+    def assemble(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
         """Creates a file from a header and parts of other files; returns its CRC-32C.
 
-        Storage that can join files on the server does so. Otherwise this is `assemble`.
+        The bytes pass through this process, in small chunks.
         """
-        return self.assemble(name, header, parts)
-
-    def assemble(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
-        """As `compose`, but copies all bytes through this process, in small chunks."""
         # Imported here because it needs google_crc32c, which a read-only install may lack.
         from fineshards.storage.checksums import crc32c
 

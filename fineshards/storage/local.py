@@ -35,8 +35,7 @@ _WRITE_BEHIND_BYTES = 16 << 20
 class LocalStorage(Storage):
     """An output folder on a local disk."""
 
-    supports_mmap = True
-    composes = False
+    on_disk = True
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)

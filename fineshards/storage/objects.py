@@ -1,6 +1,6 @@
 """An output folder of objects, as on gs:// and s3://: what its kinds have in common.
 
-An object appears complete, when its upload or composition ends. Objects are created under the
+An object appears complete, when its upload ends. Objects are created under the
 condition that there is none of that name: if another attempt created the object first, its bytes
 must be the same. The few that are replaced, such as the manifest when a dataset grows, are replaced
 in the version that was found.
@@ -67,8 +67,7 @@ class ObjectStorage(Storage, Generic[Found]):
 
     endpoint: str | None = None
 
-    supports_mmap = False
-    composes = True
+    on_disk = False
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
@@ -172,8 +171,6 @@ class ObjectStorage(Storage, Generic[Found]):
                 deleted += len(list(pool.map(self.remove, chunk)))
         return deleted
 
-    # -- used by the compositions too
-
     def existing(self, name: str) -> Found:
         """An object with its metadata; raises OutputError if there is none."""
         found = self.find(name)
@@ -194,18 +191,14 @@ class ObjectStorage(Storage, Generic[Found]):
             made = self._put(name, content, size, checksum, over)
             return self.already_there(name, size, checksum) if made is None else made
 
-    def already_there(
-        self, name: str, size: int, checksum: str, if_missing: Callable[[], object] = always
-    ) -> Found:
+    def already_there(self, name: str, size: int, checksum: str) -> Found:
         """The existing object because of which a request to create it was refused.
 
         Another attempt created it, or this one did and the response was lost. In both cases it has
-        the same bytes. Raises OutputError if it has other bytes, or if there is none; then it calls
-        `if_missing` first, which may know a better reason.
+        the same bytes. Raises OutputError if it has other bytes, or if there is none.
         """
         found = self._look_up(name)
         if found is None:
-            if_missing()
             raise OutputError(
                 f"{self.path(name)} was deleted while it was written. Run again when no one else "
                 "changes the output folder."

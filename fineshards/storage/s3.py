@@ -7,11 +7,11 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from fineshards.storage.base import Entry, FileRange
+from fineshards.storage.base import Entry
 from fineshards.storage.objects import ObjectStorage
 from fineshards.storage.s3_client import (
     client,
@@ -22,7 +22,6 @@ from fineshards.storage.s3_client import (
     retried,
     status_of,
 )
-from fineshards.storage.s3_multipart import send_in_parts
 from fineshards.storage.s3_objects import (
     S3Object,
     download_range,
@@ -34,10 +33,6 @@ from fineshards.storage.s3_objects import (
     read_range,
 )
 from fineshards.storage.s3_probe import check_writes
-
-# Larger files are sent in parts. The ETag of one that is not is its MD5, so that a store without
-# checksums can prove that it was copied.
-_PUT_BYTES = 256 << 20
 
 
 class S3Storage(ObjectStorage[S3Object]):
@@ -81,14 +76,6 @@ class S3Storage(ObjectStorage[S3Object]):
         with explained("read", self.path(name)):
             return read_object(self.bucket, self.key(name), self.endpoint)
 
-    def compose(self, name: str, header: bytes, parts: Sequence[FileRange]) -> int:
-        """See Storage. The store copies what is large enough, and its copies are checked."""
-        from fineshards.storage.s3_compose import compose
-
-        return compose(self, name, header, parts)
-
-    # -- used by the uploads in parts
-
     def find(self, name: str) -> S3Object | None:
         with explained("read", self.path(name)):
             return find_object(self.bucket, self.key(name), self.endpoint)
@@ -117,8 +104,6 @@ class S3Storage(ObjectStorage[S3Object]):
         self, name: str, content: Any, size: int, checksum: str, over: str | None
     ) -> S3Object | None:
         check_writes(self)
-        if size > _PUT_BYTES:
-            return send_in_parts(self, name, content, size, checksum, over)
 
         def attempt() -> dict[str, Any]:
             content.seek(0)

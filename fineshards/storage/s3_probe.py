@@ -55,28 +55,6 @@ def check_writes(storage: ObjectStorage[S3Object]) -> None:
                 raise _refusal(storage, f"it ignores {_header(condition)} of uploads")
 
 
-def check_multipart(storage: ObjectStorage[S3Object]) -> None:
-    """Raises OutputError unless the completion of uploads in parts is conditional."""
-    with _probe(storage, "multipart") as place:
-        if place is None:
-            return
-        boto = client(storage.endpoint)
-        retried(lambda: boto.put_object(**place, Body=_CONTENT, ChecksumCRC32C=_CHECKSUM))
-        upload = place | {
-            "UploadId": retried(lambda: boto.create_multipart_upload(**place))["UploadId"]
-        }
-        try:
-            part = retried(lambda: boto.upload_part(**upload, PartNumber=1, Body=_CONTENT))
-            parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-            for condition in ({"IfNoneMatch": "*"}, {"IfMatch": _NO_ETAG}):
-                complete = partial(boto.complete_multipart_upload, **upload, **condition)
-                if not _is_refused(partial(complete, MultipartUpload=parts), 412):
-                    raise _refusal(storage, f"it ignores {_header(condition)} of multipart uploads")
-        finally:
-            with suppress(Exception):
-                retried(lambda: boto.abort_multipart_upload(**upload), _CLEANUP_SECONDS)
-
-
 @contextmanager
 def _probe(storage: ObjectStorage[S3Object], kind: str) -> Iterator[dict[str, Any] | None]:
     """A name to try things on, which is deleted afterwards; None if the store has passed before."""

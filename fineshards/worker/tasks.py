@@ -215,7 +215,7 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
                 blocks.finished_part(place, stream, work)
         write = partial(
             assembly.write_shard,
-            *(shard, pieces, checkpoints, worker.paths, work.assembly, worker.alone),
+            *(shard, pieces, checkpoints, worker.paths, worker.alone),
         )
         try:
             record = write()

@@ -25,7 +25,6 @@ class Work:
     settings: Settings
     earlier: EarlierGeneration = NO_EARLIER
     tokenizer_engine: str = "auto"
-    assembly: str = "auto"
     bucket_bytes: int | None = None
     max_bad_rows: int | str = 0
     keep_checkpoints: bool = False
@@ -61,6 +60,6 @@ class Work:
         may have been published.
         """
         checkpoints, settings = self.checkpoints, self.settings
-        if checkpoints.storage.composes or settings.shuffle or checkpoints.read_layout():
+        if not checkpoints.storage.on_disk or settings.shuffle or checkpoints.read_layout():
             return None
         return Places(settings.shard_tokens, settings.split, self.earlier)

@@ -27,7 +27,8 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block
 from fineshards.shards.ledger import beginnings
 from fineshards.sources.finding import find_files
-from fineshards.storage.base import Storage
+from fineshards.storage.base import FileRange, Storage
+from fineshards.storage.checksums import checksum_to_base64
 from fineshards.storage.open import open_storage
 from fineshards.storage.ranges import RangeReader
 
@@ -103,6 +104,22 @@ def test_a_download_is_retried(cloud: Proxy, storage: Storage, fault: int | str)
         assert opened.read(3_000_000) == content[1_000_000:4_000_000]
         assert opened.read() == content[4_000_000:]
     assert rule.hits == 2
+
+
+def test_every_request_of_an_assembled_file_may_fail(cloud: Proxy, storage: Storage) -> None:
+    """The bytes of blocks pass through this process, whose checksum the server confirms."""
+    blocks = {f"blocks/{number}": content_of("large") for number in range(2)}
+    for name, content in blocks.items():
+        storage.write(name, content)
+    parts = [FileRange("blocks/0", 5, 9 << 20), FileRange("blocks/1", 0, 1 << 20)]
+    expected = b"h" * 128 + content_of("large")[5:] + content_of("large")[: 1 << 20]
+    faults = [(cloud.download, CUT_DOWNLOAD), (cloud.download, 503), (cloud.upload, CUT_UPLOAD)]
+    for pattern, fault in [*faults, (cloud.upload, LOSE_ANSWER)]:
+        cloud.fail(pattern, fault)
+    assert checksum_to_base64(storage.assemble(NAME, b"h" * 128, parts)) == checksum(expected)
+    assert all(rule.hits for rule in cloud.rules)
+    assert cloud.content("data", OBJECT) == expected
+    assert cloud.names("data") == ["out/blocks/0", "out/blocks/1", OBJECT]
 
 
 def test_a_small_file_is_read_in_one_request(cloud: Proxy, storage: Storage) -> None:

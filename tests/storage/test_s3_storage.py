@@ -16,7 +16,6 @@ from support.s3_server import client_variables
 
 from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.sources.finding import find_files
-from fineshards.storage.base import FileRange
 from fineshards.storage.open import open_storage
 from fineshards.storage.s3 import S3Storage
 
@@ -59,22 +58,6 @@ def test_a_store_that_refuses_conditions_is_refused(s3: S3Proxy, storage: S3Stor
         storage.write("metadata/job.json", b"content")
     assert str(caught.value).startswith(f"{PROMISE}it refuses them: injected status 501")
     assert s3.names("data") == []
-
-
-def test_a_store_that_ignores_conditions_of_uploads_in_parts_is_refused(
-    s3: S3Proxy, storage: S3Storage
-) -> None:
-    for number in range(2):
-        storage.write(f"blocks/{number}", bytes(6 << 20))
-    parts = [FileRange(f"blocks/{number}", 0, 6 << 20) for number in range(2)]
-    s3.ignored = {"if-none-match"}
-    with pytest.raises(OutputError) as caught:
-        storage.compose("train/train_0000.npy", b"h" * 128, parts)
-    assert str(caught.value) == (
-        f"{PROMISE}it ignores If-None-Match of multipart uploads. {ADVICE}"
-    )
-    assert s3.names("data") == ["out/blocks/0", "out/blocks/1"]
-    assert s3.uploads("data") == []
 
 
 def test_the_probe_is_made_once_and_leaves_nothing(s3: S3Proxy, storage: S3Storage) -> None:

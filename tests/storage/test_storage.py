@@ -37,7 +37,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 
 # For what needs a disk: replaced files, permissions, killed writers. Objects have
-# test_gcs_storage.py, test_s3_storage.py, test_composition.py, test_s3_composition.py,
+# test_gcs_storage.py, test_s3_storage.py,
 # test_gcs_build.py and test_s3_build.py.
 on_a_disk = pytest.mark.parametrize("storage", ["local"], indirect=True)
 
@@ -290,10 +290,7 @@ def write_parts(storage: Storage) -> tuple[list[FileRange], bytes]:
     return parts, b"".join(contents[part.name][part.start : part.stop] for part in parts)
 
 
-@pytest.mark.parametrize("method", ["compose", "assemble"])
-def test_composed_and_assembled_files_have_the_same_bytes_and_checksum(
-    storage: Storage, method: str
-) -> None:
+def test_assembled_files_have_the_bytes_of_their_parts(storage: Storage) -> None:
     parts, joined = write_parts(storage)
     for number, (header, some, expected) in enumerate(
         [
@@ -305,29 +302,28 @@ def test_composed_and_assembled_files_have_the_same_bytes_and_checksum(
         ]
     ):
         name = f"train/train_{number:04d}.npy"
-        assert getattr(storage, method)(name, header, some) == google_crc32c.value(expected)
+        assert storage.assemble(name, header, some) == google_crc32c.value(expected)
         assert storage.read(name) == expected
     assert [name for name in names(storage) if not name.startswith(("blocks/", "train/"))] == []
 
 
-@pytest.mark.parametrize("method", ["compose", "assemble"])
 @pytest.mark.parametrize("stored", [None, b"1" * 1000])
 def test_a_part_that_is_missing_or_too_short_is_named_and_no_file_appears(
-    storage: Storage, method: str, stored: bytes | None
+    storage: Storage, stored: bytes | None
 ) -> None:
     parts, _ = write_parts(storage)
     storage.delete("blocks/1")
     if stored is not None:
         storage.write("blocks/1", stored)
     with pytest.raises(OutputError, match=rf"^{re.escape(storage.path('blocks/1'))} "):
-        getattr(storage, method)("train/train_0000.npy", HEADER, parts)
+        storage.assemble("train/train_0000.npy", HEADER, parts)
     assert list(storage.entries("train")) == []
     assert list(storage.entries(TEMPORARY)) == []
 
 
 @on_a_disk
 def test_a_mapped_file_has_the_bytes_and_is_read_only(storage: Storage) -> None:
-    assert storage.supports_mmap
+    assert storage.on_disk
     storage.write("train/train_0000.npy", b"content")
     mapped = storage.open_mapped("train/train_0000.npy")
     assert isinstance(mapped, mmap.mmap)
@@ -355,7 +351,7 @@ def test_a_missing_file_cannot_be_mapped(storage: Storage) -> None:
 
 def test_an_object_cannot_be_mapped(cloud: Proxy) -> None:
     storage = open_storage("gs://data/deep/out")
-    assert not storage.supports_mmap
+    assert not storage.on_disk
     storage.write("a", b"content")
     with pytest.raises(OutputError) as caught:
         storage.open_mapped("a")

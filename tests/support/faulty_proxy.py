@@ -1,7 +1,6 @@
 """A proxy in front of the storage server that lets the network fail where a test wants it to.
 
-It adds what the real service has and fake-gcs-server lacks: preconditions of compose and delete,
-the limit of 32 components, one storage class per composition, and folders. It records all requests.
+It adds what the real service has and fake-gcs-server lacks: preconditions. It records all requests.
 The one for S3 is in `s3_proxy.py`.
 """
 
@@ -13,7 +12,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
@@ -81,13 +80,10 @@ class Proxy:
 
     address: str
     upstream: str
-    hierarchical: bool = False
-    folders: set[str] = field(default_factory=set)
     rules: list[Rule] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
     connections: int = 0
-    storage_classes: dict[str, str] = field(default_factory=dict)
 
     def fail(self, pattern: str, fault: Fault, numbers: Any = (1,)) -> Rule:
         """Adds a rule; `numbers` is any container of numbers."""
@@ -125,7 +121,7 @@ class Proxy:
         if answer.status != 200:
             return None
         found: dict[str, Any] = json.loads(answer.body)
-        return found | {"storageClass": self.storage_classes.get(name, "STANDARD")}
+        return found
 
     def names(self, bucket: str) -> list[str]:
         """The names of all objects in a bucket."""
@@ -214,36 +210,17 @@ class Handler(BaseHTTPRequestHandler):
         proxy = self.proxy
         split = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(split.query).items()}
-        if proxy.hierarchical:
-            folder = re.fullmatch(
-                r"/storage/v1/b/([^/]+)/(storageLayout|folders)(?:/(.+))?", split.path
-            )
-            if folder:
-                with proxy.lock:
-                    return self._folders(folder, query, body)
-        if split.path.endswith("/compose") or self.command == "DELETE":
-            with proxy.lock:
-                wrong = self._precondition(split.path, query, body)
-                return wrong or proxy.ask(self.command, self.path, body, self._forwarded_headers())
-        wrong = self._precondition(split.path, query, body)
-        answer = wrong or proxy.ask(self.command, self.path, body, self._forwarded_headers())
-        if self.command == "GET" and proxy.storage_classes and "alt" not in query:
-            self._set_storage_class(answer)
-        return answer
-
-    def _set_storage_class(self, answer: Answer) -> None:
-        content = json.loads(answer.body)
-        if content.get("name") in self.proxy.storage_classes:
-            content["storageClass"] = self.proxy.storage_classes[content["name"]]
-            answer.body = json.dumps(content).encode()
+        with proxy.lock if self.command == "DELETE" else nullcontext():
+            wrong = self._precondition(split.path, query)
+            return wrong or proxy.ask(self.command, self.path, body, self._forwarded_headers())
 
     def _missing_bucket(self, path: str) -> bool:
         found = re.search(r"/storage/v1/b/([^/]+)", path)
         return bool(found) and self.proxy.ask("GET", f"/storage/v1/b/{found[1]}").status == 404
 
-    def _precondition(self, path: str, query: dict[str, str], body: bytes) -> Answer | None:
+    def _precondition(self, path: str, query: dict[str, str]) -> Answer | None:
         """The error that the real service would return, if any."""
-        found = re.fullmatch(r"(?:/download)?/storage/v1/b/([^/]+)/o/(.+?)(/compose)?", path)
+        found = re.fullmatch(r"(?:/download)?/storage/v1/b/([^/]+)/o/(.+)", path)
         if not found:
             return None
         bucket, name = found[1], unquote(found[2])
@@ -251,54 +228,7 @@ class Handler(BaseHTTPRequestHandler):
             there = self.proxy.metadata(bucket, name)
             if (there["generation"] if there else "0") != query["ifGenerationMatch"]:
                 return _problem(412, _REFUSED)
-        if not found[3]:
-            return None
-        sources = json.loads(body)["sourceObjects"]
-        if not 1 <= len(sources) <= 32:
-            return _problem(400, "The number of source components provided exceeds 32.")
-        classes = set()
-        for source in sources:
-            there = self.proxy.metadata(bucket, source["name"])
-            if there is None:
-                return _problem(404, f"Object {source['name']} not found.")
-            wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
-            if wanted is not None and str(wanted) != there["generation"]:
-                return _problem(412, _REFUSED)
-            classes.add(there.get("storageClass"))
-        if len(classes) > 1:
-            return _problem(400, "The storage class of all source objects must match.")
         return None
-
-    def _folders(self, found: re.Match[str], query: dict[str, str], body: bytes) -> Answer:
-        """The four requests about folders, as documented."""
-        bucket, what, name = found[1], found[2], unquote(found[3] or "")
-        folders = self.proxy.folders
-        if what == "storageLayout":
-            return _json({"bucket": bucket, "hierarchicalNamespace": {"enabled": True}})
-        if self.command == "GET":
-            prefix = query.get("prefix", "")
-            # One per page, so that clients must follow page tokens.
-            pending = sorted(folder for folder in folders if folder.startswith(prefix))
-            rest = [folder for folder in pending if folder > query.get("pageToken", "")]
-            page: dict[str, Any] = {"items": [{"name": folder} for folder in rest[:1]]}
-            return _json(page | ({"nextPageToken": rest[0]} if rest[1:] else {}))
-        if self.command == "POST":
-            made = json.loads(body)["name"]
-            if made in folders:
-                return _problem(409, "The folder you tried to create already exists.")
-            parts = made.rstrip("/").split("/")
-            parents = {"/".join(parts[:depth]) + "/" for depth in range(1, len(parts))}
-            if parents - folders and query.get("recursive") != "true":
-                return _problem(409, "The parent folder does not exist.")
-            folders |= parents | {made}
-            return _json({"name": made})
-        if name not in folders:
-            return _problem(404, "The folder does not exist.")
-        inside = [*self.proxy.names(bucket), *(folders - {name})]
-        if any(other.startswith(name) for other in inside):
-            return _problem(409, "The folder you tried to delete is not empty.")
-        folders.remove(name)
-        return Answer(204, [], b"")
 
     def _forwarded_headers(self) -> dict[str, str]:
         # Including Host, so that the server names the proxy in the URL of a resumable upload.
@@ -354,11 +284,11 @@ def proxy_server(kind: type[Handler]) -> Iterator[tuple[type[Handler], str]]:
 
 
 @contextmanager
-def faulty_server(*buckets: str, hierarchical: bool = False) -> Iterator[Proxy]:
+def faulty_server(*buckets: str) -> Iterator[Proxy]:
     """Runs a storage server with these buckets behind a proxy."""
     with (
         proxy_server(Handler) as (handler, address),
         gcs_server(*buckets, seen_as=address) as behind,
     ):
-        handler.proxy = Proxy(address, behind.removeprefix("http://"), hierarchical)
+        handler.proxy = Proxy(address, behind.removeprefix("http://"))
         yield handler.proxy

@@ -17,7 +17,6 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from support.damage import checksum
 from support.faulty_proxy import Answer, Handler, Proxy, proxy_server
 from support.s3_server import KEY_ID, SECRET, boto
 
@@ -29,9 +28,7 @@ class S3Proxy(Proxy):
     """A running proxy.
 
     ignored: headers that are removed from requests, as if the server did not know them.
-    refuses_checked_copies: whether parts are refused that are copied into an upload with checksums,
-    as MinIO does. hides_checksums: whether checksums are left out of answers. damaged: an object
-    in whose place a copy takes another one's bytes. codes: S3's names of injected status codes.
+    codes: S3's names of injected status codes.
     """
 
     scheme: ClassVar[str] = "s3"
@@ -39,9 +36,6 @@ class S3Proxy(Proxy):
     download: ClassVar[str] = "^GET /data/."
 
     ignored: set[str] = field(default_factory=set)
-    refuses_checked_copies: bool = False
-    hides_checksums: bool = False
-    damaged: str = ""
     codes: dict[int, str] = field(
         default_factory=lambda: {
             403: "AccessDenied",
@@ -50,7 +44,6 @@ class S3Proxy(Proxy):
             503: "SlowDown",
         }
     )
-    checked_uploads: set[str] = field(default_factory=set)
 
     @cached_property
     def boto(self) -> Any:
@@ -76,11 +69,6 @@ class S3Proxy(Proxy):
         """Deletes an object, if it is there."""
         self.boto.delete_object(Bucket=bucket, Key=name)
 
-    def uploads(self, bucket: str) -> list[str]:
-        """The names of objects with an upload in parts that has not ended."""
-        found = self.boto.list_multipart_uploads(Bucket=bucket).get("Uploads", ())
-        return [upload["Key"] for upload in found]
-
     def clear(self, bucket: str) -> None:
         """Makes an empty bucket. Seaweed deletes one with its content, in a fifth of a second."""
         with suppress(self.boto.exceptions.NoSuchBucket):
@@ -99,43 +87,10 @@ class _S3Handler(Handler):
     def _serve(self, line: str, body: bytes) -> Answer:
         proxy = self.proxy
         query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
-        upload = query.get("uploadId", [""])[0]
-        copied = "x-amz-copy-source" in self.headers
-        if proxy.refuses_checked_copies and copied and upload in proxy.checked_uploads:
-            return self._problem(400, "checksum missing")
-        if copied and proxy.damaged and self.headers["x-amz-copy-source"].endswith(proxy.damaged):
-            return self._copy_of_other_bytes(query)
         answer = proxy.ask(self.command, self.path, body, self._forwarded_headers())
-        if "uploads" in query and "x-amz-checksum-algorithm" in self.headers:
-            found = re.search(rb"<UploadId>(.*)</UploadId>", answer.body)
-            proxy.checked_uploads.add(found[1].decode() if found else "")
         if "delimiter" in query:
             self._hide_empty_folders(answer, urlsplit(self.path).path.strip("/"))
-        if proxy.hides_checksums:
-            answer.headers = [h for h in answer.headers if "x-amz-checksum" not in h[0].lower()]
-            answer.body = re.sub(rb"<ChecksumCRC32C>.*?</ChecksumCRC32C>", b"", answer.body)
         return answer
-
-    def _copy_of_other_bytes(self, query: dict[str, list[str]]) -> Answer:
-        """Makes a part of the size that was asked for, whose bytes are others."""
-        bucket, _, key = urlsplit(self.path).path.strip("/").partition("/")
-        damaged = self.proxy.damaged
-        size = self.proxy.boto.head_object(Bucket=bucket, Key=damaged)["ContentLength"]
-        made = self.proxy.boto.upload_part(
-            Bucket=bucket,
-            Key=key,
-            UploadId=query["uploadId"][0],
-            PartNumber=int(query["partNumber"][0]),
-            Body=bytes(size),
-            ChecksumAlgorithm="CRC32C",
-            ChecksumCRC32C=checksum(bytes(size)),
-        )
-        shown = "" if self.proxy.hides_checksums else made["ChecksumCRC32C"]
-        said = f"<ETag>{made['ETag']}</ETag><ChecksumCRC32C>{shown}</ChecksumCRC32C>"
-        if not shown:
-            said = f"<ETag>{made['ETag']}</ETag>"
-        body = f"<CopyPartResult>{said}</CopyPartResult>".encode()
-        return Answer(200, [("Content-Type", "application/xml")], body)
 
     def _hide_empty_folders(self, answer: Answer, bucket: str) -> None:
         """Seaweed lists the folders of deleted objects for a while; AWS has no folders."""

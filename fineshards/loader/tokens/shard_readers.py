@@ -42,7 +42,7 @@ class Reading:
             raise UsageError(f"check is {quoted(check)}; choose 'header' or 'open'.")
         if check == "open" or cache_folder is not None:
             require("google_crc32c", "google-crc32c", "gcs")
-        if check == "open" and cache_folder is None and not split.storage.supports_mmap:
+        if check == "open" and cache_folder is None and not split.storage.on_disk:
             raise UsageError(
                 f"check='open' reads whole shards, which must be on a local disk, but the dataset "
                 f"is {split.storage.root}. Set cache_folder, or leave check out."
@@ -70,7 +70,7 @@ class Reading:
 
             in_order = order is not None and not order.shuffle
             return CachedShards(split, self.folder, self.mapped, self.check, in_order)
-        if split.storage.supports_mmap:
+        if split.storage.on_disk:
             contents = ShardContents(split) if self.check else None
             return LocalShards(split, self.mapped, contents)
         sizes, _ = sizes_for(split, sample_bytes, order, self.read_bytes, self.cache_bytes)
@@ -89,7 +89,7 @@ class Reading:
                 f"times. Set cache_folder_bytes={needed} or more, or a smaller shuffle_shards, or "
                 "leave cache_folder out."
             )
-        if split.storage.supports_mmap:
+        if split.storage.on_disk:
             return ""
         _, warning = sizes_for(split, sample_bytes, order, self.read_bytes, self.cache_bytes)
         return warning

@@ -45,7 +45,7 @@ class TokenStream:
     @property
     def is_local(self) -> bool:
         """Whether the shards are read from a local disk in place: `files` is a LocalShards."""
-        return self._reading.folder is None and self.split.storage.supports_mmap
+        return self._reading.folder is None and self.split.storage.on_disk
 
     def place(self, token: int) -> tuple[int, int]:
         """The shard in which a token is, and its offset there."""

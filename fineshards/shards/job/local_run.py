@@ -19,7 +19,7 @@ _NAME = "running"
 @contextmanager
 def held_lock(storage: Storage, folder: str) -> Iterator[None]:
     """Holds the lock; several processes may. folder: of the job's checkpoints."""
-    if storage.composes:
+    if not storage.on_disk:
         yield
         return
     path = storage.path(f"{folder}/{_NAME}")
@@ -37,7 +37,7 @@ def claimed_shards(storage: Storage, folder: str) -> Iterator[bool]:
 
     Its children do not hold the lock, unlike the other one: a killed job resumes at once.
     """
-    if storage.composes:
+    if not storage.on_disk:
         yield False
         return
     path = storage.path(f"{folder}/writing")
@@ -60,13 +60,13 @@ def seconds_running(storage: Storage, folder: str) -> float | None:
 
 def forget(storage: Storage, folder: str) -> None:
     """Deletes the file: the job runs elsewhere now."""
-    if not storage.composes:
+    if storage.on_disk:
         storage.delete(f"{folder}/{_NAME}")
 
 
 def is_running(storage: Storage, folder: str) -> bool | None:
     """Whether a process holds the lock; None where that is not known."""
-    if storage.composes:
+    if not storage.on_disk:
         return None
     try:
         with open(storage.path(f"{folder}/{_NAME}"), "rb") as file:

@@ -47,14 +47,14 @@ def check(cloud: Proxy, expected: dict[str, bytes]) -> None:
     assert found == expected | {"test/": b"", "train/": b""}
 
 
-def test_a_recipe_on_gs_gives_the_bytes_of_a_local_one_by_both_assemblies(
+def test_a_recipe_on_gs_gives_the_bytes_of_a_local_one(
     cloud: Proxy, given: list[str], expected: dict[str, bytes]
 ) -> None:
     command = ["build", f"--output={OUTPUT}", *given]
-    assert main([*command, "--assembly=stream", "--keep_checkpoints"]) == 0
+    assert main([*command, "--keep_checkpoints"]) == 0
     kinds = {name.split("/")[-3] for name in cloud.names("data") if "/checkpoints/" in name}
     assert {"judged", "marks", "marked"} <= kinds
-    assert main([*command, "--overwrite", "--assembly=compose"]) == 0
+    assert main([*command, "--overwrite"]) == 0
     check(cloud, expected)
     assert main(["verify", OUTPUT, "--sample=100%"]) == 0
 

@@ -99,13 +99,12 @@ def check_readers(local: list[Path]) -> int:
     return latest
 
 
-@pytest.mark.parametrize("assembly", [[], ["--assembly=stream"]])
 def test_appends_on_gs_give_the_bytes_of_local_ones(
-    cloud: Proxy, parts: list[Path], local: list[Path], assembly: list[str]
+    cloud: Proxy, parts: list[Path], local: list[Path]
 ) -> None:
     build(OUTPUT, parts[0], *FLAGS)
     for number in (2, 3):
-        append(OUTPUT, parts[number - 1], *assembly)
+        append(OUTPUT, parts[number - 1])
         assert content_in(cloud) == published_files(local[number - 1])
         assert records_in(cloud) == records(number)
     assert check_readers(local) == 3
@@ -113,22 +112,20 @@ def test_appends_on_gs_give_the_bytes_of_local_ones(
     assert records_in(cloud) == records(3)
 
 
-@pytest.mark.parametrize("assembly", ["compose", "stream"])
 def test_an_append_over_a_failing_network(
-    cloud: Proxy, parts: list[Path], local: list[Path], assembly: str
+    cloud: Proxy, parts: list[Path], local: list[Path]
 ) -> None:
     build(OUTPUT, parts[0], *FLAGS)
     faults = [
         ("^POST /upload", 503),
         ("^POST /upload", CUT_UPLOAD),
         ("^POST /upload", LOSE_ANSWER),
-        ("/compose", LOSE_ANSWER),
         ("alt=media", CUT_DOWNLOAD),
         ("^DELETE", LOSE_ANSWER),
     ]
     for place, (pattern, fault) in enumerate(faults):
         cloud.fail(pattern, fault, range(2 + place, 1000, 13))
-    append(OUTPUT, parts[1], f"--assembly={assembly}")
+    append(OUTPUT, parts[1])
     assert sum(rule.hits for rule in cloud.rules) >= 6
     cloud.rules.clear()
     assert content_in(cloud) == published_files(local[1])
@@ -221,7 +218,7 @@ def test_a_training_goes_on_while_the_dataset_grows(
     thread.start()
     try:
         append(OUTPUT, parts[1])
-        append(OUTPUT, parts[2], "--assembly=stream")
+        append(OUTPUT, parts[2])
     finally:
         over.set()
         thread.join()

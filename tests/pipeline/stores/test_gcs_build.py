@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from rich.console import Console
 from support.checkout import ROOT
-from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
+from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
 from support.killed_runs import run_until_done
-from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
+from support.oracle import files_in, oracle_by_text, read_texts, shards_in
 from support.process_tree import start
 
 from fineshards.cli.cli import main
@@ -67,13 +67,11 @@ def command(small: Path, *flags: str) -> list[str]:
     return ["build", f"--input={small}", f"--output={OUTPUT}", *FLAGS, *flags]
 
 
-@pytest.mark.parametrize("assembly", [[], ["--assembly=compose"], ["--assembly=stream"]])
 def test_a_build_on_gs_gives_the_bytes_of_a_local_one_and_no_leftovers(
-    cloud: Proxy, small: Path, expected: dict[str, bytes], assembly: list[str]
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
-    assert main(command(small, *assembly)) == 0
+    assert main(command(small)) == 0
     check(cloud, expected)
-    assert bool(cloud.count("/compose")) == (assembly != ["--assembly=stream"])
 
 
 def test_a_build_that_fails_before_it_finishes_anything_leaves_no_object(
@@ -121,48 +119,23 @@ def test_shares_of_a_build_on_gs_give_the_same_bytes(
     check(cloud, expected)
 
 
-def test_token_bytes_are_read_back_only_at_cuts(
-    cloud: Proxy, sample: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def read(assembly: str) -> tuple[int, int]:
-        cloud.requests.clear()
-        output = f"gs://data/{assembly}"
-        flags = ["--shard_tokens=150000", "--test_shards=1", "--block_bytes=1"]
-        flags.append(f"--assembly={assembly}")
-        assert main(["build", f"--input={sample}", f"--output={output}", *flags]) == 0
-        downloads = [r for r in cloud.requests if ".tokens?" in r.line and "alt=media" in r.line]
-        return len(downloads), sum(request.received for request in downloads)
-
-    tokens = sum(len(content) for content in oracle(read_texts(sample), 1 << 40, 0).values()) - 128
-    requests, received = read("stream")
-    assert received >= tokens
-    requests, received = read("compose")
-    # Four shard boundaries, each within one of five blocks: both sides of each cut are read.
-    assert 0 < requests <= 8
-    assert 0 < received < 0.9 * tokens
-
-
 FAULTS = [
     ("^POST /upload", 503),
     ("^POST /upload", 429),
     ("^POST /upload", CUT_UPLOAD),
     ("^POST /upload", LOSE_ANSWER),
-    ("/compose", LOSE_ANSWER),
     ("alt=media", CUT_DOWNLOAD),
     ("^GET", 408),
     ("^DELETE", LOSE_ANSWER),
 ]
 
 
-@pytest.mark.parametrize("assembly", ["compose", "stream"])
 def test_a_build_over_a_failing_network_gives_the_same_bytes(
-    cloud: Proxy, small: Path, expected: dict[str, bytes], assembly: str
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
     for place, (pattern, fault) in enumerate(FAULTS):
         cloud.fail(pattern, fault, range(2 + place, 1000, 31))
-    assert main(command(small, f"--assembly={assembly}")) == 0
-    if assembly == "stream":
-        assert cloud.count("/compose") == 0
+    assert main(command(small)) == 0
     assert sum(rule.hits for rule in cloud.rules) >= 6
     cloud.rules.clear()
     check(cloud, expected)
@@ -368,31 +341,6 @@ def test_a_finished_job_is_recognized_without_reading_its_blocks(
     assert not cloud.count("/blocks")
 
 
-@pytest.fixture
-def hierarchical(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A server whose bucket has a hierarchical namespace."""
-    with faulty_server("data", hierarchical=True) as proxy:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
-        yield proxy
-
-
-def test_a_hierarchical_bucket_gets_folders(
-    hierarchical: Proxy, small: Path, expected: dict[str, bytes]
-) -> None:
-    hierarchical.fail("^POST .*/folders", 503)
-    hierarchical.fail("^DELETE .*/folders", LOSE_ANSWER, (1, 3))
-    assert main(command(small)) == 0
-    assert all(rule.hits for rule in hierarchical.rules)
-    assert dataset_in(hierarchical) == expected
-    below = {folder.removeprefix("deep/out/") for folder in hierarchical.folders}
-    assert {"test/", "train/"} <= below
-    assert not any(folder.startswith("checkpoints/") for folder in below)
-    assert main(["verify", OUTPUT]) == 0
-    # Start again on the existing folders.
-    assert main([*command(small), "--overwrite"]) == 0
-    assert dataset_in(hierarchical) == expected
-
-
 def fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
     """Runs a command that must fail with one line of error; returns the line."""
     capfd.readouterr()
@@ -415,7 +363,7 @@ def test_a_missing_bucket_is_named(
         assert "there is no bucket nowhere. Check the name" in fails(capfd, 1, *arguments)
 
 
-@pytest.mark.parametrize("pattern", ["", "^POST /upload", "/compose", "^DELETE"])
+@pytest.mark.parametrize("pattern", ["", "^POST /upload", "^DELETE"])
 def test_a_missing_permission_is_reported_with_the_object_and_the_role(
     cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str], pattern: str
 ) -> None:
@@ -454,24 +402,6 @@ def test_missing_credentials_are_reported_at_once(
         assert "Traceback" not in done.stderr
 
 
-def test_a_block_of_another_storage_class_is_reported_with_a_workaround(
-    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
-) -> None:
-    def change() -> None:
-        for name in cloud.names("data"):
-            if name.endswith(".tokens"):
-                cloud.storage_classes[name] = "NEARLINE"
-
-    cloud.fail("/compose", change)
-    sentence = fails(capfd, 1, *command(small))
-    assert f"fineshards: {OUTPUT}/t" in sentence
-    assert "cannot be composed" in sentence
-    assert "--assembly stream" in sentence
-    # The same job continues with the other assembly.
-    assert main(command(small, "--assembly=stream")) == 0
-    check(cloud, expected)
-
-
 def test_a_shard_of_another_job_is_an_error_with_both_checksums(
     cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -485,23 +415,6 @@ def test_a_shard_of_another_job_is_an_error_with_both_checksums(
     sentence = fails(capfd, 1, *command(small))
     assert f"fineshards: gs://data/{name} already exists with other content: it has 13" in sentence
     assert cloud.content("data", name) == b"not the job's"
-
-
-def test_compose_is_refused_for_a_local_output(
-    small: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    given = ["build", f"--input={small}", f"--output={tmp_path / 'out'}"]
-    sentence = fails(capfd, 2, *given, "--assembly=compose")
-    assert "--assembly compose is for gs:// and s3://" in sentence
-    assert main([*given, "--assembly=stream"]) == 0
-
-
-def test_assembly_is_not_part_of_the_fingerprint(
-    cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command(small, "--assembly=stream")) == 0
-    assert main(command(small, "--assembly=compose")) == 0
-    assert "already finished" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["train/notes.txt", "train_old/x", "testing", "checkpoints/m.pt"])
@@ -530,7 +443,7 @@ def test_status_shows_the_progress_of_a_running_job(
         )
         seen.append(json.loads(done.stdout))
 
-    cloud.fail("/compose", look, (3,))
+    cloud.fail(r"\.tokens\?.*alt=media", look, (9,))
     assert main(command(small)) == 0
     (status,) = seen
     assert status["stage"] == "writing"

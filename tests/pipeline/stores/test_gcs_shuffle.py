@@ -36,15 +36,14 @@ def check(cloud: Proxy, expected: dict[str, bytes]) -> None:
     assert found == expected | {"test/": b"", "train/": b""}
 
 
-@pytest.mark.parametrize("assembly", ["auto", "stream"])
 def test_a_shuffled_build_on_gs_gives_the_bytes_of_a_local_one_and_no_leftovers(
-    cloud: Proxy, small: Path, expected: dict[str, bytes], assembly: str
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
     command = ["build", f"--input={small}", f"--output={OUTPUT}", *FLAGS]
-    assert main([*command, f"--assembly={assembly}", "--keep_checkpoints"]) == 0
+    assert main([*command, "--keep_checkpoints"]) == 0
     kinds = {name.split("/")[-2] for name in cloud.names("data") if "/checkpoints/" in name}
     assert {"blocks", "merged", "buckets"} <= kinds
-    assert main([*command, "--overwrite", f"--assembly={assembly}"]) == 0
+    assert main([*command, "--overwrite"]) == 0
     check(cloud, expected)
     assert main(["verify", OUTPUT, "--sample=100%"]) == 0
 

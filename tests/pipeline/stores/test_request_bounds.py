@@ -16,22 +16,20 @@ pytestmark = pytest.mark.cloud
 
 # In Tokenize: is it finished, is the job still there, its tokens, its documents, its mark.
 OF_A_BLOCK = 5
-# In Write, where a block goes into a shard: its tokens are found and, unless the store joins them,
-# read; its documents are found, then footer and rows are read.
+# In Write, where a block goes into a shard: its tokens are found and read; its documents
+# are found, then footer and rows are read.
 OF_A_PIECE = 5
-# In Write: is it finished, is the job still there, its header, its upload or composition, its
-# table, its record, and the component that is made of a block's part, uploaded and deleted.
-OF_A_SHARD = 7
+# In Write: is it finished, is the job still there, its tokens, its table, its record.
+OF_A_SHARD = 5
 
 
-def requests(store: Proxy, source: Path, assembly: str, shard_tokens: int, blocks: int) -> int:
+def requests(store: Proxy, source: Path, shard_tokens: int, blocks: int) -> int:
     """The requests of a build, without those of progress and of deleting at the end."""
     before = len(store.requests)
     manifest = build_quietly(
         BuildConfig(
             input=str(source),
             output=f"{store.scheme}://data/{shard_tokens}-{blocks}",
-            assembly=assembly,
             keep_checkpoints=True,
             shard_tokens=shard_tokens,
             block_bytes=1 if blocks > 1 else 1 << 20,
@@ -42,12 +40,11 @@ def requests(store: Proxy, source: Path, assembly: str, shard_tokens: int, block
     return len(store.requests) - before
 
 
-@pytest.mark.parametrize("assembly", ["compose", "stream"])
-def test_a_block_and_a_shard_take_few_requests(either: Proxy, small: Path, assembly: str) -> None:
+def test_a_block_and_a_shard_take_few_requests(either: Proxy, small: Path) -> None:
     """By what builds of the same text take more, with more blocks and with more shards."""
-    least = requests(either, small, assembly, 10**6, blocks=1)
-    blocks = requests(either, small, assembly, 10**6, blocks=8)
-    shards = requests(either, small, assembly, 3000, blocks=8)
+    least = requests(either, small, 10**6, blocks=1)
+    blocks = requests(either, small, 10**6, blocks=8)
+    shards = requests(either, small, 3000, blocks=8)
     assert blocks - least <= 7 * (OF_A_BLOCK + OF_A_PIECE)
     # A shard more is a piece more, because its border cuts a block.
     assert shards - blocks <= 8 * (OF_A_SHARD + OF_A_PIECE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER
@@ -56,33 +55,13 @@ def dataset_in(s3: S3Proxy, begins: tuple[str, ...] = ("",)) -> dict[str, bytes]
     return {name: s3.content("data", key) for name, key in found.items() if name.startswith(begins)}
 
 
-@pytest.mark.parametrize("flags", [[], ["--assembly=stream"], ["--shuffle_seed=3"]])
+@pytest.mark.parametrize("flags", [[], ["--shuffle_seed=3"]])
 def test_a_build_gives_the_bytes_of_a_local_one_and_no_leftovers(
     s3: S3Proxy, small: Path, tmp_path_factory: pytest.TempPathFactory, flags: list[str]
 ) -> None:
     assert main(command(small, *flags)) == 0
     assert dataset_in(s3) == locally(tmp_path_factory, small, *flags)
-    assert s3.uploads("data") == []
     assert main(["verify", OUTPUT, "--sample=100%"]) == 0
-
-
-def test_shards_are_made_by_copies_of_token_blocks(
-    s3: S3Proxy, sample: Path, tmp_path: Path
-) -> None:
-    """Only what is cut, and what is too small for a part of its own, is downloaded again."""
-    source = tmp_path / "large.parquet"
-    rows = pq.read_table(sample)
-    pq.write_table(pa.concat_tables([rows] * 12), source, row_group_size=rows.num_rows * 4)
-    flags = ["--shard_tokens=3M", "--test_shards=0", "--block_bytes=1", f"--input={source}"]
-    assert main(["build", f"--output={tmp_path / 'out'}", *flags]) == 0
-    assert main(["build", f"--output={OUTPUT}", *flags]) == 0
-    found = dataset_in(s3)
-    for path in tmp_path.glob("out/t*/*.npy"):
-        assert found[path.relative_to(tmp_path / "out").as_posix()] == path.read_bytes()
-    copies = [r for r in s3.requests if "partNumber" in r.line and r.sent == 0]
-    assert len(copies) >= 1
-    assert s3.uploads("data") == []
-    assert main(["verify", OUTPUT]) == 0
 
 
 FAULTS = [
