@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fineshards.config import choices, flags, kinds
+from fineshards.config import BuildConfig
 from fineshards.curation.recipe import (
     default_of,
     parameters_of_class,
@@ -18,6 +18,7 @@ from fineshards.curation.recipe import (
 )
 from fineshards.curation.recipe_text import to_toml
 from fineshards.curation.step_docs import describe_step, step_names
+from fineshards.flags import choices, flags_of, kinds
 from fineshards.pipeline.recipe_flags import flags_of_recipes
 
 PATH = Path(__file__).with_name("recipe.schema.json")
@@ -69,12 +70,12 @@ def _build() -> dict[str, Any]:
     """The flags of `build` that a recipe may give."""
     taken = flags_of_recipes()
     properties: dict[str, Any] = {}
-    for flag in flags():
+    for flag in flags_of(BuildConfig):
         if flag.name in taken:
-            types = [kind for kind in kinds(flag) if kind in _PLAIN]
+            types = [kind for kind in kinds(BuildConfig, flag.name) if kind in _PLAIN]
             found: dict[str, Any] = {"type": sorted({_PLAIN[kind] for kind in types})}
-            if choices(flag):
-                found = {"enum": list(choices(flag))}
+            if choices(BuildConfig, flag.name):
+                found = {"enum": list(choices(BuildConfig, flag.name))}
             elif flag.name == "input":
                 found = {"type": ["array", "string"], "items": {"type": "string"}}
             properties[flag.name] = found

@@ -16,54 +16,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fineshards.curation.recipe import Recipe
-    from fineshards.errors import FineshardsError
-    from fineshards.inspection.explain import explain
-    from fineshards.inspection.find import find
-    from fineshards.inspection.stats import stats
-    from fineshards.job_status.status import status
-    from fineshards.loader.batch_loader import BatchLoader
-    from fineshards.loader.context_parallel import ContextParallel
-    from fineshards.loader.mixing.mixture import Mixture
-    from fineshards.loader.mixing.mixture_weights import linear_schedule
-    from fineshards.loader.packing import Packing
-    from fineshards.loader.token_dataset import TokenDataset
+    from fineshards.curation.recipe import Recipe as Recipe
+    from fineshards.errors import FineshardsError as FineshardsError
+    from fineshards.inspection.explain import explain as explain
+    from fineshards.inspection.find import find as find
+    from fineshards.inspection.stats import stats as stats
+    from fineshards.job_status.status import status as status
+    from fineshards.loader.batch_loader import BatchLoader as BatchLoader
+    from fineshards.loader.context_parallel import ContextParallel as ContextParallel
+    from fineshards.loader.mixing.mixture import Mixture as Mixture
+    from fineshards.loader.mixing.mixture_weights import linear_schedule as linear_schedule
+    from fineshards.loader.packing import Packing as Packing
+    from fineshards.loader.token_dataset import TokenDataset as TokenDataset
     from fineshards.loader.torch_batches import TorchBatches as TorchBatches
-    from fineshards.loader.whole_documents import WholeDocuments
-    from fineshards.maintenance.redact import redact
-    from fineshards.maintenance.repair import repair
-    from fineshards.pipeline.export_run import export
-    from fineshards.pipeline.functions import append, build, estimate, recipe_check
-    from fineshards.publishing.publish import publish
-    from fineshards.reports.report import report
-    from fineshards.verification.verify import verify
-
-    __all__ = [
-        "BatchLoader",
-        "ContextParallel",
-        "FineshardsError",
-        "Mixture",
-        "Packing",
-        "Recipe",
-        "TokenDataset",
-        "WholeDocuments",
-        "__version__",
-        "append",
-        "build",
-        "estimate",
-        "explain",
-        "export",
-        "find",
-        "linear_schedule",
-        "publish",
-        "recipe_check",
-        "redact",
-        "repair",
-        "report",
-        "stats",
-        "status",
-        "verify",
-    ]
+    from fineshards.loader.whole_documents import WholeDocuments as WholeDocuments
+    from fineshards.maintenance.redact import redact as redact
+    from fineshards.maintenance.repair import repair as repair
+    from fineshards.pipeline.export_run import export as export
+    from fineshards.pipeline.functions import append as append
+    from fineshards.pipeline.functions import build as build
+    from fineshards.pipeline.functions import estimate as estimate
+    from fineshards.pipeline.functions import recipe_check as recipe_check
+    from fineshards.publishing.publish import publish as publish
+    from fineshards.reports.report import report as report
+    from fineshards.verification.verify import verify as verify
 
     __version__: str
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Literal
 
-from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, quoted
-from fineshards.flag_values import allowance, local_path, place_of, simplest, utf8
-from fineshards.number_parser import byte_count, count
+from fineshards.flag_values import allowance, local_path, place_of, simplest
+from fineshards.flags import checked, deciding, flag, flags_of
 from fineshards.text_template import template_parts
 
 # The seed's shard size.
 DEFAULT_SHARD_TOKENS = 100_000_000
 # Of one upload to S3: https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
 _MOST_S3_TOKENS = (5 << 30) // 4 - 32
-# Numbers of a job record are counts and sizes in 63 bits.
-_LIMIT = 1 << 63
 # One document in a hundred, unless the seed's rule (`test_shards`) is asked for.
 _DEFAULT_TEST_FRACTION = "1/100"
 _DEFAULT_SPLIT_KEY = "text"
@@ -43,17 +37,6 @@ _WORK = "work"
 _CURATION = "curation"
 # Flags that `estimate` and `recipe check` do not take, which build a sample of a whole input.
 NOT_ESTIMATED = ("append", "limit", "share")
-
-
-def _flag(
-    default: Any, group: str, metavar: str | None = None, least: int = 0, decides: bool = False
-) -> Any:
-    """A field that is a flag: its group on the help page, and the least number that it takes.
-
-    decides: whether it decides what a dataset is, and stays as it was when the dataset grows.
-    """
-    metadata = {"group": group, "metavar": metavar, "least": least, "decides": decides}
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,54 +148,54 @@ class BuildConfig:
         (('data/*.parquet',), '1/20', 100000000)
     """
 
-    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag((), _INPUT, "FILE")
-    test_input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = _flag(
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = flag((), _INPUT, "FILE")
+    test_input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = flag(
         (), _INPUT, "FILE", decides=True
     )
-    sources: str | Sequence[str] = _flag((), _INPUT, "OLD=NEW")
-    dataset: str | None = _flag(None, _INPUT, "NAME")
-    dataset_config: str | None = _flag(None, _INPUT, "NAME")
-    dataset_split: str = _flag("train", _INPUT, "NAME")
-    dataset_revision: str | None = _flag(None, _INPUT, "REVISION")
-    hf_token_secret: str | None = _flag(None, _INPUT, "NAME")
-    text_column: str = _flag("text", _INPUT, "NAME", decides=True)
-    text_template: str | None = _flag(None, _INPUT, "TEXT", decides=True)
-    chat_template: str | None = _flag(None, _INPUT, "FILE", decides=True)
-    learn: str = _flag("assistant", _INPUT, "ROLES", decides=True)
-    allow_constant_mask: bool = _flag(False, _INPUT)
-    id_column: str | None = _flag(None, _INPUT, "NAME", decides=True)
-    extract: Literal["resiliparse", "trafilatura"] = _flag("resiliparse", _INPUT)
-    limit: int | None = _flag(None, _INPUT, "N", least=1)
-    recipe: str | os.PathLike[str] | None = _flag(None, _CURATION, "FILE", decides=True)
-    where: str | None = _flag(None, _CURATION, "SQL", decides=True)
-    dedup: Literal["exact", "minhash"] | None = _flag(None, _CURATION, decides=True)
-    decontaminate: str | None = _flag(None, _CURATION, "FILE", decides=True)
-    keep_keys: bool = _flag(False, _CURATION, decides=True)
-    output: str | os.PathLike[str] = _flag("", _OUTPUT, "FOLDER")
-    s3_endpoint: str | None = _flag(None, _OUTPUT, "URL")
-    tokenizer: str | os.PathLike[str] = _flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
-    eot_token: str | None = _flag(None, _TOKENIZER, "TEXT", decides=True)
-    fim: str | None = _flag(None, _TOKENIZER, "RATES", decides=True)
-    fim_tokens: str | None = _flag(None, _TOKENIZER, "NAMES", decides=True)
-    dtype: Literal["auto", "uint16", "uint32"] = _flag("uint32", _OUTPUT, decides=True)
-    shard_tokens: int = _flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1, decides=True)
-    shuffle_seed: int | None = _flag(None, _OUTPUT, "S", decides=True)
-    statistics: bool = _flag(False, _OUTPUT, decides=True)
-    test_fraction: str | float | Fraction | None = _flag(None, _OUTPUT, "F", decides=True)
-    split_key: str | None = _flag(None, _OUTPUT, "KEY", decides=True)
-    test_shards: int | None = _flag(None, _OUTPUT, "N", decides=True)
-    append: bool = _flag(False, _OUTPUT)
-    overwrite: bool = _flag(False, _OUTPUT)
-    share: str | None = _flag(None, _WORK, "K/N")
-    workers: int | None = _flag(None, _WORK, "N", least=1)
-    tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = _flag("auto", _WORK)
-    block_bytes: int | None = _flag(None, _WORK, "SIZE", least=1, decides=True)
-    bucket_bytes: int | None = _flag(None, _WORK, "SIZE", least=1)
-    max_bad_rows: int | str = _flag(0, _WORK, "N")
-    fail_on_leak: bool = _flag(False, _WORK)
-    fail_on_repeats: bool = _flag(False, _WORK)
-    trust_input: bool = _flag(False, _WORK)
-    keep_checkpoints: bool = _flag(False, _WORK)
+    sources: str | Sequence[str] = flag((), _INPUT, "OLD=NEW")
+    dataset: str | None = flag(None, _INPUT, "NAME")
+    dataset_config: str | None = flag(None, _INPUT, "NAME")
+    dataset_split: str = flag("train", _INPUT, "NAME")
+    dataset_revision: str | None = flag(None, _INPUT, "REVISION")
+    hf_token_secret: str | None = flag(None, _INPUT, "NAME")
+    text_column: str = flag("text", _INPUT, "NAME", decides=True)
+    text_template: str | None = flag(None, _INPUT, "TEXT", decides=True)
+    chat_template: str | None = flag(None, _INPUT, "FILE", decides=True)
+    learn: str = flag("assistant", _INPUT, "ROLES", decides=True)
+    allow_constant_mask: bool = flag(False, _INPUT)
+    id_column: str | None = flag(None, _INPUT, "NAME", decides=True)
+    extract: Literal["resiliparse", "trafilatura"] = flag("resiliparse", _INPUT)
+    limit: int | None = flag(None, _INPUT, "N", least=1)
+    recipe: str | os.PathLike[str] | None = flag(None, _CURATION, "FILE", decides=True)
+    where: str | None = flag(None, _CURATION, "SQL", decides=True)
+    dedup: Literal["exact", "minhash"] | None = flag(None, _CURATION, decides=True)
+    decontaminate: str | None = flag(None, _CURATION, "FILE", decides=True)
+    keep_keys: bool = flag(False, _CURATION, decides=True)
+    output: str | os.PathLike[str] = flag("", _OUTPUT, "FOLDER")
+    s3_endpoint: str | None = flag(None, _OUTPUT, "URL")
+    tokenizer: str | os.PathLike[str] = flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
+    eot_token: str | None = flag(None, _TOKENIZER, "TEXT", decides=True)
+    fim: str | None = flag(None, _TOKENIZER, "RATES", decides=True)
+    fim_tokens: str | None = flag(None, _TOKENIZER, "NAMES", decides=True)
+    dtype: Literal["auto", "uint16", "uint32"] = flag("uint32", _OUTPUT, decides=True)
+    shard_tokens: int = flag(DEFAULT_SHARD_TOKENS, _OUTPUT, "N", least=1, decides=True)
+    shuffle_seed: int | None = flag(None, _OUTPUT, "S", decides=True)
+    statistics: bool = flag(False, _OUTPUT, decides=True)
+    test_fraction: str | float | Fraction | None = flag(None, _OUTPUT, "F", decides=True)
+    split_key: str | None = flag(None, _OUTPUT, "KEY", decides=True)
+    test_shards: int | None = flag(None, _OUTPUT, "N", decides=True)
+    append: bool = flag(False, _OUTPUT)
+    overwrite: bool = flag(False, _OUTPUT)
+    share: str | None = flag(None, _WORK, "K/N")
+    workers: int | None = flag(None, _WORK, "N", least=1)
+    tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = flag("auto", _WORK)
+    block_bytes: int | None = flag(None, _WORK, "SIZE", least=1, decides=True)
+    bucket_bytes: int | None = flag(None, _WORK, "SIZE", least=1)
+    max_bad_rows: int | str = flag(0, _WORK, "N")
+    fail_on_leak: bool = flag(False, _WORK)
+    fail_on_repeats: bool = flag(False, _WORK)
+    trust_input: bool = flag(False, _WORK)
+    keep_checkpoints: bool = flag(False, _WORK)
     beam_args: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -233,9 +216,9 @@ class BuildConfig:
         self._settle("beam_args", tuple(self.beam_args))
         self._check_places()
         self._settle("max_bad_rows", allowance(self.max_bad_rows))
-        for flag in flags():
-            if flag.name not in PATTERNS:
-                self._check_value(flag)
+        for each in flags_of(BuildConfig):
+            if each.name not in PATTERNS:
+                self._settle(each.name, checked(self, each))
         if self.hf_token_secret and not _SECRET.fullmatch(self.hf_token_secret):
             raise UsageError(  # which does not show the value: it may be the token
                 "--hf_token_secret must be the name of a secret, as "
@@ -255,8 +238,8 @@ class BuildConfig:
         self._check_fim()
         if self.append:
             # Nothing is said that the dataset has decided.
-            given = (each.name for each in flags() if getattr(self, each.name) != each.default)
-            refuse_decided(given)
+            own = flags_of(BuildConfig)
+            refuse_decided(each.name for each in own if getattr(self, each.name) != each.default)
         elif self.fail_on_repeats:
             raise UsageError(
                 "--fail_on_repeats goes with an append: it compares new documents with those of "
@@ -381,67 +364,11 @@ class BuildConfig:
                 f"{_MOST_S3_TOKENS:,} tokens. Give fewer."
             )
 
-    def _check_value(self, flag: Field[Any]) -> None:
-        """A word is one of those allowed, a text is one, a number is whole and large enough."""
-        value, words = getattr(self, flag.name), choices(flag)
-        if words and value not in words and not (value is None and NoneType in kinds(flag)):
-            raise UsageError(f"--{flag.name} must be {' or '.join(words)}, got {quoted(value)}.")
-        if bool in kinds(flag) and not isinstance(value, bool):
-            raise UsageError(f"--{flag.name} must be True or False, got {quoted(value)}.")
-        if set(kinds(flag)) <= {str, NoneType} and not isinstance(value, kinds(flag)):
-            raise UsageError(f"--{flag.name} must be text, got {quoted(value)}.")
-        if isinstance(value, str):
-            refuse_secrets(utf8(flag.name, value), f"--{flag.name}")
-        if int not in kinds(flag) or (value is None and NoneType in kinds(flag)):
-            return
-        if isinstance(value, str) and str in kinds(flag):
-            return
-        if isinstance(value, str):
-            try:
-                value = (byte_count if flag.name.endswith("_bytes") else count)(value)
-            except ArgumentTypeError as error:
-                raise UsageError(f"--{flag.name} {error}.") from None
-        # Integers of numpy count too; a bool does not.
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            share = " or a share such as '0.1%'" if str in kinds(flag) else ""
-            raise UsageError(f"--{flag.name} must be a whole number{share}, got {quoted(value)}.")
-        value = operator.index(value)
-        self._settle(flag.name, value)
-        if value >= _LIMIT:
-            raise UsageError(f"--{flag.name} must be less than 2^63, got {value}.")
-        if value < (least := flag.metadata["least"]):
-            raise UsageError(f"--{flag.name} must be at least {least}, got {value}.")
-
-
-_TYPES = get_type_hints(BuildConfig)
-
-
-def flags() -> list[Field[Any]]:
-    """The fields of BuildConfig that are flags, in the order of the help page."""
-    return [each for each in fields(BuildConfig) if each.metadata]
-
-
-def deciding_flags() -> tuple[str, ...]:
-    """The names of the flags that decide what a dataset is."""
-    return tuple(flag.name for flag in flags() if flag.metadata["decides"])
-
 
 def refuse_decided(given: Iterable[str]) -> None:
     """Raises UsageError if a flag that was given to an append is one that the dataset decides."""
     for name in given:
-        if name in deciding_flags():
+        if name in deciding(BuildConfig):
             raise UsageError(
                 f"--{name} is the dataset's own, and an append takes it from there. Leave it out."
             )
-
-
-def kinds(flag: Field[Any]) -> tuple[Any, ...]:
-    """The types that a flag takes."""
-    united = _TYPES[flag.name]
-    parts = get_args(united) if get_origin(united) in (Union, UnionType) else (united,)
-    return tuple(kind for part in parts for kind in (get_args(part) or (part,)))
-
-
-def choices(flag: Field[Any]) -> tuple[str, ...]:
-    """The words that a flag takes, if it takes no others."""
-    return tuple(kind for kind in kinds(flag) if isinstance(kind, str))

@@ -73,12 +73,6 @@ def shortened(text: str, most: int = 250) -> str:
     return text if len(text) <= most else f"{text[:most]} …"
 
 
-def labelled(name: str, text: str) -> list[str]:
-    """The lines of a text, the first after a name, the others below it."""
-    lines = text.split("\n")
-    return [f"  {'' if number else name:<8} {line}" for number, line in enumerate(lines)]
-
-
 def duration(seconds: float) -> str:
     """Seconds in the unit that fits.
 

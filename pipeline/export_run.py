@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ParamSpec
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError
 from fineshards.exports.export_job import ExportJob, finish, prepare, write_part
-from fineshards.exports.export_options import ExportOptions, Side
+from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format_table import format_of
 from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
+from fineshards.flags import arguments_of
 from fineshards.pipeline.runners import choice
 from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.wording import counted
@@ -23,65 +24,37 @@ if TYPE_CHECKING:
     from apache_beam import Pipeline
 
 
-@naming_the_extra()
-def export(
-    folder: str | os.PathLike[str],
-    output: str | os.PathLike[str],
-    to: str,
-    *,
-    split: str | None = None,
-    eot: Side | None = None,
-    tokens_per_file: int | None = None,
-    sequence_length: int | None = None,
-    dtype: str | None = None,
-    link: bool = False,
-    skip: Literal["redacted", "none"] | None = None,
-    columns: str | Sequence[str] | None = None,
-    copies: bool = False,
-    token_column: str | None = None,
-    compression: str | None = None,
-    no_masks: bool = False,
-    generation: int | None = None,
-    s3_endpoint: str | None = None,
-    sources: Sequence[str] = (),
-    trust_input: bool = False,
-    workers: int | None = None,
-) -> Export:
-    """Writes a dataset as files of another trainer; nothing is tokenized again.
+_Arguments = ParamSpec("_Arguments")
 
-    The bytes depend on the dataset and the options alone. An interrupted export resumes when it is
-    called again, and a finished one is found finished.
+
+def _taking(options: Callable[_Arguments, ExportOptions]) -> Callable[_Arguments, Export]:
+    """`export` as a function of options, for type checkers too."""
+    signature = inspect.signature(options).replace(return_annotation="Export")
+
+    @naming_the_extra()
+    def export(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Export:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"export: {error}. help(fineshards.export) has all options.") from None
+        wanted = options(*args, **kwargs)
+        job, finished = prepare(wanted)
+        return finished or run_here(job, wanted.workers)
+
+    export.__signature__ = signature  # type: ignore[attr-defined]
+    export.__qualname__ = "export"
+    return export
+
+
+export = _taking(ExportOptions)
+export.__doc__ = f"""Writes a dataset as files of another trainer; nothing is tokenized again.
+
+    The options are the flags of `fineshards export`. The bytes depend on the dataset and the
+    options alone. An interrupted export resumes when it is called again, and a finished one is
+    found finished.
 
     Args:
-        folder: The dataset's folder: local, `gs://` or `s3://`.
-        output: The folder for the files: local, `gs://` or `s3://`.
-        to: The format: `megatron`, `datatrove`, `olmo` and others; docs/formats.md has them all.
-        split: `test`, `train`, or `all` for both as one. Default: both, each on its own.
-        eot: `begin` or `end`: whether the end-of-text token is before each document or after it.
-            Default: what the format's trainers expect.
-        tokens_per_file: Tokens per file, at least. Default: that of the format.
-        sequence_length: Tokens per row, for formats of rows.
-        dtype: `uint16` or `uint32`. Default: that of the dataset, if the format holds it.
-        link: Point into the dataset's shards instead of copying the tokens.
-        skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
-            Default: `redacted` for formats whose readers find documents by their EOTs.
-        columns: Columns to write as well, as a list or with commas between them: those of the
-            sources for `text` and `text-jsonl`, `labels` and `attention_mask` for `parquet` and
-            `hf-arrow`.
-        copies: Write how many duplicates of each document the recipe dropped, for `text` and
-            `text-jsonl`.
-        token_column: The name of the tokens in each row, for `mds` and `array_record`. Default:
-            `tokens`, or for `array_record` `text`.
-        compression: `zstd` for compressed files, for `mds`.
-        no_masks: Do not say which tokens of conversations are learned, so that all are.
-        generation: The generation of a dataset that has grown, from 1. Default: the latest.
-        s3_endpoint: The URL of the store that `s3://` means. Default: `AWS_ENDPOINT_URL`, or
-            Amazon S3.
-        sources: Where the source files are now, for `columns`: each is `OLD=NEW`, and what was in
-            the folder OLD is in NEW.
-        trust_input: Read source files of the same size, but another time or version than the
-            dataset was built from.
-        workers: Threads. Default: one per usable core.
+{arguments_of(ExportOptions)}
 
     Returns:
         The Export, as `export.json` in the folder has it.
@@ -93,20 +66,12 @@ def export(
 
     Example:
         >>> import fineshards
-        >>> export = fineshards.export(dataset_folder, f"{folder}-megatron", to="megatron")
+        >>> export = fineshards.export(dataset_folder, f"{{folder}}-megatron", to="megatron")
         >>> [file.name for file in export.files]
         ['test_0000.bin', 'test_0000.idx', 'train_0000.bin', 'train_0000.idx']
         >>> export.splits["train"]["tokens"], export.splits["train"]["documents"]
         (565972, 888)
     """
-    if columns is not None and not isinstance(columns, str):
-        columns = ",".join(columns)
-    options = ExportOptions(
-        *(to, split, eot, tokens_per_file, sequence_length, dtype, link, skip),
-        *(columns, copies, token_column, compression, no_masks),
-    )
-    job, finished = prepare(folder, output, options, generation, s3_endpoint, sources, trust_input)
-    return finished or run_here(job, workers)
 
 
 def run_here(
@@ -130,12 +95,15 @@ def run_here(
 
 
 @choice.temporary_files_of_beam(here=False)
-def new_pipeline_for(
-    folder: str, output: str, beam_args: Sequence[str], s3_endpoint: str | None = None
-) -> Pipeline:
+def new_pipeline_for(options: ExportOptions, beam_args: Sequence[str]) -> Pipeline:
     """An empty pipeline on the runner that Beam's arguments name; raises UsageError for others."""
     # Where a job runs is chosen in the same way as for a build.
-    config = BuildConfig(input=folder, output=output, beam_args=beam_args, s3_endpoint=s3_endpoint)
+    config = BuildConfig(
+        input=options.folder,
+        output=options.output,
+        s3_endpoint=options.s3_endpoint,
+        beam_args=beam_args,
+    )
     from fineshards.pipeline.runners import dataflow, portable
     from fineshards.pipeline.runners.choice import check_beam_args
 

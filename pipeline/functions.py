@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from fineshards.config import NOT_ESTIMATED, BuildConfig
 from fineshards.errors import UsageError, quoted
 from fineshards.extras import naming_the_extra
+from fineshards.flags import arguments_of
 from fineshards.pipeline.recipe_flags import with_recipe
 from fineshards.pipeline.run import run
 from fineshards.suggestions import did_you_mean
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from fineshards.shards.job.manifest import Manifest
 
 _Arguments = ParamSpec("_Arguments")
-
-_DESCRIBED = (BuildConfig.__doc__ or "").partition("Args:\n")[2].partition("\n\n    Raises:")[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +56,7 @@ build.__doc__ = f"""Builds a dataset, resumes it, or finds it finished; returns 
     default, Beam's own workers in that interpreter may print the traceback of an error.)
 
     Args:
-{_DESCRIBED}
+{arguments_of(BuildConfig)}
         progress: True shows how far a local build is, in a terminal, a notebook or as lines. A
             function is called with what `fineshards.status` returns, about twice a second; what it
             raises ends the build.

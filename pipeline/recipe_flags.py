@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from fineshards.config import flags, refuse_decided
+from fineshards.config import BuildConfig, refuse_decided
 from fineshards.errors import UsageError
+from fineshards.flags import flags_of
 from fineshards.suggestions import did_you_mean
 
 # Recipes in the package.
@@ -82,7 +83,7 @@ def shown_place(place: str) -> str:
 
 def flags_of_recipes() -> list[str]:
     """The flags of `build` that a recipe can give."""
-    return [flag.name for flag in flags() if flag.name not in _NOT_IN_RECIPES]
+    return [flag.name for flag in flags_of(BuildConfig) if flag.name not in _NOT_IN_RECIPES]
 
 
 def with_recipe(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fineshards.cli.answer import Answer, show
-from fineshards.config import flags
+from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
-from fineshards.number_parser import count
+from fineshards.flag_values import count
+from fineshards.flags import flags_of
 from fineshards.parser import Parser
 from fineshards.pipeline.runners.choice import is_beams
 from fineshards.suggestions import did_you_mean
@@ -69,7 +70,7 @@ class Command:
 
         said: what that is.
         """
-        ours = [f"--{each.name}" for each in flags() if self.for_beam]
+        ours = [f"--{each.name}" for each in flags_of(BuildConfig) if self.for_beam]
         for flag in parser.unknown_flags():
             hint = did_you_mean(flag, [*parser._option_string_actions, *ours])
             may_be_beams = self.for_beam and (not hint or is_beams(flag))

@@ -1,4 +1,4 @@
-"""The flags: those of `build` come from the fields of BuildConfig, all others are Beam's."""
+"""The flags of `build` and `export`, which come from the fields of their options."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fineshards.config import (
-    NOT_ESTIMATED,
-    PATTERNS,
-    BuildConfig,
-    choices,
-    deciding_flags,
-    flags,
-    kinds,
-)
+from fineshards.config import NOT_ESTIMATED, BuildConfig
 from fineshards.errors import FineshardsError
-from fineshards.number_parser import byte_count, count, count_or_share
+from fineshards.exports.export_options import ExportOptions
+from fineshards.flag_values import byte_count, count, count_or_share
+from fineshards.flags import choices, deciding, flags_of, help_texts, kinds, takes_several
 from fineshards.parser import Parser, boolean, one_of
 from fineshards.pipeline.recipe_flags import with_recipe
 
@@ -28,23 +22,25 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 def add_build_flags(parser: Parser) -> None:
     """Adds the flags of `build`; every value may be given as `--flag=value`, as templates do."""
-    _add_flags(parser, [flag.name for flag in flags()])
+    _add_flags(parser, [flag.name for flag in flags_of(BuildConfig)])
 
 
 def add_append_flags(parser: Parser) -> None:
     """Adds the flags of `append`: those of `build` that the dataset has not decided."""
-    own = ("output", "append", "share", *deciding_flags())
-    _add_flags(parser, [flag.name for flag in flags() if flag.name not in own])
+    own = ("output", "append", "share", *deciding(BuildConfig))
+    _add_flags(parser, [flag.name for flag in flags_of(BuildConfig) if flag.name not in own])
 
 
 def add_estimate_flags(parser: Parser) -> None:
     """Adds the flags of `estimate`: those of `build`, of which none must be given."""
-    _add_flags(parser, [flag.name for flag in flags() if flag.name not in NOT_ESTIMATED], ())
+    _add_flags(
+        parser, [flag.name for flag in flags_of(BuildConfig) if flag.name not in NOT_ESTIMATED], ()
+    )
 
 
 def add_input_and_step_flags(parser: Parser) -> None:
     """Adds the flags of `build` that name the input, and steps without a recipe."""
-    groups = {flag.name: flag.metadata["group"] for flag in flags()}
+    groups = {flag.name: flag.metadata["group"] for flag in flags_of(BuildConfig)}
     wanted = (groups["input"], groups["where"])
     left_out = ("recipe", "keep_keys", *NOT_ESTIMATED)
     _add_flags(parser, [name for name in groups if groups[name] in wanted and name not in left_out])
@@ -55,46 +51,55 @@ def sample_config(args: argparse.Namespace, **more: Any) -> BuildConfig:
     return BuildConfig(**with_recipe(_given(args) | more) | {"output": "out"})
 
 
+def add_export_flags(parser: Parser) -> None:
+    """Adds the flags of `export`."""
+    names = [flag.name for flag in flags_of(ExportOptions)]
+    _add_flags(parser, names, ("to", "output"), ExportOptions)
+
+
+def export_options(args: argparse.Namespace) -> ExportOptions:
+    """The options of an export, of the flags above."""
+    return ExportOptions(folder=args.folder, **_given(args, ExportOptions))
+
+
 def _add_flags(
-    parser: Parser, names: Container[str], required: Container[str] = ("output",)
+    parser: Parser,
+    names: Container[str],
+    required: Container[str] = ("output",),
+    options: type = BuildConfig,
 ) -> None:
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    texts = _help_texts()
-    for flag in flags():
+    groups = {group.title: group for group in parser._action_groups}
+    texts = help_texts(options)
+    # A word after `--link` may be the dataset's folder.
+    has_folder = any(not action.option_strings for action in parser._actions)
+    for flag in flags_of(options):
         if flag.name not in names:
             continue
         title, metavar = flag.metadata["group"], flag.metadata["metavar"]
-        # Without defaults, which are those of BuildConfig: a recipe may have other ones.
-        options: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": metavar}
-        if flag.name in PATTERNS:
-            options |= {"action": "extend", "nargs": "+"}
-        elif bool in kinds(flag):
-            options |= {"type": boolean, "nargs": "?", "const": True, "metavar": "true|false"}
-        elif choices(flag):
-            options |= {"type": one_of(choices(flag)), "choices": choices(flag)}
-        elif flag.name == "max_bad_rows":
-            options |= {"type": count_or_share}
-        elif flag.name == "text_template":
-            options |= {"type": _unescaped}
-        elif flag.name == "recipe":
-            options |= {"action": _RecipeAction}
-        elif int in kinds(flag):
-            options |= {"type": byte_count if flag.name.endswith("_bytes") else count}
+        # Without defaults, which are those of the options: a recipe may have other ones.
+        how: dict[str, Any] = {"default": argparse.SUPPRESS}
+        if takes_several(options, flag.name):
+            how |= {"action": "extend", "nargs": "+", "metavar": metavar}
+        elif bool in kinds(options, flag.name) and has_folder:
+            how |= {"action": "store_true"}
+        elif bool in kinds(options, flag.name):
+            how |= {"type": boolean, "nargs": "?", "const": True, "metavar": "true|false"}
+        elif words := choices(options, flag.name):
+            how |= {"type": one_of(words), "choices": words}
+        else:
+            how |= {"metavar": metavar}
+        if flag.name in _TYPES:
+            how |= _TYPES[flag.name]
+        elif int in kinds(options, flag.name):
+            how |= {"type": byte_count if flag.name.endswith("_bytes") else count}
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(
             f"--{flag.name}",
             required=flag.name in required,
-            help=texts.get(flag.name),
-            **options,
+            help=texts.get(flag.name, "").replace("%", "%%"),
+            **how,
         )
-
-
-def _help_texts() -> dict[str, str]:
-    """The description of each field of BuildConfig, from its docstring."""
-    arguments = (BuildConfig.__doc__ or "").partition("Args:")[2].partition("Raises:")[0]
-    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", arguments, re.MULTILINE)
-    return {name: " ".join(text.split()).replace("%", "%%") for name, text in found}
 
 
 def parse_build_flags(parser: Parser, argv: Sequence[str]) -> BuildConfig:
@@ -107,9 +112,10 @@ def config_of(args: argparse.Namespace) -> BuildConfig:
     return BuildConfig(**with_recipe(_given(args)), beam_args=args.beam_args)
 
 
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of `build` among parsed ones."""
-    return {flag.name: getattr(args, flag.name) for flag in flags() if hasattr(args, flag.name)}
+def _given(args: argparse.Namespace, options: type = BuildConfig) -> dict[str, Any]:
+    """The flags of a class of options among parsed ones."""
+    names = [flag.name for flag in flags_of(options)]
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
 class _RecipeAction(argparse.Action):
@@ -137,3 +143,11 @@ def _unescaped(text: str) -> str:
         return _ESCAPES[found[0]]
 
     return re.sub(r"\\.?", meaning, text, flags=re.DOTALL)
+
+
+# What a few flags take that their types do not say.
+_TYPES: dict[str, dict[str, Any]] = {
+    "max_bad_rows": {"type": count_or_share},
+    "text_template": {"type": _unescaped},
+    "recipe": {"action": _RecipeAction},
+}

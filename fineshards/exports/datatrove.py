@@ -61,7 +61,7 @@ class Nanoset(Datatrove):
             "      dataset_folder: [FOLDER/train]",
             f"      token_size_in_bytes: {settings.token_dtype.itemsize}",
             f"      vocab_size: {settings.vocabulary}",
-            f"      return_positions: {'true' if settings.side == 'end' else 'false'}",
+            f"      return_positions: {'true' if settings.eot == 'end' else 'false'}",
         ]
 
 

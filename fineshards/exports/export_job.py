@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
@@ -53,8 +52,8 @@ class ExportJob:
     """An export that is ready to run. Small, because it is sent to each worker.
 
     source: the dataset's folder. generation: of the dataset. storage: the folder of the export.
-    columns: the types of those of the sources; None if none are written. sources: where the source
-    files are now, as `--sources` takes it. fingerprint: SHA-256, as hex, of what decides the bytes.
+    columns: the types of those of the sources; None if none are written. fingerprint: SHA-256, as
+    hex, of what decides the bytes.
     """
 
     source: Storage
@@ -63,14 +62,12 @@ class ExportJob:
     settings: ExportSettings
     parts: tuple[Part, ...]
     columns: ColumnTypes | None
-    sources: Sequence[str]
-    trust_input: bool
     fingerprint: str
 
     @cached_property
     def dataset(self) -> Dataset:
         """The dataset."""
-        return opened(self.source, self.generation, self.sources)
+        return opened(self.source, self.generation, self.settings.sources)
 
     @property
     def ledger(self) -> Ledger:
@@ -88,7 +85,7 @@ class ExportJob:
         names = {part.split for part in self.parts}
         streams = _streams(self.dataset, names, self.settings)
         if self.columns is not None:
-            columns = ColumnReader(self.dataset.manifest, self.columns, self.trust_input)
+            columns = ColumnReader(self.dataset.manifest, self.columns, self.settings.trust_input)
             for stream in streams:
                 stream.columns = columns
         return {stream.split: stream for stream in streams}
@@ -97,25 +94,15 @@ class ExportJob:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def prepare(
-    source: str | os.PathLike[str],
-    output: str | os.PathLike[str],
-    options: ExportOptions,
-    generation: int | None = None,
-    s3_endpoint: str | None = None,
-    sources: Sequence[str] = (),
-    trust_input: bool = False,
-) -> tuple[ExportJob, Export | None]:
+def prepare(options: ExportOptions) -> tuple[ExportJob, Export | None]:
     """Plans an export and claims its folder; returns it, and its record if it is finished.
 
-    s3_endpoint: the URL of the store that s3:// means, for both folders; None for the default.
-    sources: where the source files are now, as `--sources` takes it. trust_input: whether to read
-    another version of one.
     Raises UsageError for options that the format or the dataset cannot have, and for a folder that
     holds anything else.
     """
-    dataset = opened(open_storage(source, s3_endpoint), generation, sources)
-    manifest, storage = dataset.manifest, open_storage(output, s3_endpoint)
+    endpoint = options.s3_endpoint
+    dataset = opened(open_storage(options.folder, endpoint), options.generation, options.sources)
+    manifest, storage = dataset.manifest, open_storage(options.output, endpoint)
     redacted = any(each.redacted for each in manifest.generations)
     settings = settle(options, manifest.settings, redacted)
     _check_places(dataset.storage, storage, options)
@@ -131,11 +118,11 @@ def prepare(
     kind.check(settings, parts)
     columns = None
     if settings.columns and not kind.offered_columns:
-        columns = types_in_sources(manifest, settings.columns, trust_input)
+        columns = types_in_sources(manifest, settings.columns, settings.trust_input)
         kind.check_columns(columns.schema)
     libraries = ("pyarrow",) if settings.compression else kind.libraries
     decides = {
-        "settings": _options(settings),
+        "settings": settings.recorded(),
         "splits": [stream.split for stream in streams],
         "dataset": manifest.fingerprint,
         # A redaction changes tokens, and not the fingerprint's job.
@@ -143,9 +130,8 @@ def prepare(
         "libraries": {name: version(name) for name in libraries},
         **({"revision": kind.revision} if kind.revision > 1 else {}),
     }
-    fingerprint = sha256_of(decides)
     place = (dataset.storage, manifest.generation, storage)
-    job = ExportJob(*place, settings, parts, columns, sources, trust_input, fingerprint)
+    job = ExportJob(*place, settings, parts, columns, sha256_of(decides))
     return job, _claim(job)
 
 
@@ -153,13 +139,6 @@ def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) 
     """The streams of splits, without what the settings leave out."""
     redacted = redacted_ranges(dataset) if settings.skip else NONE
     return [Stream(dataset, split, redacted) for split in splits]
-
-
-def _options(settings: ExportSettings) -> dict[str, Any]:
-    """The settings as the record has them: some only where they are used."""
-    rare = ("skip", "columns", "copies", "token_column", "compression", "masks")
-    unused = {name for name in rare if not getattr(settings, name)}
-    return {name: value for name, value in asdict(settings).items() if name not in unused}
 
 
 def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> None:
@@ -220,7 +199,7 @@ def write_part(job: ExportJob, part: Part) -> PartRecord:
     if found := job.ledger.get(_PARTS, key):
         return found
     target, settings = Target(job.storage), job.settings
-    reader = PartReader(job.streams[part.split], part, settings.side, settings.token_dtype)
+    reader = PartReader(job.streams[part.split], part, settings.eot, settings.token_dtype)
     written = job.format.write(reader, settings, target)
     record = PartRecord(
         part.split,
@@ -269,7 +248,7 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
     export = Export(
         job.settings.to,
         job.fingerprint,
-        _options(job.settings),
+        job.settings.recorded(),
         {"fingerprint": manifest.fingerprint, "generation": manifest.generation},
         splits,
         tuple(sorted([*written, *target.files], key=lambda file: file.name)),

@@ -1,69 +1,94 @@
-"""What to export, and how: one object, whose values decide the bytes."""
+"""What to export, and how: one object. The flags of `export` are its fields."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass
 from typing import Literal
 
-from fineshards.errors import UsageError, quoted
+from fineshards.flags import checked, flag, flags_of
 
 Side = Literal["begin", "end"]
-SIDES: tuple[Side, ...] = ("begin", "end")
-SPLIT_CHOICES = ("test", "train", "all")
 REDACTED: Literal["redacted"] = "redacted"
-SKIPS = (REDACTED, "none")
+
+_WHAT = "what to write"
+_SOURCES = "source files"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """The options of an export, as the user gave them; None for the default of the format.
+    """What to export, and how. Each field is the flag of `fineshards export` of that name.
 
     Args:
-        to: Format, such as `megatron`.
-        split: `test`, `train`, or `all` for both as one stream. Default: both, each on its own.
-        eot: Whether the end-of-text token is before each document or after it.
-        tokens_per_file: Tokens per file, at least; the last file may have up to twice as many.
-        sequence_length: Tokens per row, for formats of rows.
-        dtype: `uint16` or `uint32`; that of the dataset by default.
-        link: Make no copy of the tokens: point into the dataset's shards.
-        skip: `redacted` to leave out redacted documents, or `none` to keep them as runs of EOTs.
-        columns: Columns to write as well, with commas between them: those of the sources for text,
-            `labels` and `attention_mask` for `parquet` and `hf-arrow`.
-        copies: Whether to write how many duplicates of each document were dropped, for text.
-        token_column: The name of the tokens in each row, for `mds` and `array_record`.
-        compression: `zstd` for compressed files, for `mds`.
-        no_masks: Leave out which tokens of conversations are learned.
+        folder: The dataset's folder: local, gs:// or s3://.
+        output: An empty folder for the files: local, gs:// or s3://.
+        to: The format: megatron, datatrove, olmo and others; docs/formats.md has them all.
+        generation: Generation N, from 1, of a dataset that has grown. Default: the latest.
+        split: One split, or all for both as one. Default: both, each on its own.
+        eot: Whether the end-of-text token is before each document (begin) or after it (end).
+            Default: what the format's trainers expect.
+        tokens_per_file: Tokens per file, at least; the last one takes the rest. Default: that of
+            the format.
+        sequence_length: Tokens per row, in formats of rows.
+        dtype: Type of the tokens. Default: that of the dataset, if the format holds it.
+        link: Point into the dataset's shards instead of copying the tokens, for megatron and
+            litdata on a local disk.
+        skip: Leave out redacted documents, or none, which keeps them as runs of EOTs. Default:
+            redacted for formats whose readers find documents by their EOTs: all but megatron,
+            datatrove, nanoset, torchtitan, and parquet and hf-arrow without --sequence_length.
+        columns: Columns to write as well, with spaces or commas between them: those of the sources,
+            such as url,dump, for text and text-jsonl; labels,attention_mask for parquet and
+            hf-arrow.
+        copies: Write how many duplicates of each document were dropped, for text and text-jsonl.
+        token_column: The name of the tokens, for mds (default: tokens) and array_record (default:
+            text).
+        compression: For mds: how to compress files.
+        no_masks: Of conversations: do not say which tokens are learned, so that all are.
+        s3_endpoint: The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.
+        sources: Where the source files are now, as OLD=NEW: what was in the folder OLD is in NEW.
+            May be repeated.
+        trust_input: Read source files of the same size, but another time or version.
+        workers: Threads. Default: one per usable core.
 
     Raises:
         UsageError: For a value out of range.
     """
 
-    to: str
-    split: str | None = None
-    eot: Side | None = None
-    tokens_per_file: int | None = None
-    sequence_length: int | None = None
-    dtype: str | None = None
-    link: bool = False
-    skip: str | None = None
-    columns: str | None = None
-    copies: bool = False
-    token_column: str | None = None
-    compression: str | None = None
-    no_masks: bool = False
+    folder: str | os.PathLike[str]
+    output: str | os.PathLike[str] = flag(MISSING, _WHAT, "FOLDER")
+    to: str = flag(MISSING, _WHAT, "FORMAT", decides=True)
+    _: KW_ONLY
+    generation: int | None = flag(None, "dataset", "N", least=1)
+    split: Literal["test", "train", "all"] | None = flag(None, _WHAT)
+    eot: Side | None = flag(None, _WHAT, decides=True)
+    tokens_per_file: int | None = flag(None, _WHAT, "N", least=1, decides=True)
+    sequence_length: int | None = flag(None, _WHAT, "T", least=1, decides=True)
+    dtype: Literal["uint16", "uint32"] | None = flag(None, _WHAT, decides=True)
+    link: bool = flag(False, _WHAT, decides=True)
+    skip: Literal["redacted", "none"] | None = flag(None, _WHAT, decides=True)
+    columns: str | Sequence[str] = flag((), _WHAT, "NAME", decides=True)
+    copies: bool = flag(False, _WHAT, decides=True)
+    token_column: str | None = flag(None, _WHAT, "NAME", decides=True)
+    compression: Literal["zstd"] | None = flag(None, _WHAT, decides=True)
+    no_masks: bool = flag(False, _WHAT, decides=True)
+    s3_endpoint: str | None = flag(None, _WHAT, "URL")
+    sources: str | Sequence[str] = flag((), _SOURCES, "OLD=NEW")
+    trust_input: bool = flag(False, _SOURCES)
+    workers: int | None = flag(None, "how to work", "N", least=1)
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("split", SPLIT_CHOICES),
-            ("eot", SIDES),
-            ("dtype", ("uint16", "uint32")),
-            ("skip", SKIPS),
-            ("compression", ("zstd",)),
-        ):
-            value = getattr(self, name)
-            if value is not None and value not in allowed:
-                raise UsageError(f"--{name} must be {' or '.join(allowed)}, got {quoted(value)}.")
-        for name in ("tokens_per_file", "sequence_length"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
-                raise UsageError(f"--{name} must be a whole number from 1, got {quoted(value)}.")
+        for each in flags_of(ExportOptions):
+            if each.name in ("columns", "sources"):
+                given = getattr(self, each.name)
+                value: object = tuple([given] if isinstance(given, str) else given or ())
+            elif each.name == "output":
+                continue
+            else:
+                value = checked(self, each)
+            object.__setattr__(self, each.name, value)
+
+    @property
+    def names_of_columns(self) -> tuple[str, ...]:
+        """The columns to write as well, however they were given."""
+        return tuple(name for each in self.columns for name in each.split(",") if name)

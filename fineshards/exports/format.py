@@ -13,42 +13,40 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.exports.export_options import Side
+from fineshards.exports.export_options import ExportOptions, Side
 from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_tokens
 from fineshards.exports.record import FileRecord, PartRecord
 from fineshards.exports.stream import Stream
+from fineshards.flags import deciding
 from fineshards.shards.npy import DTYPES
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, write_with_checksum
 
 
-@dataclass(frozen=True, slots=True)
-class ExportSettings:
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings(ExportOptions):
     """The options of an export in effect, and what formats need to know of the dataset.
 
-    side: whether the EOT is before each document or after it. tokens_per_file: None for one file
-    per split. eot: its token id. vocabulary: one more than the largest token id. tokenizer: name.
-    skip: `redacted` if there are redacted documents and they are left out. columns: to be written
-    in addition to the format's own. copies: whether the numbers of dropped duplicates are.
-    token_column: name of the tokens. compression: of files. masks: whether it is written which
-    tokens of conversations are learned.
+    eot: where the EOT is, begin or end. tokens_per_file: None for one file per split. skip:
+    `redacted` if there are redacted documents and they are left out. columns: names of those to be
+    written in addition to the format's own. eot_id: the id of the EOT. vocabulary: one more than
+    the largest token id. tokenizer: name. masks: whether it is written which tokens of
+    conversations are learned.
     """
 
-    to: str
-    side: Side
-    dtype: str
-    tokens_per_file: int | None
-    sequence_length: int | None
-    link: bool
-    eot: int
+    eot: Side
+    dtype: Literal["uint16", "uint32"]
+    columns: tuple[str, ...]
+    eot_id: int
     vocabulary: int
     tokenizer: str
-    skip: str | None = None
-    columns: tuple[str, ...] = ()
-    copies: bool = False
-    token_column: str | None = None
-    compression: str | None = None
-    masks: bool = False
+    masks: bool
+
+    def recorded(self) -> dict[str, Any]:
+        """What decides the bytes, by name: options as far as they are used, and the tokenizer."""
+        names = (*deciding(ExportOptions), "masks")
+        used = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return used | {name: getattr(self, name) for name in ("eot_id", "vocabulary", "tokenizer")}
 
     @property
     def token_dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -158,7 +156,7 @@ class Format(ABC):
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         """The parts of a stream."""
         plan = plan_by_documents if self.cuts == "documents" else plan_by_tokens
-        return plan(stream, settings.tokens_per_file, settings.side)
+        return plan(stream, settings.tokens_per_file, settings.eot)
 
     def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
         """Raises UsageError for parts that the format cannot hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib import import_module
 
 from fineshards.errors import UsageError
@@ -73,23 +74,20 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
     per_file = options.tokens_per_file or (
         dataset.shard_tokens if kind.tokens_per_file == "shard" else kind.tokens_per_file
     )
-    return ExportSettings(
-        options.to,
-        options.eot or kind.sides[0],
-        wanted,
-        per_file,
-        options.sequence_length,
-        options.link,
-        tokenizer.eot,
-        tokenizer.size,
-        tokenizer.name,
-        _skip(options, kind) if redacted else None,
-        _columns(options, kind, dataset),
-        _copies(options, kind, dataset),
-        options.token_column,
-        options.compression,
-        _masks(options, kind, dataset),
-    )
+    in_effect = {
+        "eot": options.eot or kind.sides[0],
+        "dtype": wanted,
+        "tokens_per_file": per_file,
+        "skip": _skip(options, kind) if redacted else None,
+        "columns": _columns(options, kind, dataset),
+        "copies": _copies(options, kind, dataset),
+        "eot_id": tokenizer.eot,
+        "vocabulary": tokenizer.size,
+        "tokenizer": tokenizer.name,
+        "masks": _masks(options, kind, dataset),
+    }
+    given = {each.name: getattr(options, each.name) for each in fields(options)}
+    return ExportSettings(**given | in_effect)
 
 
 def _skip(options: ExportOptions, kind: Format) -> str | None:
@@ -103,7 +101,7 @@ def _skip(options: ExportOptions, kind: Format) -> str | None:
 def _columns(options: ExportOptions, kind: Format, dataset: Settings) -> tuple[str, ...]:
     """The columns that are asked for in addition to the format's own."""
     taken = [*kind.own_columns, *(dataset.recipe.scores if dataset.recipe else ())]
-    names = tuple(filter(None, (options.columns or "").split(",")))
+    names = options.names_of_columns
     if names and not kind.own_columns:
         raise UsageError(f"--columns: --to {options.to} has tokens only. Use --to text.")
     for name in names:

@@ -76,9 +76,9 @@ def plan_documents_or_rows(stream: Stream, settings: ExportSettings) -> list[Par
     """Parts of whole documents, or of whole rows with `--sequence_length`."""
     length, size = settings.sequence_length, settings.tokens_per_file
     if length is None:
-        return plan_by_documents(stream, size, settings.side)
+        return plan_by_documents(stream, size, settings.eot)
     assert size is not None
-    return plan_by_rows(stream, length, -(-size // length), settings.side)
+    return plan_by_rows(stream, length, -(-size // length), settings.eot)
 
 
 def types_of(columns: Sequence[str]) -> dict[str, str]:

@@ -43,13 +43,13 @@ class Litdata(Format):
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         if settings.link:
-            return plan_by_shards(stream, settings.side)
+            return plan_by_shards(stream, settings.eot)
         length, size = settings.sequence_length or 1, settings.tokens_per_file
         assert size is not None
-        return plan_by_rows(stream, length, -(-size // length), settings.side)
+        return plan_by_rows(stream, length, -(-size // length), settings.eot)
 
     def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
-        if settings.link and (settings.sequence_length or settings.side == "end"):
+        if settings.link and (settings.sequence_length or settings.eot == "end"):
             raise UsageError(
                 "--link: chunks are the shards as they are; leave --sequence_length and --eot end "
                 "out, or --link."

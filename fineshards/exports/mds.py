@@ -47,9 +47,9 @@ class Mds(Format):
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         length = settings.sequence_length
         if length is not None:
-            return plan_by_rows(stream, length, _rows_per_file(length, settings), settings.side)
+            return plan_by_rows(stream, length, _rows_per_file(length, settings), settings.eot)
         size = settings.tokens_per_file or _FILE_BYTES // settings.token_dtype.itemsize
-        return plan_by_documents(stream, size, settings.side)
+        return plan_by_documents(stream, size, settings.eot)
 
     def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
         length = settings.sequence_length

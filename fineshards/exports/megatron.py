@@ -48,7 +48,7 @@ class Megatron(Format):
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         if settings.link:
-            return plan_by_shards(stream, settings.side)
+            return plan_by_shards(stream, settings.eot)
         return super().plan(stream, settings)
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:

@@ -67,7 +67,7 @@ class Olmo(Format):
             said.append(
                 'To learn answers only: label_mask_paths=["FOLDER/label_mask/train/*.npy"].'
             )
-        if settings.side == "end" and not all(part.append for part in parts):
+        if settings.eot == "end" and not all(part.append for part in parts):
             said.append(
                 "The last document of test goes on in train, so what test has of it ends without "
                 "an EOT, and OLMo-core leaves that out. --split all exports both splits as one."

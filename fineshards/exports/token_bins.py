@@ -142,10 +142,10 @@ class ModdedNanogpt(_TokenBins):
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         said = []
-        if settings.eot != _GPT2_EOT:
+        if settings.eot_id != _GPT2_EOT:
             said.append(
                 f"modded-nanogpt looks for the token {_GPT2_EOT} (GPT-2's EOT), and this "
-                f"tokenizer's is {settings.eot}: change BOS_ID in train_gpt.py."
+                f"tokenizer's is {settings.eot_id}: change BOS_ID in train_gpt.py."
             )
         # Its loader opens the next file of training before it needs it.
         if len([part for part in parts if part.split != "test"]) == 1:

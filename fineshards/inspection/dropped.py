@@ -28,7 +28,7 @@ from fineshards.sources.chosen_rows import read_rows
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.rows import Rows
 from fineshards.suggestions import did_you_mean
-from fineshards.wording import counted, labelled, shortened
+from fineshards.wording import counted, shortened
 from fineshards.worker.indexes import index_of, texts_of
 from fineshards.worker.kept_rows import batch_of
 
@@ -299,8 +299,7 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
         ]
         if each.cut is not None:
             lines += [f"  cut      {shortened(part, _SHOWN)}" for part in each.cut]
-        if each.witness is not None:
-            witness = each.witness
+        if (witness := each.witness) is not None:
             dropped = each.witness_dropped
             also = "" if dropped is None else f", and was itself dropped by {dropped}"
             alike = each.similarity
@@ -318,4 +317,5 @@ def _text_lines(name: str, source: SourceText) -> Iterator[str]:
     if source.problem is not None:
         yield f"  {name:<8} not shown: {source.problem}"
     elif source.text is not None:
-        yield from labelled(name, shortened(source.text, _SHOWN))
+        for number, line in enumerate(shortened(source.text, _SHOWN).split("\n")):
+            yield f"  {'' if number else name:<8} {line}"

@@ -11,8 +11,9 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from fineshards.config import BuildConfig, flags
+from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
+from fineshards.flags import flags_of
 from fineshards.parser import Parser
 from fineshards.storage.temporary import scratch_folder
 from fineshards.worker import own_process
@@ -155,7 +156,7 @@ def refuse_unknown(
     add_described(parser)
     _, unknown = parser.parse_known_args(beam_args)
     if unknown:
-        ours = [f"--{flag.name}" for flag in flags()]
+        ours = [f"--{flag.name}" for flag in flags_of(BuildConfig)]
         parser.refuse(unknown[0], ": neither fineshards nor Beam has it", ours)
 
 

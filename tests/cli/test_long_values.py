@@ -84,8 +84,8 @@ def test_a_time_that_no_file_has(value: str) -> None:
         lambda: BuildConfig(input="in", output="out", test_fraction=LONG),
         lambda: BuildConfig(input="in", output="out", max_bad_rows=LONG),
         lambda: BuildConfig(input="in", output="out", shard_tokens=LONG),  # type: ignore[arg-type]
-        lambda: ExportOptions("raw", split=LONG),
-        lambda: ExportOptions("raw", sequence_length=LONG),  # type: ignore[arg-type]
+        lambda: ExportOptions("a", "b", "raw", split=LONG),
+        lambda: ExportOptions("a", "b", "raw", sequence_length=LONG),  # type: ignore[arg-type]
         lambda: checked_state({"version": 1, "consumed": 0, "more": LONG}, ()),
     ],
 )

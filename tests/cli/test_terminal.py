@@ -157,12 +157,12 @@ def test_an_interrupted_build_says_what_it_resumes(slow_input: Path, tmp_path: P
         *(f"--output={output}", "--block_bytes=1"),
     ]
     job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while not list(output.glob("checkpoints/*/blocks/*.train.parquet")):
+    while not list(output.glob("checkpoints/*/blocks/*.json")):
         time.sleep(0.02)
     job.send_signal(signal.SIGINT)
     job.communicate()
     assert job.returncode == 130
-    blocks = len(list(output.glob("checkpoints/*/blocks/*.train.parquet")))
+    blocks = len(list(output.glob("checkpoints/*/blocks/*.json")))
     resumed = subprocess.run(command, cwd=ROOT, capture_output=True)
     first, *others = resumed.stderr.decode().splitlines()
     total = re.search(r"read: 1 file, (\d+) blocks", "\n".join(others))

@@ -96,7 +96,7 @@ def test_text_in_a_store_survives_kills_and_is_built_again_from_there(
     assert objects(either, "x") == expected
     assert main(["verify", output]) == 0
     # A damaged object of a part that is not finished is replaced.
-    job, _ = prepare(dataset, f"{output}-damaged", ExportOptions(to, columns="url"))
+    job, _ = prepare(ExportOptions(dataset, f"{output}-damaged", to, columns="url"))
     (damaged,) = write_part(job, job.parts[0]).files
     job.storage.replace(damaged.name, bytes(damaged.bytes), job.storage.version(damaged.name))
     assert main([*command[:-1], f"{command[-1]}-damaged"]) == 0

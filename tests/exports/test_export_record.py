@@ -86,7 +86,7 @@ def test_a_record_of_a_part_names_no_file_elsewhere(
     for name in ("../victim", str(victim)):
         victim.write_text("mine")
         output = tmp_path / f"out{len(name)}"
-        job, _ = prepare(str(damaged), str(output), ExportOptions("raw"))
+        job, _ = prepare(ExportOptions(damaged, output, "raw"))
         for part in job.parts:
             write_part(job, part)
         for record in (output / "checkpoints" / job.fingerprint).iterdir():

@@ -24,7 +24,7 @@ Run = Callable[..., CompletedProcess[str]]
 
 
 def test_an_unfinished_export_is_not_taken_for_another(by_document: Path, tmp_path: Path) -> None:
-    prepare(str(by_document), str(tmp_path / "x"), ExportOptions("raw"))
+    prepare(ExportOptions(by_document, tmp_path / "x", "raw"))
     with pytest.raises(UsageError, match=f"{_CLAIM} belongs to another export"):
         fineshards.export(by_document, tmp_path / "x", "megatron")
     fineshards.export(by_document, tmp_path / "x", "raw")
@@ -56,7 +56,7 @@ def test_a_finished_export_that_lost_files_is_finished_again(
 
 
 def test_a_file_that_appears_meanwhile_is_named(by_document: Path, tmp_path: Path) -> None:
-    prepare(str(by_document), str(tmp_path / "x"), ExportOptions("raw"))
+    prepare(ExportOptions(by_document, tmp_path / "x", "raw"))
     (tmp_path / "x/other.bin").touch()
     with pytest.raises(OutputError, match=r"other\.bin is not of this export"):
         fineshards.export(by_document, tmp_path / "x", "raw")
@@ -77,7 +77,7 @@ def test_links_stay_whole_when_the_dataset_is_appended_to(tmp_path: Path) -> Non
 
 
 def test_the_endpoint_goes_where_the_job_goes(by_document: Path, tmp_path: Path) -> None:
-    job, _ = prepare(str(by_document), str(tmp_path / "x"), ExportOptions("raw"))
+    job, _ = prepare(ExportOptions(by_document, tmp_path / "x", "raw"))
     job = replace(job, storage=S3Storage("s3://data/x", "http://127.0.0.1:1"))
     assert pickle.loads(pickle.dumps(job)).storage.endpoint == "http://127.0.0.1:1"
 

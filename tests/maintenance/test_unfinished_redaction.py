@@ -78,7 +78,7 @@ def test_an_export_that_a_redaction_overtakes_is_not_finished(
     dataset: Path, operation: int | None
 ) -> None:
     folder = dataset.parent / "exported"
-    job, _ = prepare(str(dataset), str(folder), ExportOptions("raw"))
+    job, _ = prepare(ExportOptions(dataset, folder, "raw"))
     records = [write_part(job, part) for part in job.parts]
     if operation is None:
         redact(str(dataset), documents=[3, 17, 40])

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from support.checkout import ROOT
 
 from fineshards.cli.options import add_build_flags
-from fineshards.config import flags
+from fineshards.config import BuildConfig
+from fineshards.flags import flags_of
 from fineshards.parser import Parser
 from fineshards.pipeline.runners.choice import refuse_unknown
 
@@ -78,7 +79,7 @@ def test_a_parameter_has_the_type_and_default_of_its_flag(name: str) -> None:
     assert parameter["isOptional"] != action.required
     default = parameter.get("defaultValue")
     # The parser has no defaults of its own: those of BuildConfig count.
-    (of_flag,) = (flag.default for flag in flags() if flag.name == name)
+    (of_flag,) = (flag.default for flag in flags_of(BuildConfig) if flag.name == name)
     if isinstance(of_flag, bool):
         assert parameter["paramType"] == "BOOLEAN"
         assert default == str(of_flag).lower()
