@@ -15,9 +15,8 @@ from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
 _DELAY = 0.03
-# 160 MB, and less of them in memory than the dataset has.
+# 160 MB.
 _TOKENS, _SHARD_TOKENS = 40_000_000, 4_000_000
-_CACHE_BYTES = 64 << 20
 _SAMPLES, _LENGTH, _BATCH, _PREFETCH = 12_800, 2048, 128, 4
 _FOLDER = "data/far"
 
@@ -34,8 +33,7 @@ def time_far_reading(work: Path, rounds: int, shrink: int) -> list[Timing]:
 
     def read(options: dict[str, bool | int]) -> Callable[[], object]:
         def run() -> None:
-            cache = _CACHE_BYTES if options.get("shuffle") else None
-            dataset = TokenDataset(f"gs://{_FOLDER}", sequence_length=_LENGTH, cache_bytes=cache)
+            dataset = TokenDataset(f"gs://{_FOLDER}", sequence_length=_LENGTH)
             with BatchLoader(dataset, _BATCH, prefetch=_PREFETCH, **options) as batches:  # type: ignore[arg-type]
                 for _ in range(samples // _BATCH):
                     next(batches)

@@ -75,7 +75,7 @@ MOST_LINES = {
     "exports": 2_965,
     "inspection": 1_769,
     "job_status": 692,
-    "loader": 7_482,
+    "loader": 7_240,
     "maintenance": 754,
     "pipeline": 2_872,
     "publishing": 980,

@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
-from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.loss_masks import LearnedTokens, LossMask, RedactedTokens
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS
-from fineshards.loader.tokens.shard_readers import Reading
+from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
 from fineshards.loader.tokens.split_documents import SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.loader.tokens.token_stream import TokenStream
@@ -40,11 +39,9 @@ class TokenDataset:
             `s3://bucket/folder`.
         split: `train` or `test`. `val` and `validation` are other names for `test`.
         sequence_length: T, tokens per sample without the last label.
-        read_bytes: On far storage, bytes per request. Default: chosen by the order in which a
-            BatchLoader reads; docs/loader.md has the table.
-        cache_bytes: On far storage, size of the in-memory cache in bytes. Default: as `read_bytes`.
         cache_folder: A folder on a local disk, into which shards are copied whole before they are
-            read. Processes and datasets can share it. Needs google-crc32c. Default: none.
+            read. Processes and datasets can share it. Needs google-crc32c. Default: none, so on far
+            storage each sample is a request.
         cache_folder_bytes: The size of all files in that folder. The least recently opened shards
             are deleted. Default: nine tenths of what is free on its disk.
         generation: Which generation to read, from 1, of a dataset that grows. Its samples are
@@ -90,8 +87,6 @@ class TokenDataset:
         split: str = "train",
         *,
         sequence_length: int,
-        read_bytes: int | None = None,
-        cache_bytes: int | None = None,
         cache_folder: str | Path | None = None,
         cache_folder_bytes: int | None = None,
         generation: int | None = None,
@@ -122,8 +117,6 @@ class TokenDataset:
             self._split,
             mapped,
             check,
-            read_bytes,
-            cache_bytes,
             cache_folder,
             cache_folder_bytes,
         )
@@ -299,10 +292,7 @@ class TokenDataset:
                 )
 
     def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
-        """Decides how far storage is read; see `Source`, and docs/loader.md for the table.
-
-        Warns if the dataset's arguments cannot work for that order.
-        """
+        """Decides in which order shards are copied; warns if the cache folder is too small."""
         order = ReadingOrder(bool(shuffle), shuffle_shards)
         self.stream.expect(order)
         if self._learned is not None:

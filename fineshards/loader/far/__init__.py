@@ -1,1 +1,1 @@
-"""Shards on gs://, s3:// and the hub: ranges, sizes and a cache folder."""
+"""Shards on gs:// and s3://: samples by ranges, or whole shards in a folder on a local disk."""

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.loader.far.cache_folder import CacheFolder
-from fineshards.loader.far.shards import FarShards
-from fineshards.loader.far.sizes import BLOCK_BYTES
+from fineshards.loader.far.remote_shards import BLOCK_BYTES, FarShards
 from fineshards.loader.tokens.local_shards import LocalShards, Shard
 from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
@@ -75,7 +75,6 @@ class _Copies(LocalStorage):
     def __init__(self, split: SplitShards, folder: CacheFolder, check: bool) -> None:
         super().__init__(folder.path)
         self._split, self._folder, self._check = split, folder, check
-        self._far = FarShards(split)
         self._contents = ShardContents(split)
         self._numbers = {split.shard_name(shard): shard for shard in range(split.shards)}
         self._dataset = hashlib.sha256(split.fingerprint.encode()).hexdigest()[:16]
@@ -95,9 +94,9 @@ class _Copies(LocalStorage):
         """An open copy of a shard."""
         return self._folder.get(
             self._copy(shard),
-            lambda copy: self._is_good(shard, copy),
-            lambda: self._far.size(shard),
-            lambda part: self._make(shard, part),
+            partial(self._is_good, shard),
+            self._split.file_bytes(shard),
+            partial(self._make, shard),
         )
 
     def _copy(self, shard: int) -> str:
@@ -107,7 +106,7 @@ class _Copies(LocalStorage):
         from fineshards.storage.checksums import checksum_from_base64
 
         checksum = checksum_from_base64(self._contents.expected(shard))
-        return f"{self._dataset}/{name}.{checksum:08x}.npy"
+        return f"{self._dataset}.{name}.{checksum:08x}.npy"
 
     def _is_good(self, shard: int, copy: BinaryIO) -> bool:
         try:
@@ -123,27 +122,22 @@ class _Copies(LocalStorage):
         with suppress(OutputError):
             self._download(shard, part)
             return
-        # It may have been replaced, by a redaction, since it was opened.
-        self._far = FarShards(self._split)
+        # It may have been replaced, by a redaction, while it was copied.
         self._download(shard, part)
 
     def _download(self, shard: int, part: BinaryIO) -> None:
         """Writes a shard; raises OutputError if it has another checksum than the dataset says."""
-        size = self._far.size(shard)
-        part.truncate(size)
+        read, size = FarShards(self._split).read, self._split.file_bytes(shard)
         part.seek(0)
-        pending: deque[Future[bytes | bytearray]] = deque()
+        pending: deque[Future[bytes]] = deque()
         for start in range(0, size, BLOCK_BYTES):
             if len(pending) == _AT_ONCE:
                 part.write(pending.popleft().result())
-            pending.append(self._block(shard, start, min(start + BLOCK_BYTES, size)))
+            stop = min(start + BLOCK_BYTES, size)
+            pending.append(submit(partial(read, shard, start, stop)))
         while pending:
             part.write(pending.popleft().result())
         self._contents.compare(shard, part)
-
-    def _block(self, shard: int, start: int, stop: int) -> Future[bytes | bytearray]:
-        far = self._far
-        return submit(lambda: far.read(shard, start, stop))
 
 
 def _fetch(copies: _Copies, waiting: deque[int]) -> None:

@@ -7,7 +7,6 @@ would make a document of each: the job records, which need no Arrow, say where t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -15,9 +14,8 @@ import numpy as np
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, joined_ranges
-from fineshards.loader.far.sizes import ReadingOrder
 from fineshards.loader.sample_sources import Numbers
-from fineshards.loader.tokens.shard_readers import Reading
+from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
 from fineshards.loader.tokens.split_documents import SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.loader.tokens.token_stream import TokenStream
@@ -149,9 +147,7 @@ class LearnedTokens:
         self._begins = split.layout.begins(split.name)
         # The bits with which shards begin, and how many more there are before each than tokens.
         self._gaps = 8 * masks.layout.begins(split.name) - self._begins
-        # The sizes are those that fit the masks, not the shards.
-        sizes = replace(reading, read_bytes=None, cache_bytes=None)
-        self._stream = TokenStream(masks, 0, -(-length // 8) + 1, sizes)
+        self._stream = TokenStream(masks, 0, -(-length // 8) + 1, reading)
         self._used = False
 
     def of(self, starts: Numbers, stops: Numbers) -> Bools:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fineshards.errors import UsageError, quoted
 from fineshards.extras import require
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.far.cache_folder import CacheFolder
-from fineshards.loader.far.clients import RemoteShards
-from fineshards.loader.far.sizes import ReadingOrder, shards_shuffled_together, sizes_for
+from fineshards.loader.far.remote_shards import RemoteShards
 from fineshards.loader.tokens.local_shards import LocalShards
 from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
+
+
+class ReadingOrder(NamedTuple):
+    """The order of reading, as BatchLoader has it."""
+
+    shuffle: bool
+    shuffle_shards: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +29,6 @@ class Reading:
 
     mapped: bool
     check: bool
-    read_bytes: int | None
-    cache_bytes: int | None
     folder: CacheFolder | None
 
     @classmethod
@@ -32,8 +37,6 @@ class Reading:
         split: SplitShards,
         mapped: bool,
         check: str,
-        read_bytes: int | None,
-        cache_bytes: int | None,
         cache_folder: str | os.PathLike[str] | None,
         cache_folder_bytes: int | None,
     ) -> Reading:
@@ -52,17 +55,9 @@ class Reading:
             folder = _folder(split, cache_folder, cache_folder_bytes)
         elif cache_folder_bytes is not None:
             raise UsageError("cache_folder_bytes is set, but cache_folder is not. Set both.")
-        return cls(
-            mapped,
-            check == "open",
-            None if read_bytes is None else checked_integer("read_bytes", read_bytes, 1),
-            None if cache_bytes is None else checked_integer("cache_bytes", cache_bytes, 1),
-            folder,
-        )
+        return cls(mapped, check == "open", folder)
 
-    def reader(
-        self, split: SplitShards, sample_bytes: int, order: ReadingOrder | None
-    ) -> LocalShards | RemoteShards:
+    def reader(self, split: SplitShards, order: ReadingOrder | None) -> LocalShards | RemoteShards:
         """A reader of a split's shards for an order."""
         if self.folder is not None:
             # Imported here because it needs google_crc32c, which reading in general does not.
@@ -73,26 +68,20 @@ class Reading:
         if split.storage.on_disk:
             contents = ShardContents(split) if self.check else None
             return LocalShards(split, self.mapped, contents)
-        sizes, _ = sizes_for(split, sample_bytes, order, self.read_bytes, self.cache_bytes)
-        return RemoteShards(split, sizes)
+        return RemoteShards(split)
 
-    def warning(self, split: SplitShards, sample_bytes: int, order: ReadingOrder) -> str:
-        """Why the arguments cannot work for an order; an empty string if they can."""
-        if self.folder is not None:
-            together = shards_shuffled_together(split, order)
-            needed = min(together + 1, split.shards) * split.file_bytes(0)
-            if needed <= self.folder.limit:
-                return ""
-            return (
-                f"the order reads at random from {needed:,} bytes of shards, and the cache folder "
-                f"{self.folder.path} may hold {self.folder.limit:,}: shards would be copied many "
-                f"times. Set cache_folder_bytes={needed} or more, or a smaller shuffle_shards, or "
-                "leave cache_folder out."
-            )
-        if split.storage.on_disk:
+    def warning(self, split: SplitShards, order: ReadingOrder) -> str:
+        """Why the cache folder is too small for an order; an empty string if it is not."""
+        together = (order.shuffle_shards or split.shards) if order.shuffle else 0
+        needed = min(together + 1, split.shards) * split.file_bytes(0)
+        if self.folder is None or needed <= self.folder.limit:
             return ""
-        _, warning = sizes_for(split, sample_bytes, order, self.read_bytes, self.cache_bytes)
-        return warning
+        return (
+            f"the order reads at random from {needed:,} bytes of shards, and the cache folder "
+            f"{self.folder.path} may hold {self.folder.limit:,}: shards would be copied many "
+            f"times. Set cache_folder_bytes={needed} or more, or a smaller shuffle_shards, or "
+            "leave cache_folder out."
+        )
 
 
 def _folder(split: SplitShards, path: str | os.PathLike[str], limit: int | None) -> CacheFolder:

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import FineshardsError
-from fineshards.loader.far.clients import RemoteShards
-from fineshards.loader.far.sizes import ReadingOrder
+from fineshards.loader.far.remote_shards import RemoteShards
 from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.tokens.local_shards import LocalShards
 from fineshards.loader.tokens.open_shards import Shelf
-from fineshards.loader.tokens.shard_readers import Reading
+from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
 from fineshards.loader.tokens.split_shards import SplitShards
 
 # Bytes of samples that are joined, or asked for, at once.
@@ -84,15 +83,15 @@ class TokenStream:
             self._use(lambda files: files.request(*self._ranges(starts, stops)))
 
     def expect(self, order: ReadingOrder) -> None:
-        """Reads for an order from now on; warns if the arguments cannot work for it."""
+        """Reads for an order from now on; warns if the cache folder is too small for it."""
         if order == self._order:
             return
-        warning = self._reading.warning(self.split, self._sample_bytes, order)
+        warning = self._reading.warning(self.split, order)
         if warning:
             # The line that made the BatchLoader.
             warnings.warn(f"{self.split.storage.root}: {warning}", stacklevel=5)
         self._order = order
-        # Readers of far storage depend on the order.
+        # Shards are copied in its order.
         if hasattr(self._reader, "request"):
             self.close()
 
@@ -101,7 +100,7 @@ class TokenStream:
         # A fork inherits its parent's locks, but not the threads that would release them.
         reader = self._reader
         if reader is None or self._process != os.getpid():
-            reader = self._reading.reader(self.split, self._sample_bytes, self._order)
+            reader = self._reading.reader(self.split, self._order)
             self._reader, self._process = reader, os.getpid()
             if isinstance(reader, LocalShards):
                 self.shelf = reader.shelf

@@ -199,7 +199,7 @@ def test_a_training_goes_on_while_the_dataset_grows(
         expected = [next(loader).copy() for _ in range(20)]
         state = loader.state_dict()
         following = next(loader).copy()
-    dataset = TokenDataset(OUTPUT, sequence_length=32, read_bytes=256, cache_bytes=512)
+    dataset = TokenDataset(OUTPUT, sequence_length=32)
     over, wrong, rounds = threading.Event(), [], []
 
     def train() -> None:
