@@ -53,7 +53,7 @@ _log = logging.getLogger("fineshards")
 class Launch:
     """A job that is ready to run, or found finished.
 
-    replaces: how a job that had finished nothing, and whose place this one takes, differed; empty
+    replaces: how an earlier attempt in the folder, which had finished nothing, differed; empty
     if there was none. earlier: what the dataset holds already, if this job is to make it grow.
     resumes: whether the same command goes on where it ends. made: folders that it made.
     """

@@ -53,7 +53,7 @@ def note(line: str) -> None:
 
 
 def every_ten_seconds(describe: Callable[[int], str]) -> Callable[[int], None]:
-    """What is told how much is done, and notes it every ten seconds at most."""
+    """Returns a callback that logs progress at most every ten seconds."""
     noted = time.monotonic()
 
     def report(done: int) -> None:

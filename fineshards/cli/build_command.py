@@ -62,7 +62,7 @@ def build(config: BuildConfig) -> Answer:
         words += ", nothing to do"
         return _finished(launch.manifest, root, words, "nothing to do")
     if launch.replaces:
-        note(f"replaces a job in {root} that had finished nothing: {launch.replaces}")
+        note(f"starting over in {root}: an earlier attempt had finished nothing: {launch.replaces}")
     resumed = left_by_an_earlier_run(launch)
     if resumed:
         note(f"resuming: {resumed}")

@@ -102,9 +102,9 @@ def _repair(args: Namespace) -> Answer:
 
 REPAIR = Command(
     "repair",
-    "make lost and damaged files of a dataset again, from its sources",
+    "rebuild lost or damaged files from the sources",
     "FOLDER [--tokenizer PLACE] [--sources OLD=NEW] [--json]",
-    "Reads every file of a dataset, and makes those again that are not what the manifest\n"
+    "Reads every file of a dataset, and rebuilds those that differ from the manifest\n"
     "says. Changes nothing unless all of them can be made as they were.",
     ("fineshards repair out",),
     _add_repair_flags,

@@ -85,7 +85,7 @@ _SAID = {
 def _add_publish_flags(parser: Parser) -> None:
     add_folder(parser)
     said = parser.add_argument_group(
-        "what the dataset cannot say of itself; what is left out stays as it was said before"
+        "facts that the dataset does not contain; omitted flags keep their earlier values"
     )
     for name, (metavar, text) in _SAID.items():
         said.add_argument(f"--{name}", metavar=metavar, help=text)

@@ -69,9 +69,9 @@ def describe_step(name: str) -> StepDescription:
 
 def _kind(step: type[Step]) -> str:
     if issubclass(step, KeyedSpans):
-        return "keyed: cuts what an earlier document has"
+        return "deduplication of parts of documents"
     if issubclass(step, Keyed):
-        return "keyed: drops what an earlier document has"
+        return "deduplication of documents"
     if issubclass(step, Scorer):
         return "score"
     return "rewrite" if issubclass(step, Judge) and step.REWRITES else "filter"

@@ -309,8 +309,7 @@ def describe_dropped(found: DroppedDocuments) -> list[str]:
                 *_text_lines("text", witness),
             ]
         lines.append("")
-    shown = counted(len(found.shown), "decision")
-    return [*lines, f"showed {shown}; {counted(found.documents, 'document')} dropped in all"]
+    return [*lines, f"{len(found.shown):,} of {counted(found.documents, 'dropped document')}"]
 
 
 def _text_lines(name: str, source: SourceText) -> Iterator[str]:

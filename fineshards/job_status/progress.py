@@ -59,7 +59,7 @@ def _of(done: int, total: int | None, noun: str) -> str:
     return counted(total, noun) if done == total else f"{done:,} of {counted(total, noun)}"
 
 
-def stillness(status: Status, surely_runs: bool = False) -> str:
+def idle_note(status: Status, surely_runs: bool = False) -> str:
     """That a job is not running, in words; empty if it may run. surely_runs: see describe_pace."""
     if status.running is False:
         return "not running"
@@ -73,11 +73,11 @@ def describe_pace(status: Status, surely_runs: bool = False) -> str:
     If nothing was written for long, what that means instead. surely_runs: its workers are known to
     live, so a file only takes long.
     """
-    if still := stillness(status, surely_runs):
+    if still := idle_note(status, surely_runs):
         command = "append" if status.generation > 1 else "build"
         return (
-            f"no worker has written for {duration(status.seconds_idle)}: it is {still}. The same "
-            f"{command} command resumes it."
+            f"{still}: nothing written for {duration(status.seconds_idle)}. The same {command} "
+            "command resumes it."
         )
     words, now = [], status.now
     if now is not None and now.rate:
@@ -110,7 +110,7 @@ def describe_status(status: Status) -> list[str]:
     lines.append(describe_pace(status))
     if status.console is not None:
         lines.append(f"Dataflow's job {status.job_id}: {status.console}")
-    if status.running is None and stillness(status):
+    if status.running is None and idle_note(status):
         lines.append(
             "This is judged by the times of files. A worker on gs:// or s3:// shows nothing before "
             "a file is complete."
@@ -233,7 +233,7 @@ class _Progress:
         for line in over[self._logged :]:
             self._log(line)
         self._logged = max(self._logged, len(over))
-        now, still = time.monotonic(), stillness(status, self._surely_runs)
+        now, still = time.monotonic(), idle_note(status, self._surely_runs)
         # That a job is not running any more, or again, is said at once.
         if status.now is not None and (now >= self._next_line or still != self._still):
             self._next_line, self._still = now + _LINE_SECONDS, still
@@ -264,6 +264,6 @@ class _Progress:
                 )
                 bar.add_row(drawn, f"{100 * done // stage.total} %")
                 table.add_row("", "", bar)
-            still = "yellow" if stillness(self._status) else ""
+            still = "yellow" if idle_note(self._status) else ""
             table.add_row("", "", Text(describe_pace(self._status, self._surely_runs), still))
         return table

@@ -446,9 +446,9 @@ def describe_repaired(done: Repaired) -> list[str]:
     if done.repaired:
         lines = [
             *(f"repaired {name}" for name in done.repaired),
-            f"repaired {counted(len(done.repaired), 'file')} of {counted(done.checked, 'file')} in "
+            f"repaired {len(done.repaired):,} of {counted(done.checked, 'file')} in "
             f"{done.folder}, from {counted(len(done.sources), 'source file')}",
         ]
     if done.left:
-        lines.append(f"STILL WRONG, and not for repair: {counted(len(done.left), 'problem')}")
+        lines.append(f"{counted(len(done.left), 'problem')} left that repair cannot fix")
     return [*lines, *(f"  {problem}" for problem in done.left)]

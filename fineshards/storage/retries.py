@@ -31,8 +31,8 @@ def retried(
 ) -> _Result:
     """Runs an action that can be repeated, again after each error that may pass.
 
-    pause: how long to wait at least after an error, in seconds, which is what a server asks for
-    and is not counted; None for an error that stays. failure: what the log says of an error; once,
+    pause: the delay in seconds that a server requests after an error, which does not count towards
+    the limit, or 0; None for an error that stays. failure: what the log says of an error; once,
     and for each long wait. seconds: for how long; None for the default.
     """
     limit = RETRY_SECONDS if seconds is None else seconds

@@ -239,7 +239,7 @@ class _Judging:
         return self._rows.get(file.index, set())
 
     def compare(self, file: SourceFile, documents: Rows, more: set[int]) -> Iterator[str]:
-        """What is decided otherwise about those documents that are chosen.
+        """Differences in the decisions about the sampled documents.
 
         documents: of a file, in order; each is given once. more: rows that are chosen too.
         """

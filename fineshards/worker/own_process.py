@@ -31,7 +31,7 @@ _alone = False
 
 
 def claim() -> None:
-    """Says that this process does nothing else."""
+    """Marks this process as dedicated to one command."""
     global _alone
     _alone = True
 

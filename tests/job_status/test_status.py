@@ -79,7 +79,7 @@ def test_a_job_that_no_one_works_on_is_noticed(
         seconds, gone = idle()
         assert 14 * 60 <= seconds < 15 * 60
         assert gone
-        assert "no worker has written for 14 min" in status(capsys, tmp_path)[1]
+        assert "nothing written for 14 min" in status(capsys, tmp_path)[1]
     # A file that is being written shows before it is complete.
     with launch.checkpoints.storage.create("checkpoints/some", durable=False):
         assert idle()[1] is False

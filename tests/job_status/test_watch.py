@@ -153,7 +153,7 @@ def stopped(paused: PausedBuild, tmp_path: Path) -> Path:
 
 def test_a_job_that_stopped_is_said_to_and_ctrl_c_ends_the_watching(stopped: Path) -> None:
     terminal = Terminal(stopped)
-    terminal.wait_for("no worker has written for 17 min: it is not running")
+    terminal.wait_for("not running: nothing written for 17 min")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == 130
     assert "interrupted" not in terminal.shown
@@ -166,7 +166,7 @@ def test_a_job_that_stopped_is_said_to_without_a_terminal_at_once(stopped: Path)
     lines = [process.stderr.readline() for _ in range(2)]  # the second came after a minute
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
-    assert re.search(r"tokenizing: \d+ of \d+ blocks, .*: it is not running", lines[1])
+    assert re.search(r"tokenizing: \d+ of \d+ blocks, .*not running: nothing written", lines[1])
 
 
 def test_the_process_of_a_build_knows_that_it_runs(stopped: Path) -> None:

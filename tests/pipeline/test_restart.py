@@ -257,8 +257,8 @@ def test_a_job_that_is_replaced_before_its_first_block_is_told_so_and_stops(
     assert other.returncode == 0, other.stderr
     said = other.stderr.splitlines()[0].partition(" ")[2]
     assert said == (
-        f"replaces a job in {output} that had finished nothing: --shard_tokens: was 100000000, "
-        "now 2000"
+        f"starting over in {output}: an earlier attempt had finished nothing: --shard_tokens: "
+        "was 100000000, now 2000"
     )
     before = times_in(output)
     # A worker that is about to begin a block, and the whole graph.

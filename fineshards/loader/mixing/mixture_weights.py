@@ -52,7 +52,7 @@ def linear_schedule(
         A mapping for the argument `schedule` of Mixture.
 
     Raises:
-        UsageError: There are fewer draws than parts, or weights that are none.
+        UsageError: There are fewer draws than parts, or invalid weights.
 
     Example:
         >>> before, after = {"web": 1, "code": 0}, {"web": 1, "code": 1}

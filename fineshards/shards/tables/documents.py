@@ -226,7 +226,7 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if not field.nullable and table[field.name].null_count:
             raise ValueError(f"has no {field.name!r} in some rows")
     if "learned" in table.schema.names and not _are_ranges(table["learned"].combine_chunks()):
-        raise ValueError("has ranges in 'learned' that are none")
+        raise ValueError("has invalid ranges in 'learned'")
     return table
 
 

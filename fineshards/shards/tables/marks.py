@@ -119,7 +119,7 @@ def key_records(
     """Records of keys, sorted by key, position and span.
 
     keys: shape (n,), or (n, 2) for keys of 128 bits: the leading half first. At the peak, sorting
-    takes 40 bytes per record beside the two times that the records take.
+    takes 40 bytes per record, plus twice the size of the records.
     """
     records = np.empty(len(keys), key_dtype(64 * (1 if keys.ndim == 1 else 2), spans is not None))
     records["key"], records["position"] = keys, positions
