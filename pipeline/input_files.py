@@ -19,6 +19,7 @@ from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
 from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
+from fineshards.sources.formats.table import FORMATS
 from fineshards.sources.patterns import matches
 from fineshards.sources.places.http_files import unsigned
 from fineshards.sources.places.hub_token import provide_token
@@ -53,15 +54,11 @@ def first_documents(files: Sequence[SourceFile], columns: Columns, limit: int) -
     return list(files)
 
 
-# Formats of which a file is one block.
-_WHOLE = frozenset(("jsonl", "csv", "tsv", "text", "warc", "wet"))
 # Bytes of text per byte, as web text usually is. An assumption, for a warning.
 _RATIO = {"none": 1, "gzip": 3, "zstd": 4, "xz": 4, "bzip2": 4}
 # Of one core (benchmarks/results/2026-11-21-2GB.json). Steps and HTML make it slower.
 _TEXT_PER_SECOND = 57e6
 _LONG_SECONDS = 600.0
-# Formats of texts alone.
-_WITHOUT_COLUMNS = ("text", "warc", "wet")
 # Names as a job writes them, of every kind of which an input pattern may match one.
 _WRITTEN = (
     *(JOB_NAME, MANIFEST_NAME, "train/train_0000.npy", "metadata/rejected/00000-00000.jsonl"),
@@ -113,7 +110,7 @@ def settle_input(
 ) -> list[SourceFile]:
     """The files with how they are read: what extracts their text, and where a limit ends them."""
     found = with_extraction(files, config.extract)
-    plain = next((file for file in files if file.format in _WITHOUT_COLUMNS), None)
+    plain = next((file for file in files if not FORMATS[file.format].has_columns), None)
     if columns.conversations and plain is not None:
         raise UsageError(
             f"{plain.path} holds no conversations: files of {plain.format} have no columns of "
@@ -137,7 +134,7 @@ def warn_of_long_files(files: Sequence[SourceFile]) -> None:
     seconds = {
         file: file.size * _RATIO[file.compression] / _TEXT_PER_SECOND
         for file in files
-        if file.format in _WHOLE and file.stop_row is None
+        if not FORMATS[file.format].splits and file.stop_row is None
     }
     found = [file for file in seconds if seconds[file] >= _LONG_SECONDS]
     if not found:

@@ -15,6 +15,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.record import replace
 from fineshards.sources.finding import as_it_is
+from fineshards.sources.formats.table import FORMATS
 from fineshards.sources.reading import column_types, discover_blocks, read_block
 
 # Footers that are read at once: of sources in stores, each is a request or two.
@@ -48,12 +49,11 @@ def types_in_sources(
     with ThreadPoolExecutor(_THREADS) as pool:
         files = [*pool.map(partial(as_it_is, trust_input=trust_input), manifest.files)]
         (schema, *others) = pool.map(lambda file: column_types(file, settings.columns), files)
-    first = files[0]
-    are_json = first.format == "jsonl"
+    first, are_json = files[0], not FORMATS[files[0].format].typed
     for file, other in zip(files[1:], others, strict=True):
         try:
-            if (file.format == "jsonl") != are_json:
-                raise pa.ArrowTypeError("one is JSON Lines, the other is not")
+            if FORMATS[file.format].typed == are_json:
+                raise pa.ArrowTypeError("one has types, the other has not")
             schema = pa.unify_schemas([schema, other], promote_options="permissive")
         except pa.ArrowException as error:
             raise InputError(

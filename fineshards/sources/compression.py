@@ -17,6 +17,8 @@ import pyarrow as pa
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
 
+# By the endings of names.
+ENDINGS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"}
 # RFC 1952 for gzip, RFC 8878 for zstd. zstd files may begin with a skippable frame (pzstd's do).
 _MAGIC = {
     "none": (b"",),

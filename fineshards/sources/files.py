@@ -8,44 +8,32 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
-from urllib.parse import urlsplit
 
 from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
+from fineshards.sources.compression import ENDINGS
+from fineshards.sources.formats.format import file_name
+from fineshards.sources.formats.table import FORMATS
 from fineshards.sources.patterns import check_same
 from fineshards.sources.places.schemes import is_url, place_of
 
-# Format and compression by file name extension. C4 and Dolma name JSON lines `.json.gz`.
-FORMATS = {
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".warc": "warc",
-    ".wet": "wet",
-    ".txt": "text",
-}
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"}
-# Those that compress inside, or are always compressed in one way.
-_COMPRESSIONS_OF = {
-    "parquet": ("none",),
-    "arrow": ("none",),
-    "warc": ("none", "gzip"),
-    "wet": ("none", "gzip"),
-}
-# Bytes per request when a remote file is read sequentially. A request takes as long as receiving
-# a few megabytes.
-READ_AHEAD = 16 << 20
-_WEB = ("http://", "https://")
-READABLE = (
-    ".parquet, .arrow, .feather; .warc, .wet, plain or with .gz; or .jsonl, .ndjson, .json, .csv, "
-    ".tsv, .txt, plain or with .gz, .zst, .xz or .bz2"
-)
+
+def _readable() -> str:
+    """The endings of names that can be read, as words."""
+    endings: dict[tuple[str, ...], list[str]] = {}
+    for kind in FORMATS.values():
+        endings.setdefault(kind.compressions, []).extend(kind.endings)
+    phrases = []
+    for compressions, names in endings.items():
+        outside = [ending for ending, name in ENDINGS.items() if name in compressions]
+        first, _, last = ", ".join(outside).rpartition(", ")
+        also = f", plain or with {first}{' or ' if first else ''}{last}" if outside else ""
+        phrases.append(", ".join(names) + also)
+    return "; ".join([*phrases[:-1], f"or {phrases[-1]}"])
+
+
+READABLE = _readable()
 
 
 def has_known_format(path: str) -> bool:
@@ -65,21 +53,17 @@ def format_of(path: str) -> tuple[str, str]:
     return found
 
 
-def file_name(path: str) -> str:
-    """The name of a file, without the query that a URL of a web server may end with."""
-    return os.path.basename(urlsplit(path).path if path.startswith(_WEB) else path)
-
-
 def _format(path: str) -> tuple[str, str] | None:
-    name = file_name(path)
-    stem, compression = name, "none"
-    for ending, its_name in COMPRESSIONS.items():
-        if name.endswith(ending):
-            stem, compression = name.removesuffix(ending), its_name
-    found = FORMATS.get(os.path.splitext(stem)[1])
-    if found is None or compression not in _COMPRESSIONS_OF.get(found, (compression,)):
-        return None
-    return found, compression
+    stem, compression = file_name(path), "none"
+    for ending, its_name in ENDINGS.items():
+        if stem.endswith(ending):
+            stem, compression = stem.removesuffix(ending), its_name
+            break
+    ending = os.path.splitext(stem)[1]
+    for kind in FORMATS.values():
+        if ending in kind.endings and compression in kind.compressions:
+            return kind.name, compression
+    return None
 
 
 def describe_files(paths: Iterable[str]) -> list[SourceFile]:
@@ -115,16 +99,14 @@ def check_unchanged(file: SourceFile) -> None:
         check_same(file, *_local_state(file.path))
 
 
-def open_file(file: SourceFile, read_ahead: int = READ_AHEAD) -> BinaryIO:
+def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
     """Opens the file's raw bytes for random access; raises InputError if that fails.
 
-    read_ahead: minimum bytes per request for a remote file that is read sequentially, which is
-    any but Parquet. Parquet is never read ahead: pyarrow asks for the part of a column chunk
-    that it needs, and reading ahead would fetch unused columns.
+    read_ahead: least bytes per request of a remote file; None for those of its format.
     """
-    ahead = 0 if file.format == "parquet" else read_ahead
     try:
         if is_url(file.path):
+            ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
             return place_of(file.path).open_raw(file, ahead)
         return open(file.path, "rb")
     except OSError as error:

@@ -22,6 +22,7 @@ from fineshards.sources.files import (
     format_of,
     has_known_format,
 )
+from fineshards.sources.formats.table import FORMATS
 from fineshards.sources.patterns import FoundFile
 from fineshards.sources.places.http_files import unsigned
 from fineshards.sources.places.schemes import is_url, never_changes, place_of, without_scheme
@@ -127,7 +128,7 @@ def is_beside_data(name: str) -> bool:
         return True
     # README.json may be data, as it always was; plain text with such a name is not.
     about = bool(_DESCRIPTION.fullmatch(parts[-1]))
-    return about and (not has_known_format(name) or format_of(name)[0] == "text")
+    return about and (not has_known_format(name) or not FORMATS[format_of(name)[0]].has_columns)
 
 
 def walk(folder: str) -> Iterator[str]:
@@ -213,8 +214,8 @@ def _describe(found: FoundFile) -> SourceFile:
     if found.encoding not in ("", "identity"):
         # As `gcloud storage cp --gzip-local` uploads: the name describes the content, and the
         # encoding how it is stored. The object is read as stored.
-        inside = format_name in ("parquet", "arrow") or compression not in ("none", "gzip")
-        if inside or found.encoding != "gzip":
+        is_text = "gzip" in FORMATS[format_name].compressions and compression in ("none", "gzip")
+        if not is_text or found.encoding != "gzip":
             raise InputError(
                 f"{found.path} is stored with Content-Encoding {found.encoding}; only text "
                 "with gzip is supported. Upload it again without Content-Encoding."

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
+from functools import partial
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
+from fineshards.sources.columns import check_columns, rows_of, types_read
 from fineshards.sources.files import check_unchanged, explain_failures, open_file
-from fineshards.sources.formats import arrow, csv, jsonl, parquet, text, warc
-from fineshards.sources.formats.record_batches import check_columns, types_read
+from fineshards.sources.formats.table import FORMATS
 from fineshards.sources.rows import Rows
-
-# Bytes per request while discovering: the first line of a remote file does not need READ_AHEAD, and
-# of Arrow only the metadata of each record batch is read.
-_DISCOVERY_READ_AHEAD = {"arrow": 1 << 16}
-_USUAL_READ_AHEAD = 1 << 20
-
-# A format is a module with `discover` and `read`, `share_read` where blocks are parts of a file,
-# and `schema` where files have columns. CONTRIBUTING.md explains how to add one.
-_FORMATS: dict[str, ModuleType] = {
-    "parquet": parquet,
-    "jsonl": jsonl,
-    "csv": csv,
-    "tsv": csv,
-    "arrow": arrow,
-    "text": text,
-    "warc": warc,
-    "wet": warc,
-}
 
 
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
     """Returns the blocks of a file, from its metadata; raises InputError if it cannot be used."""
     check_unchanged(file)
-    read_ahead = _DISCOVERY_READ_AHEAD.get(file.format, _USUAL_READ_AHEAD)
-    with explain_failures(file), open_file(file, read_ahead) as opened:
-        blocks: list[Block] = _FORMATS[file.format].discover(file, opened, columns, block_bytes)
+    kind = FORMATS[file.format]
+    with explain_failures(file), open_file(file, kind.discovery_read_ahead) as opened:
+        blocks = kind.blocks(file, opened, columns, block_bytes)
     if file.stop_row is None:
         return blocks
     kept = [block for block in blocks if block.first_row < file.stop_row]
@@ -53,11 +34,11 @@ def column_types(file: SourceFile, columns: Columns) -> pa.Schema:
 
     Raises InputError if the file cannot be used, or lacks a column. Lines of JSON may lack any.
     """
-    kind = _FORMATS[file.format]
-    if kind is jsonl:
+    kind = FORMATS[file.format]
+    if not kind.typed:
         return pa.schema(dict.fromkeys(columns.others, pa.string()))
     check_unchanged(file)
-    with explain_failures(file), open_file(file, 1 << 16) as opened:
+    with explain_failures(file), open_file(file, kind.discovery_read_ahead) as opened:
         schema = kind.schema(file, opened)
     check_columns(file, schema, columns)
     return types_read(schema, columns.others)
@@ -73,13 +54,17 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
 
 def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block, up to the row that the file is read to."""
-    for rows in _FORMATS[file.format].read(file, opened, columns, block):
-        if file.stop_row is None:
-            yield rows
-            continue
-        yield rows.before(file.stop_row)
-        if any(int(row) >= file.stop_row for row in rows.numbers[-1:]):
-            return
+    kind = FORMATS[file.format]
+    place = partial(kind.place, file, opened)
+    for batch in kind.read(file, opened, block, columns):
+        for part in batch.parts():
+            rows = rows_of(part, columns, kind.typed, place)
+            if file.stop_row is None:
+                yield rows
+                continue
+            yield rows.before(file.stop_row)
+            if any(int(row) >= file.stop_row for row in rows.numbers[-1:]):
+                return
 
 
 def cut(file: SourceFile, columns: Columns, block: Block, limit: int) -> tuple[int | None, float]:
@@ -91,11 +76,12 @@ def cut(file: SourceFile, columns: Columns, block: Block, limit: int) -> tuple[i
     with explain_failures(file), open_file(file) as opened:
         for batch in _read(file, opened, columns, block):
             rows += len(batch.numbers) + len(batch.bad)
-            text += pc.sum(pc.binary_length(batch.texts)).as_py() or 0
+            text += batch.text_bytes
             if text >= limit:
                 stop = int(max([*batch.numbers[-1:], *(bad.row for bad in batch.bad)])) + 1
-                if by_rows := getattr(_FORMATS[file.format], "share_read", None):
-                    return stop, by_rows(file, opened, block, rows)
+                all_rows = FORMATS[file.format].rows_in(file, opened, block)
+                if all_rows is not None:
+                    return stop, rows / max(all_rows, 1)
                 # Of a whole file by the position in it. Some readers close a file at its end.
                 return stop, 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
     return None, 1.0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,9 @@ import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, LabelCount, Unextracted
 from fineshards.shards.job.records import BadRow
-from fineshards.shards.job.settings import Columns
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.split_hash import hash_files, hash_keys, hash_texts, host_names
 from fineshards.shards.tables.documents import source_schema
-from fineshards.text_template import template_parts
 
 # Columns of FineWeb whose values are counted in the manifest, if a file has them.
 LABEL_COLUMNS = ("dump", "language")
@@ -30,6 +27,36 @@ LABEL_COLUMNS = ("dump", "language")
 # are longer than average.
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 2048
+
+
+class RowBatch(NamedTuple):
+    """Rows of a file as its format yields them, in order.
+
+    numbers: their numbers in the file, ascending, int64, shape (n,). columns: their values, of
+    `wanted_columns` or more. bad: rows among them that are left out, because they cannot be read.
+    """
+
+    numbers: npt.NDArray[np.int64]
+    columns: pa.RecordBatch
+    bad: list[BadRow]
+
+    def parts(self) -> Iterator[RowBatch]:
+        """The rows in batches of at most BATCH_ROWS, and of about BATCH_BYTES or twice as many."""
+        count = len(self.numbers)
+        parts = max(-(-count // BATCH_ROWS), min(self.columns.nbytes // (2 * BATCH_BYTES), count))
+        if parts <= 1:
+            yield self
+            return
+        first_bad = 0
+        for part in range(parts):
+            start, stop = count * part // parts, count * (part + 1) // parts
+            bad = [
+                each
+                for each in self.bad[first_bad:]
+                if part == parts - 1 or each.row < self.numbers[stop]
+            ]
+            first_bad += len(bad)
+            yield RowBatch(self.numbers[start:stop], self.columns.slice(start, stop - start), bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,26 +164,6 @@ class Rows:
             text_bytes=self.text_bytes,
             labels=tuple(labels),
         )
-
-
-def joined_texts(columns: Columns, values: Mapping[str, pa.Array]) -> pa.Array:
-    """The texts of rows, of the columns that they consist of.
-
-    A text is null if all its columns are; otherwise a null is an empty text.
-    values: of the columns of `Columns.of_text`, as large_string.
-    """
-    if columns.template is None:
-        return values[columns.text]
-    parts = [
-        values[part] if number % 2 else pa.scalar(part, pa.large_string())
-        for number, part in enumerate(template_parts(columns.template))
-    ]
-    nothing = pa.scalar("", pa.large_string())
-    joined = pc.binary_join_element_wise(
-        *parts, nothing, null_handling="replace", null_replacement=""
-    )
-    is_null = reduce(pc.and_, [each.is_null() for each in values.values()])
-    return pc.if_else(is_null, pa.scalar(None, pa.large_string()), joined)
 
 
 def _label_counts(

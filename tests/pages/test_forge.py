@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.checkout import ROOT
 
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -24,33 +29,70 @@ def test_the_page_on_installing_lists_every_extra() -> None:
     )
 
 
-@pytest.mark.long
-def test_the_first_change_can_be_made_as_it_is_described(tmp_path: Path) -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    code, test = tmp_path / "fineshards/sources/files.py", tmp_path / "tests/sources/test_files.py"
-    # The package by links, but for the two files that change.
-    for folder in (code.parent.parent, code.parent, test.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in (ROOT / folder.relative_to(tmp_path)).iterdir():
-            if path.name != "sources" and folder != test.parent:
-                (folder / path.name).symlink_to(path)
-    for changed in (code, test):
-        changed.unlink(missing_ok=True)
-        changed.write_bytes((ROOT / changed.relative_to(tmp_path)).read_bytes())
+def checkout(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A copy of the formats and their tests, with links to all else; runs commands in it."""
+    sources, tests = folder / "fineshards/sources", folder / "tests/sources"
+    for each in (sources.parent, sources, tests):
+        each.mkdir(parents=True, exist_ok=True)
+    for path in [*(ROOT / "fineshards").iterdir(), *(ROOT / "fineshards/sources").iterdir()]:
+        if path.name not in ("sources", "formats"):
+            (folder / path.relative_to(ROOT)).symlink_to(path)
+    for name in ("pipeline", "transforms"):
+        (folder / "fineshards" / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "fineshards/sources/formats", sources / "formats")
+    shutil.copy(ROOT / "tests/sources/test_files.py", tests)
 
-    def run(command: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    def run(*command: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": str(folder)}
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, input=given, capture_output=True, text=True
+            command, cwd=folder, env=environment, input=given, capture_output=True, text=True
         )
 
+    return run
+
+
+def blocks_below(title: str, language: str) -> list[str]:
+    """The blocks of code of a section of the page for contributors."""
+    (section,) = re.findall(rf"## {title}\n(.*?)(?=\n## |\Z)", CONTRIBUTING, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.mark.long
+def test_the_first_change_can_be_made_as_it_is_described(tmp_path: Path) -> None:
+    run = checkout(tmp_path)
     results = []
-    for block in re.findall(r"```diff\n(.*?)```", page, re.DOTALL):
-        applied = run(["git", "apply"], block)
+    for block in blocks_below("Your first change, in ten minutes", "diff"):
+        applied = run("git", "apply", given=block)
         assert applied.returncode == 0, applied.stderr
-        tested = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(test)]
-        results.append(run([*tested, "-k", "jsonlines"]).stdout)
+        tested = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+        results.append(run(*tested, "tests/sources/test_files.py", "-k", "jsonlines").stdout)
     failed, passed = results
     assert "cannot read a file named 'a.jsonlines'" in failed
     assert " 1 failed" in failed
     assert " 1 passed" in passed
+
+
+@pytest.mark.long
+def test_a_format_is_added_as_it_is_described(tmp_path: Path) -> None:
+    """By one file and one line: then a build, a recipe and errors know it."""
+    run = checkout(tmp_path)
+    title = "Add an input format"
+    (code,), (line,) = blocks_below(title, "python"), blocks_below(title, "diff")
+    (tmp_path / "fineshards/sources/formats/fasta.py").write_text(code)
+    assert run("git", "apply", given=line).returncode == 0
+    sequences = b">s1 the first\nMKV\nLAA\n>s2\n>s3 the \xff\nMEE\n>s4 a fourth\r\nMQQ\r\n"
+    (tmp_path / "a.fa.gz").write_bytes(gzip.compress(sequences))
+    build = [sys.executable, "-m", "fineshards", "build", "--input=a.fa.gz", "--max_bad_rows=2"]
+    refused = run(*build, "--output=none", "--id_column=name")
+    assert "a.fa.gz has no column 'name'; its columns are text, id, desc" in refused.stderr
+    flags = ["--output=out", "--test_fraction=0", "--where", "description <> 'a fourth'"]
+    built = run(*build, *flags)
+    assert built.returncode == 0, built.stderr
+    shown = run(*build[:3], "inspect", "out", "--shard=train/0", "--document=0").stdout
+    assert "MKVLAA" in shown
+    assert "s1" in shown
+    (rejected,) = (tmp_path / "out/metadata/rejected").rglob("*.jsonl")
+    assert [json.loads(each)["reason"] for each in rejected.read_text().splitlines()] == [
+        "it has no sequence",
+        "its 'description' is not valid UTF-8",
+    ]

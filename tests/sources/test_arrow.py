@@ -83,7 +83,7 @@ def test_a_block_is_record_batches_of_a_file(tmp_path: Path, name: str) -> None:
     ]
     assert [block.first_row for block in each] == list(range(0, 100, 10))
     assert all(block.bytes > 10 for block in each)
-    two = blocks_of(path, each[0].bytes + 1)
+    two = blocks_of(path, 2 * each[0].bytes)
     assert [(block.first_group, block.stop_group) for block in two[:2]] == [(0, 2), (2, 4)]
     file = describe(path)
     for block in reversed(two):

@@ -15,7 +15,9 @@ from test_parquet_cost import CountingFile
 
 from fineshards.errors import InputError
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.formats import footers, parquet
+from fineshards.sources.files import open_file
+from fineshards.sources.formats import parquet
+from fineshards.sources.formats.table import FORMATS
 
 TABLE = pa.table(
     {"text": [f"text {n}" for n in range(30)], "id": [*map(str, range(30))], "n": [[1, 2]] * 30}
@@ -89,8 +91,9 @@ sys.path.insert(0, "tests")
 from support.source_files import COLUMNS
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.formats import footers
-from fineshards.sources.formats import parquet
+from fineshards.sources.formats.table import FORMATS
+from fineshards.sources.reading import rows_of
+kind = FORMATS["parquet"]
 content = Path(sys.argv[1]).read_bytes()
 size = int.from_bytes(content[-8:-4], "little")
 outcomes = {"read": 0, "sentence": 0}
@@ -103,9 +106,9 @@ for number in range(int(sys.argv[2])):
         damaged[at] = draw.choice([damaged[at] ^ 1 << draw.randrange(8), draw.randrange(256)])
     file = SourceFile(0, f"{number}.parquet", len(damaged), "", "parquet", "none")
     try:
-        for block in parquet.discover(file, io.BytesIO(damaged), COLUMNS, 1):
-            for _ in parquet.read(file, io.BytesIO(damaged), COLUMNS, block):
-                pass
+        for block in kind.blocks(file, io.BytesIO(damaged), COLUMNS, 1):
+            for batch in kind.read(file, io.BytesIO(damaged), block, COLUMNS):
+                rows_of(batch, COLUMNS, True, str)
         outcomes["read"] += 1
     except InputError:
         outcomes["sentence"] += 1
@@ -153,15 +156,17 @@ def test_the_cost_of_many_row_groups_is_linear(tmp_path: Path) -> None:
     footer = pq.read_metadata(path)
     assert footer.num_row_groups == 20_000
     with CountingFile(path) as opened:
-        blocks = parquet.discover(file, opened, COLUMNS, 1 << 14)
+        blocks = FORMATS["parquet"].blocks(file, opened, COLUMNS, 1 << 14)
         assert len(blocks) > 10
         of_footer = opened.bytes_read
         assert footer.serialized_size <= of_footer < 2 * footer.serialized_size
         batches = [
-            batch for block in blocks for batch in parquet.read(file, opened, COLUMNS, block)
+            batch
+            for block in blocks
+            for batch in FORMATS["parquet"].read(file, opened, block, COLUMNS)
         ]
         assert opened.bytes_read - of_footer < path.stat().st_size
-    assert [text for batch in batches for text in batch.texts.to_pylist()] == texts
+    assert [text for batch in batches for text in batch.columns["text"].to_pylist()] == texts
     assert len(batches) <= len(texts) // 2048 + len(blocks)
 
 
@@ -171,13 +176,11 @@ def test_the_footers_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
         pq.write_table(pa.table({"text": ["a"]}), tmp_path / f"{number}.parquet")
         files.append(describe(tmp_path / f"{number}.parquet"))
     footer = pq.read_metadata(files[0].path)
-    monkeypatch.setattr(footers, "_KEPT_BYTES", 3 * footer.serialized_size)
-    kept = footers._FooterCache()
+    monkeypatch.setattr(parquet, "_KEPT_BYTES", 3 * footer.serialized_size)
     for file in (*files[:3], files[2], files[0], files[3]):
-        if kept.get(file) is None:
-            kept.keep(file, footer)
-        kept.keep(file, footer)
-    assert [kept.get(file) is not None for file in files] == [True, False, True, True, False]
+        with open_file(file) as opened:
+            parquet.open_source(file, opened)
+    assert [file in parquet._footers for file in files] == [True, False, True, True, False]
 
 
 def test_a_footer_is_of_one_version_of_a_file(tmp_path: Path) -> None:

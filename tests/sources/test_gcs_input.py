@@ -23,8 +23,9 @@ from support.source_files import COLUMNS, Read, add, read_file
 from fineshards.cli.cli import main
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.files import READ_AHEAD, open_file
+from fineshards.sources.files import open_file
 from fineshards.sources.finding import find_files
+from fineshards.sources.formats.format import READ_AHEAD
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.storage import ranges
 

@@ -210,7 +210,7 @@ def test_an_id_that_is_not_a_value_is_null_unless_its_column_is_named(tmp_path: 
         b'{"text":"c","id":true}\n'
     )
     read = read_all(path)
-    assert read.rows == [(0, "a", None), (1, "b", None), (2, "c", "True")]
+    assert read.rows == [(0, "a", None), (1, "b", None), (2, "c", "true")]
     read = read_all(path, columns=Columns("text", "id", id_required=True))
     assert [bad.reason for bad in read.bad] == [
         "its 'id' is an object, expected a string or a number",

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from support.fresh_interpreter import run_program
 from support.source_files import COLUMNS, describe
 
-from fineshards.sources.formats import parquet
+from fineshards.sources.formats.parquet import Parquet
 
 
 class CountingFile(io.FileIO):
@@ -40,13 +40,13 @@ def test_unused_columns_are_not_read(tmp_path: Path) -> None:
     assert path.stat().st_size > 40_000_000
     file = describe(path)
     with CountingFile(path) as opened:
-        blocks = parquet.discover(file, opened, COLUMNS, 1)
+        blocks = Parquet().blocks(file, opened, COLUMNS, 1)
         assert opened.bytes_read < 1_000_000
         rows = [
             text
             for block in blocks
-            for batch in parquet.read(file, opened, COLUMNS, block)
-            for text in batch.texts.to_pylist()
+            for batch in Parquet().read(file, opened, block, COLUMNS)
+            for text in batch.columns["text"].to_pylist()
         ]
         assert rows == texts
         assert opened.bytes_read < 2_000_000

@@ -42,7 +42,7 @@ class Columns(Record, frozen=True):
         template: How the text consists of several columns; None where it is `text` alone.
         scores: Names that a recipe gives to scores, so that no column may have them.
         conversations: Whether the text is the JSON of a conversation
-            (`sources/formats/conversations.py`).
+            (`sources/columns.py`).
     """
 
     text: str

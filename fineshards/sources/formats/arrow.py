@@ -7,9 +7,9 @@ largest one.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,13 +19,9 @@ from pyarrow import ipc
 from fineshards.errors import InputError
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.formats.record_batches import (
-    blocks_of,
-    check_columns,
-    columns_to_read,
-    rows_of,
-)
-from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
+from fineshards.sources.columns import check_columns, wanted_columns
+from fineshards.sources.formats.format import Format, whole
+from fineshards.sources.rows import RowBatch
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 _FILE = b"ARROW1"
@@ -34,69 +30,102 @@ _FEATHER_1 = b"FEA1"
 _CONTINUATION = b"\xff\xff\xff\xff"
 
 
-def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
-    """Returns the blocks of a file: record batches up to `block_bytes`, or all of a stream.
+class Arrow(Format):
+    """Record batches, which are decoded one by one."""
 
-    A block ends with the record batch that reaches `block_bytes`, with all its columns. Raises
-    InputError for a file that is damaged or lacks a column.
-    """
-    if not _is_file(file, opened):
+    name = "arrow"
+    endings = (".arrow", ".feather")
+    compressions = ("none",)
+    splits = True
+    discovery_read_ahead = 1 << 16
+
+    def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:
+        """See Format."""
         with _damage_explained(file):
-            check_columns(file, ipc.open_stream(opened).schema, columns)
-        _check_end_of_stream(file, opened)
-        return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
-    with _damage_explained(file):
-        check_columns(file, ipc.open_file(opened).schema, columns)
-        return blocks_of(file, _batch_sizes(opened, file.size), block_bytes)
+            return _open(file, opened).schema
 
+    def blocks(
+        self, file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int
+    ) -> list[Block]:
+        """See Format. Blocks have equal numbers of record batches; a stream is one block."""
+        schema = self.schema(file, opened)
+        check_columns(file, schema, columns)
+        if not _is_file(file, opened):
+            _check_end_of_stream(file, opened)
+            return whole(file)
+        with _damage_explained(file):
+            rows = _batch_rows(file, opened, schema)
+        count = max(1, min(len(rows), file.size // block_bytes))
+        groups = [len(rows) * number // count for number in range(count + 1)]
+        return [
+            Block(file.index, index, count, first, stop, sum(rows[:first]), file.size // count)
+            for index, (first, stop) in enumerate(pairwise(groups))
+        ]
 
-def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
-    """Yields the rows of a block in order; raises InputError for a damaged record batch."""
-    found = schema(file, opened)
-    check_columns(file, found, columns)
-    with _damage_explained(file):
+    def read(
+        self, file: SourceFile, opened: BinaryIO, block: Block, columns: Columns
+    ) -> Iterator[RowBatch]:
+        """See Format."""
         is_file = _is_file(file, opened)
-        wanted = columns_to_read(found, columns)
-        options = ipc.IpcReadOptions(
-            included_fields=[found.names.index(name) for name in wanted], use_threads=False
-        )
-        opened.seek(0)
-        reader = (ipc.open_file if is_file else ipc.open_stream)(opened, options=options)
-    row = block.first_row
-    for batch in _batches(file, reader, block, is_file):
-        _check_content(file, batch, row)
-        size = max(1, min(BATCH_ROWS, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
-        for start in range(0, batch.num_rows, size):
-            part = batch.slice(start, size)
-            yield rows_of(part, np.arange(row, row + part.num_rows, dtype=np.int64), columns)
-            row += part.num_rows
-    if not is_file and opened.tell() != file.size:
-        raise InputError(
-            f"{file.path}: its stream ends at byte {opened.tell():,} of {file.size:,}. Streams "
-            "that were joined cannot be read; write them to a file each."
-        )
+        with _damage_explained(file):
+            reader = _open(file, opened, wanted_columns(self.schema(file, opened), columns))
+        row = block.first_row
+        for batch in _batches(file, reader, block, is_file):
+            _check_content(file, batch, row)
+            yield RowBatch(np.arange(row, row + batch.num_rows, dtype=np.int64), batch, [])
+            row += batch.num_rows
+        if not is_file and opened.tell() != file.size:
+            raise InputError(
+                f"{file.path}: its stream ends at byte {opened.tell():,} of {file.size:,}. Streams "
+                "that were joined cannot be read; write them to a file each."
+            )
+
+    def rows_in(self, file: SourceFile, opened: BinaryIO, block: Block) -> int | None:
+        """See Format."""
+        at = opened.tell()
+        try:
+            if not _is_file(file, opened):
+                return None
+            rows = _batch_rows(file, opened, self.schema(file, opened))
+            return sum(rows[block.first_group : block.stop_group])
+        finally:
+            opened.seek(at)
 
 
-def schema(file: SourceFile, opened: BinaryIO) -> pa.Schema:
-    """The types of all columns; raises InputError for a file that is damaged."""
-    with _damage_explained(file):
-        is_file = _is_file(file, opened)
-        return (ipc.open_file if is_file else ipc.open_stream)(opened).schema
+def _open(file: SourceFile, opened: BinaryIO, names: list[str] | None = None) -> Any:
+    """A reader of pyarrow, of the columns with these names; None for all."""
+    make = ipc.open_file if _is_file(file, opened) else ipc.open_stream
+    opened.seek(0)
+    schema = make(opened).schema
+    options = ipc.IpcReadOptions(
+        included_fields=None if names is None else [schema.names.index(name) for name in names],
+        use_threads=False,
+    )
+    opened.seek(0)
+    return make(opened, options=options)
 
 
-def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
-    """The share of a block that its first `rows` rows are, from 0 to 1."""
-    if not _is_file(file, opened, at=opened.tell()):
-        return opened.tell() / max(block.bytes, 1)
-    sizes = list(_batch_sizes(opened, file.size))[block.first_group : block.stop_group]
-    return rows / max(sum(rows for rows, _ in sizes), 1)
+def _batch_rows(file: SourceFile, opened: BinaryIO, schema: pa.Schema) -> list[int]:
+    """The number of rows of each record batch.
+
+    pyarrow says it only of a batch that it reads, so this reads the smallest column alone.
+    """
+
+    def size(name: str) -> int:
+        try:
+            return int(schema.field(name).type.bit_width)
+        except ValueError:  # it differs from value to value
+            return 1 << 30
+
+    names = [name for name in schema.names if schema.names.count(name) == 1]
+    reader = _open(file, opened, [min(names, key=size)])
+    return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
 
 
-def _is_file(file: SourceFile, opened: BinaryIO, at: int = 0) -> bool:
-    """Whether this is the file format, and not a stream. Leaves the file at `at`."""
+def _is_file(file: SourceFile, opened: BinaryIO) -> bool:
+    """Whether this is the file format, and not a stream."""
     opened.seek(0)
     first_bytes = opened.read(len(_FILE))
-    opened.seek(at)
     if first_bytes.startswith(_FEATHER_1):
         raise InputError(
             f"{file.path} is in version 1 of Feather. Write it again in version 2, the default of "
@@ -120,9 +149,8 @@ def _check_end_of_stream(file: SourceFile, opened: BinaryIO) -> None:
 def _batches(
     file: SourceFile, reader: Any, block: Block, is_file: bool
 ) -> Iterator[pa.RecordBatch]:
-    numbers = range(block.first_group, block.stop_group)
     number = block.first_group
-    while not is_file or number in numbers:
+    while not is_file or number < block.stop_group:
         with _damage_explained(file, f", record batch {number}"):
             try:
                 batch = reader.get_batch(number) if is_file else reader.read_next_batch()
@@ -138,7 +166,7 @@ def _check_content(file: SourceFile, batch: pa.RecordBatch, row: int) -> None:
         try:
             column.validate(full=True)
         except pa.ArrowInvalid as error:
-            if "UTF8" in str(error):  # which is for `rows_of`
+            if "UTF8" in str(error):  # which makes a bad row
                 continue
             raise InputError(
                 f"{file.path}, column {name!r} from row {row}: cannot be decoded: {error}. "
@@ -151,73 +179,9 @@ def _damage_explained(file: SourceFile, place: str = "") -> Iterator[None]:
     try:
         yield
     # A damaged length may be more than there is memory for.
-    except (pa.ArrowException, OSError, struct.error, ValueError, MemoryError) as error:
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise InputError(
             f"{file.path}{place} ({file.size} bytes) is not readable Arrow IPC: "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}. "
             "It may be truncated or in another format; download it again, or exclude it."
         ) from error
-
-
-def _batch_sizes(opened: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
-    """The rows and bytes of each record batch, from the footer and the batches' metadata.
-
-    pyarrow tells neither without reading the batches. Flatbuffers, and the schemas of both, are at
-    https://github.com/apache/arrow/tree/main/format (File.fbs, Message.fbs).
-    """
-    opened.seek(size - 10)
-    (length,) = struct.unpack("<i6x", opened.read(10))
-    opened.seek(size - 10 - length)
-    footer = _FlatbufferTable.root(opened.read(length))
-    for offset, metadata_length, body_length in footer.structs(3, "<qi4xq"):
-        opened.seek(offset)
-        content = opened.read(metadata_length)
-        message = _FlatbufferTable.root(content[8 if content.startswith(_CONTINUATION) else 4 :])
-        yield message.table(2).int64(0), body_length
-
-
-class _FlatbufferTable:
-    """A table of a flatbuffer. Raises struct.error or ValueError for a damaged one."""
-
-    def __init__(self, content: bytes, at: int) -> None:
-        self._content, self._at = content, at
-
-    @classmethod
-    def root(cls, content: bytes) -> _FlatbufferTable:
-        """The outermost table."""
-        return cls(content, struct.unpack_from("<I", content)[0])
-
-    def _field(self, index: int) -> int:
-        """Where a field is; 0 if the table leaves it out."""
-        (back,) = struct.unpack_from("<i", self._content, self._at)
-        fields = self._at - back
-        (length,) = struct.unpack_from("<H", self._content, fields)
-        if 4 + 2 * index >= length:
-            return 0
-        (offset,) = struct.unpack_from("<H", self._content, fields + 4 + 2 * index)
-        return self._at + offset if offset else 0
-
-    def int64(self, index: int) -> int:
-        """A number, which is 0 if it is left out."""
-        at = self._field(index)
-        number: int = struct.unpack_from("<q", self._content, at)[0] if at else 0
-        return number
-
-    def table(self, index: int) -> _FlatbufferTable:
-        """A table within this one."""
-        at = self._field(index)
-        if not at:
-            raise ValueError("the metadata of a record batch is incomplete")
-        return _FlatbufferTable(self._content, at + struct.unpack_from("<I", self._content, at)[0])
-
-    def structs(self, index: int, layout: str) -> Iterator[tuple[int, ...]]:
-        """The structs of a vector."""
-        at = self._field(index)
-        if not at:
-            return
-        at += struct.unpack_from("<I", self._content, at)[0]
-        (count,) = struct.unpack_from("<I", self._content, at)
-        for number in range(count):
-            yield struct.unpack_from(
-                layout, self._content, at + 4 + number * struct.calcsize(layout)
-            )

@@ -2,115 +2,161 @@
 
 Only the needed columns are read, through a small buffer and in record batches. Memory does not
 grow with the file, the row group or the other columns.
+
+pyarrow cannot report an error that C++ raises while it describes a column chunk (an encrypted
+column, a damaged footer): the process aborts. Reading a column chunk does report the same error,
+and it describes the chunk before it asks for the first byte. So `_column_chunks` first begins
+to read each chunk, from a file that refuses to be read.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from threading import Lock
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.errors import InputError
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.formats.conversations import text_columns
-from fineshards.sources.formats.footers import (
-    cannot_decode,
-    column_chunks,
-    is_encrypted,
-    leaves,
-    open_source,
-    place,
-)
-from fineshards.sources.formats.record_batches import (
-    blocks_of,
-    check_columns,
-    columns_to_read,
-    rows_of,
-)
-from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
+from fineshards.shards.parquet_file import open_parquet
+from fineshards.sources.columns import check_columns, text_columns, wanted_columns
+from fineshards.sources.formats.format import Format
+from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
 from fineshards.storage.ranges import RangeReader
 
 # Without a buffer, pyarrow reads a whole column chunk at once, which may be all text of the file.
 # For a remote file each fill is a request, so the buffer is not small either.
 _READ_BUFFER = 8 << 20
+# Footers kept per process, by their size in the file; parsed they are some times as large. One of
+# 20,000 row groups takes a third of a second to parse.
+_KEPT_BYTES = 32 << 20
+# The footers used last.
+_footers: dict[SourceFile, pq.FileMetaData] = {}
+_lock = Lock()
 
 
-def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
-    """Returns the blocks of a file, from its footer: row groups up to `block_bytes` of text.
+class Parquet(Format):
+    """Row groups of columns, which compress inside."""
 
-    A block ends with the row group that reaches `block_bytes`.
-    A file without rows has one empty block, so that every file is reported. Raises InputError for
-    a file that is not parquet, lacks a column or has a column of the wrong type.
-    """
-    parquet = open_source(file, opened, _READ_BUFFER)
-    check_columns(file, parquet.schema_arrow, columns)
-    footer = parquet.metadata
-    for name in (*([columns.id] if columns.id_required else []), *columns.others):
-        next(column_chunks(file, footer, name), None)
-    names = text_columns(columns, parquet.schema_arrow.names)
-    parts = [leaf for name in names for leaf in leaves(footer, name)]
-    texts = zip(*(column_chunks(file, footer, part) for part in parts), strict=True)
-    sizes = [
-        (
-            footer.row_group(group).num_rows,
-            sum(chunk.total_uncompressed_size for chunk in chunks if chunk),
-        )
-        for group, chunks in enumerate(texts)
-    ]
-    rows = sum(rows for rows, _ in sizes)
-    if rows != footer.num_rows:
-        raise InputError(
-            f"{file.path}: its footer says {footer.num_rows} rows, but its row groups have {rows}. "
-            "The file is damaged; download it again."
-        )
-    return blocks_of(file, sizes, block_bytes)
+    name = "parquet"
+    endings = (".parquet",)
+    compressions = ("none",)
+    splits = True
+    # pyarrow asks for the part of a column chunk that it needs. Reading ahead would fetch columns
+    # that no one asked for.
+    read_ahead = discovery_read_ahead = 0
 
+    def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:
+        """See Format."""
+        return open_source(file, opened).schema_arrow
 
-def schema(file: SourceFile, opened: BinaryIO) -> pa.Schema:
-    """The types of all columns; raises InputError for a file that is not parquet."""
-    return open_source(file, opened, _READ_BUFFER).schema_arrow
+    def blocks(
+        self, file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int
+    ) -> list[Block]:
+        """See Format. A block ends with the row group that reaches `block_bytes` of text.
 
-
-def share_read(file: SourceFile, opened: BinaryIO, block: Block, rows: int) -> float:
-    """The share of a block that its first `rows` rows are, from 0 to 1."""
-    footer = open_source(file, opened, _READ_BUFFER).metadata
-    groups = range(block.first_group, block.stop_group)
-    total: int = sum(footer.row_group(group).num_rows for group in groups)
-    return rows / max(total, 1)
-
-
-def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
-    """Yields the rows of a block in order; raises InputError for a damaged row group."""
-    parquet = open_source(file, opened, _READ_BUFFER)
-    check_columns(file, parquet.schema_arrow, columns)
-    names = columns_to_read(
-        parquet.schema_arrow, columns, lambda name: not is_encrypted(file, parquet.metadata, name)
-    )
-    if isinstance(opened, RangeReader):
-        opened.plan(_ranges(file, parquet.metadata, block, names))
-    row = block.first_row
-    for run in _runs(parquet.metadata, block):
-        starts = np.cumsum([row, *run.rows])
-
-        def where(row: int, run: _GroupRun = run, starts: npt.NDArray[np.int64] = starts) -> str:
-            group = run.first + int(np.searchsorted(starts, row, side="right")) - 1
-            return f"{place(group, group + 1)}, "
-
-        for batch in _batches(file, parquet, run, names):
-            numbers = np.arange(row, row + batch.num_rows, dtype=np.int64)
-            yield rows_of(batch, numbers, columns, where)
-            row += batch.num_rows
-        if row != starts[-1]:
+        A file without rows has one empty block, so that every file is reported.
+        """
+        parquet = open_source(file, opened)
+        check_columns(file, parquet.schema_arrow, columns)
+        footer = parquet.metadata
+        for name in (*([columns.id] if columns.id_required else []), *columns.others):
+            next(_column_chunks(file, footer, name), None)
+        names = text_columns(columns, parquet.schema_arrow.names)
+        parts = [leaf for name in names for leaf in _leaves(footer, name)]
+        texts = zip(*(_column_chunks(file, footer, part) for part in parts), strict=True)
+        runs: list[list[int]] = []  # first row group, stop, first row, bytes
+        row = 0
+        for group, chunks in enumerate(texts):
+            if not runs or runs[-1][3] >= block_bytes:
+                runs.append([group, group, row, 0])
+            runs[-1][1] = group + 1
+            runs[-1][3] += sum(chunk.total_uncompressed_size for chunk in chunks if chunk)
+            row += footer.row_group(group).num_rows
+        if row != footer.num_rows:
             raise InputError(
-                f"{file.path}, {place(run.first, run.stop)}: has {row - starts[0]} rows, expected "
-                f"{run.total_rows} from the footer. The file is damaged; download it again."
+                f"{file.path}: its footer says {footer.num_rows} rows, but its row groups have "
+                f"{row}. The file is damaged; download it again."
             )
+        runs = runs or [[0, 0, 0, 0]]
+        return [Block(file.index, index, len(runs), *run) for index, run in enumerate(runs)]
+
+    def read(
+        self, file: SourceFile, opened: BinaryIO, block: Block, columns: Columns
+    ) -> Iterator[RowBatch]:
+        """See Format."""
+        parquet = open_source(file, opened)
+        footer = parquet.metadata
+        names = wanted_columns(
+            parquet.schema_arrow, columns, lambda name: not _is_encrypted(file, footer, name)
+        )
+        if isinstance(opened, RangeReader):
+            opened.plan(_ranges(file, footer, block, names))
+        row = block.first_row
+        for run in _runs(footer, block):
+            stop = row + run.rows
+            for batch in _batches(file, parquet, run, names):
+                numbers = np.arange(row, row + batch.num_rows, dtype=np.int64)
+                yield RowBatch(numbers, batch, [])
+                row += batch.num_rows
+            if row != stop:
+                raise InputError(
+                    f"{file.path}, {_place(run.first, run.stop)}: has {row - stop + run.rows} "
+                    f"rows, expected {run.rows} from the footer. The file is damaged; download it "
+                    "again."
+                )
+
+    def place(self, file: SourceFile, opened: BinaryIO, row: int) -> str:
+        """See Format."""
+        footer = open_source(file, opened).metadata
+        rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+        group = int(np.searchsorted(np.cumsum(rows), row, side="right"))
+        return f"{_place(group, group + 1)}, "
+
+    def rows_in(self, file: SourceFile, opened: BinaryIO, block: Block) -> int | None:
+        """See Format."""
+        footer = open_source(file, opened).metadata
+        groups = range(block.first_group, block.stop_group)
+        rows: list[int] = [footer.row_group(group).num_rows for group in groups]
+        return sum(rows)
+
+
+def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
+    """Opens a source file, with the footer of an earlier call if there was one.
+
+    The footer belongs to one version of the file: `file` holds its size and identity. Raises
+    InputError for a file that is not Parquet, or has a column name that is not UTF-8.
+    """
+    with _lock:
+        footer = _footers.get(file)
+    try:
+        parquet = open_parquet(opened, _READ_BUFFER, footer)
+        _paths(parquet.metadata)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file.path}: the name of a column is not valid UTF-8: {error.object!r}. Rename the "
+            "column, or download the file again if it is damaged."
+        ) from error
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{file.path} ({file.size} bytes) is not a readable parquet file: {_reason(error)}. "
+            "It may be truncated or in another format; download it again, or exclude it."
+        ) from error
+    with _lock:
+        _footers.pop(file, None)
+        _footers[file] = parquet.metadata
+        while len(_footers) > 1 and _size_of_footers() > _KEPT_BYTES:
+            del _footers[next(iter(_footers))]
+    return parquet
+
+
+def _size_of_footers() -> int:
+    return sum(footer.serialized_size for footer in _footers.values())
 
 
 def _ranges(
@@ -118,8 +164,8 @@ def _ranges(
 ) -> list[tuple[int, int]]:
     """The bytes `[start, stop)` of the column chunks that a block is read from."""
     groups = range(block.first_group, block.stop_group)
-    parts = [leaf for name in names for leaf in leaves(footer, name)]
-    chunks = [chunk for part in parts for chunk in column_chunks(file, footer, part, groups)]
+    parts = [leaf for name in names for leaf in _leaves(footer, name)]
+    chunks = [chunk for part in parts for chunk in _column_chunks(file, footer, part, groups)]
     starts = [
         min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
         for chunk in chunks
@@ -129,26 +175,21 @@ def _ranges(
     return [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
-@dataclass(slots=True)
-class _GroupRun:
-    """Row groups that are read together: one, or small ones that fit into a record batch.
+class _GroupRun(NamedTuple):
+    """Row groups `[first, stop)` that are read together: one, or small ones that fit into a batch.
 
-    rows: rows of each row group, and their sum. bytes: estimated size of their text.
+    rows: their rows. bytes: estimated size of their text.
     """
 
     first: int
-    rows: list[int]
-    total_rows: int
+    stop: int
+    rows: int
     bytes: int
-
-    @property
-    def stop(self) -> int:
-        return self.first + len(self.rows)
 
     @property
     def batch_rows(self) -> int:
         """The number of rows that have about BATCH_BYTES of text, by the average row."""
-        return max(1, min(BATCH_ROWS, BATCH_BYTES * self.total_rows // max(self.bytes, 1)))
+        return max(1, min(BATCH_ROWS, BATCH_BYTES * self.rows // max(self.bytes, 1)))
 
 
 def _runs(footer: pq.FileMetaData, block: Block) -> list[_GroupRun]:
@@ -156,16 +197,17 @@ def _runs(footer: pq.FileMetaData, block: Block) -> list[_GroupRun]:
     runs: list[_GroupRun] = []
     for group in range(block.first_group, block.stop_group):
         row_group = footer.row_group(group)
-        rows = row_group.num_rows
         # The size of all columns is more than that of the text, and so is the block's.
         size = min(row_group.total_byte_size, block.bytes)
-        last = runs[-1] if runs else None
-        if last is None or last.total_rows + rows > BATCH_ROWS or last.bytes + size > BATCH_BYTES:
-            runs.append(_GroupRun(group, [rows], rows, size))
-        else:
-            last.rows.append(rows)
-            last.total_rows += rows
-            last.bytes += size
+        run = _GroupRun(group, group + 1, row_group.num_rows, size)
+        if runs:
+            joined = _GroupRun(
+                runs[-1].first, group + 1, runs[-1].rows + run.rows, runs[-1].bytes + size
+            )
+            if joined.rows <= BATCH_ROWS and joined.bytes <= BATCH_BYTES:
+                run = joined
+                runs.pop()
+        runs.append(run)
     return runs
 
 
@@ -176,8 +218,107 @@ def _batches(
     try:
         yield from parquet.iter_batches(run.batch_rows, groups, names, use_threads=False)
     except (pa.ArrowException, OSError) as error:
+        # Which row group it is.
         for group in groups if len(groups) > 1 else ():
-            rows = run.rows[group - run.first]
-            for _ in _batches(file, parquet, _GroupRun(group, [rows], rows, run.bytes), names):
+            for _ in _batches(file, parquet, run._replace(first=group, stop=group + 1), names):
                 pass
-        raise cannot_decode(file, run.first, run.stop, error) from error
+        raise _cannot_decode(file, run.first, run.stop, error) from error
+
+
+class _EncryptedError(InputError):
+    """A column is encrypted."""
+
+
+def _column_chunks(
+    file: SourceFile, footer: pq.FileMetaData, column: str, groups: range | None = None
+) -> Iterator[pq.ColumnChunkMetaData | None]:
+    """Yields what the footer says of a column in each row group; None for one without rows.
+
+    column: one at the top level; of a nested one, its first part. groups: None for all. Raises
+    InputError if the footer is damaged, or the column encrypted.
+    """
+    paths = _paths(footer)
+    inner = [path for path in paths if path.startswith(f"{column}.")]
+    position = paths.index(column if column in paths else inner[0])
+    unreadable = open_parquet(cast(BinaryIO, _Unreadable(file.size)), footer=footer)
+    for group in range(footer.num_row_groups) if groups is None else groups:
+        try:
+            for _ in unreadable.iter_batches(1, [group], [column], use_threads=False):
+                break
+            yield None
+        except _ReadError:
+            yield footer.row_group(group).column(position)
+        except (pa.ArrowException, OSError) as error:
+            raise _cannot_decode(file, group, group + 1, error) from error
+
+
+def _leaves(footer: pq.FileMetaData, column: str) -> list[str]:
+    """The columns of the file that one at the top level consists of: several if it is nested."""
+    return [path for path in _paths(footer) if path == column or path.startswith(f"{column}.")]
+
+
+def _is_encrypted(file: SourceFile, footer: pq.FileMetaData, column: str) -> bool:
+    """Whether a column is encrypted, by its first row group."""
+    try:
+        next(_column_chunks(file, footer, column), None)
+    except _EncryptedError:
+        return True
+    return False
+
+
+def _paths(footer: pq.FileMetaData) -> list[str]:
+    """The names of all columns, those in structs with dots; raises UnicodeDecodeError."""
+    return [footer.schema.column(index).path for index in range(footer.num_columns)]
+
+
+def _cannot_decode(file: SourceFile, first: int, stop: int, error: Exception) -> InputError:
+    """The error for row groups `[first, stop)` that cannot be read."""
+    if "decrypt" in str(error).lower():
+        return _EncryptedError(
+            f"{file.path}, {_place(first, stop)}: a column that is needed is encrypted. Decrypt "
+            "the file, or exclude it."
+        )
+    return InputError(
+        f"{file.path}, {_place(first, stop)}: cannot be decoded: {_reason(error)}. "
+        "The file is damaged; download it again."
+    )
+
+
+def _place(first: int, stop: int) -> str:
+    """Row groups `[first, stop)` as words."""
+    return f"row group {first}" if stop == first + 1 else f"row groups {first} to {stop - 1}"
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a library's message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")
+
+
+class _ReadError(Exception):
+    """A byte of an unreadable file was asked for."""
+
+
+class _Unreadable(io.RawIOBase):
+    """A file of which nothing can be read but its size."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._at = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> Any:
+        raise _ReadError

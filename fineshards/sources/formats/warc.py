@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from fineshards.errors import InputError
@@ -27,9 +26,9 @@ from fineshards.sources.formats.extraction import (
     check_versions,
     extract,
 )
+from fineshards.sources.formats.format import Format, gathered
 from fineshards.sources.formats.page_encoding import header_charset
-from fineshards.sources.formats.record_batches import check_columns, rows_of
-from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, Rows
+from fineshards.sources.rows import RowBatch
 
 _SCHEMA = pa.schema(
     [
@@ -44,54 +43,91 @@ _HTML = ("text/html", "application/xhtml+xml")
 _VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+")
 # Of a record's header, and of the HTTP header in it.
 _HEADER_LIMIT = 1 << 20
-# How much of a record is kept: more than any page that is read.
-_KEPT = {"warc": max(HTML_LIMITS.values()) + 2 * _HEADER_LIMIT, "wet": LONGEST}
 _PIECE = 1 << 20
 
 
-def discover(file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int) -> list[Block]:
-    """Returns the single block of a file; raises InputError for another column or a first record
-    that is none.
+class Warc(Format):
+    """Pages of HTML, of which one of two libraries makes the text."""
 
-    Records can only be found by reading from the start, so the file is not split and `block_bytes`
-    has no effect.
-    """
-    check_columns(file, _SCHEMA, columns)
-    if file.format == "warc":
-        check_versions(file)
-    for _ in _records(file, opened):
-        break
-    return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
+    name = "warc"
+    endings: tuple[str, ...] = (".warc",)
+    compressions = ("none", "gzip")
+    has_columns = False
+    extracts = True
+    # The type of the records that are rows, and how much of one is kept: more than any page.
+    record_type = "response"
+    kept_bytes = max(HTML_LIMITS.values()) + 2 * _HEADER_LIMIT
 
+    def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:
+        """See Format. Raises InputError for a first record that is none."""
+        if self.extracts:
+            check_versions(file)
+        for _ in self._records(file, opened):
+            break
+        return _SCHEMA
 
-def schema(file: SourceFile, opened: BinaryIO) -> pa.Schema:
-    """The types of all columns, which every file has."""
-    return _SCHEMA
+    def read(
+        self, file: SourceFile, opened: BinaryIO, block: Block, columns: Columns
+    ) -> Iterator[RowBatch]:
+        """See Format. Rows are the `response` records of HTML; of WET, `conversion` records."""
+        yield from gathered(self._rows(file, opened), _SCHEMA)
 
+    def _rows(
+        self, file: SourceFile, opened: BinaryIO
+    ) -> Iterator[BadRow | tuple[int, list[str | None], int]]:
+        text_of = self.text_of(file)
+        for record in self._records(file, opened):
+            if record.type != self.record_type:
+                continue
+            try:
+                text = text_of(record)
+            except _OtherTypeError:
+                continue
+            except ExtractionError as error:
+                yield BadRow(record.number, "", str(error), error.kind)
+                continue
+            except UnicodeDecodeError:
+                yield BadRow(record.number, "", "its text is not valid UTF-8")
+                continue
+            url = record.header.get("warc-target-uri")
+            values = [text, record.header.get("warc-record-id")]
+            values.append(url and url.removeprefix("<").removesuffix(">"))
+            others = ("warc-date", "warc-identified-content-language")
+            values += [record.header.get(name) for name in others]
+            yield record.number, values, len(text or "")
 
-def read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
-    """Yields the rows of a file in order.
-
-    Of WARC these are the `response` records of HTML, of WET the `conversion` records. Raises
-    InputError for a file that is truncated or damaged.
-    """
-    check_columns(file, _SCHEMA, columns)
-    if file.format == "warc":
+    def text_of(self, file: SourceFile) -> Callable[[_WarcRecord], str | None]:
+        """Returns a function of a record that gives its text."""
         extractor = check_versions(file)
 
-        def text_of(record: _WarcRecord) -> str | None:
+        def extracted(record: _WarcRecord) -> str | None:
             html, charset = _html(record, HTML_LIMITS[extractor])
             return extract(html, extractor, charset)
-    else:
-        text_of = _converted
-    batch = _PageBatch()
-    for record in _records(file, opened):
-        if record.type == ("response" if file.format == "warc" else "conversion"):
-            batch.add(record, text_of)
-        if batch.is_full():
-            yield batch.rows(columns)
-            batch = _PageBatch()
-    yield batch.rows(columns)
+
+        return extracted
+
+    def _records(self, file: SourceFile, opened: BinaryIO) -> Iterator[_WarcRecord]:
+        """Yields all records, with the beginning of their content."""
+        number = 0
+        with explained(file, lambda: f"record {number}"):
+            stream = open_text(file, opened)
+            while (record := _record(file, stream, number, self.kept_bytes)) is not None:
+                yield record
+                number += 1
+
+
+class Wet(Warc):
+    """Texts that Common Crawl has made of pages."""
+
+    name = "wet"
+    endings = (".wet",)
+    extracts = False
+    record_type = "conversion"
+    kept_bytes = LONGEST
+
+    def text_of(self, file: SourceFile) -> Callable[[_WarcRecord], str | None]:
+        """See Warc. The function raises UnicodeDecodeError for a text that is not UTF-8."""
+        return lambda record: record.body.decode() or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,56 +151,6 @@ class _WarcRecord:
 
 class _OtherTypeError(Exception):
     """A response that is not HTML."""
-
-
-class _PageBatch:
-    """Rows collected until there are enough for a record batch."""
-
-    def __init__(self) -> None:
-        self._numbers: list[int] = []
-        self._rows: list[tuple[str | None, ...]] = []
-        self._bytes = 0
-        self._bad: list[BadRow] = []
-
-    def add(self, record: _WarcRecord, text_of: Callable[[_WarcRecord], str | None]) -> None:
-        """Adds the row of a record, if it is one."""
-        try:
-            text = text_of(record)
-        except _OtherTypeError:
-            return
-        except ExtractionError as error:
-            self._bad.append(BadRow(record.number, "", str(error), error.kind))
-            return
-        except UnicodeDecodeError:
-            self._bad.append(BadRow(record.number, "", "its text is not valid UTF-8"))
-            return
-        url = record.header.get("warc-target-uri")
-        others = ("warc-date", "warc-identified-content-language")
-        self._numbers.append(record.number)
-        self._rows.append(
-            (
-                text,
-                record.header.get("warc-record-id"),
-                url and url.removeprefix("<").removesuffix(">"),
-                *(record.header.get(name) for name in others),
-            )
-        )
-        self._bytes += len(text or "")
-
-    def is_full(self) -> bool:
-        return self._bytes >= BATCH_BYTES or len(self._numbers) + len(self._bad) >= BATCH_ROWS
-
-    def rows(self, columns: Columns) -> Rows:
-        values = zip(*self._rows, strict=True) if self._rows else [()] * len(_SCHEMA)
-        batch = pa.record_batch([list(column) for column in values], schema=_SCHEMA)
-        rows = rows_of(batch, np.array(self._numbers, np.int64), columns)
-        rows.bad.extend(self._bad)
-        return rows
-
-
-def _converted(record: _WarcRecord) -> str | None:
-    """The text of a record of WET; raises UnicodeDecodeError if it is not UTF-8."""
-    return record.body.decode() or None
 
 
 @naming_the_extra()
@@ -202,17 +188,7 @@ def _too_large(limit: int) -> str:
     return f"its HTML has more than {limit:,} bytes"
 
 
-def _records(file: SourceFile, opened: BinaryIO) -> Iterator[_WarcRecord]:
-    """Yields all records, with the beginning of their content."""
-    number = 0
-    with explained(file, lambda: f"record {number}"):
-        stream = open_text(file, opened)
-        while (record := _record(file, stream, number)) is not None:
-            yield record
-            number += 1
-
-
-def _record(file: SourceFile, stream: BinaryIO, number: int) -> _WarcRecord | None:
+def _record(file: SourceFile, stream: BinaryIO, number: int, kept_bytes: int) -> _WarcRecord | None:
     def damaged(found: str) -> InputError:
         return InputError(
             f"{file.path}, record {number}: {found}. The file is damaged, truncated or in another "
@@ -232,14 +208,14 @@ def _record(file: SourceFile, stream: BinaryIO, number: int) -> _WarcRecord | No
             raise damaged("its header has no end")
     header = _header(lines[1:])
     length = header.get("content-length", "")
-    if file.format == "wet" and length.isdecimal() and int(length[:19]) > LONGEST:
+    if kept_bytes == LONGEST and length.isdecimal() and int(length[:19]) > LONGEST:
         raise InputError(
             f"{file.path}, record {number}: has {int(length[:19]):,} bytes of text, and the most "
             f"that is read are {LONGEST:,}. Exclude the file."
         )
     if not line or not re.fullmatch(r"[0-9]{1,18}", length):
         raise damaged("its header has no end" if not line else f"has the length {length!r}")
-    body, left = _start_of(stream, int(length), _KEPT[file.format])
+    body, left = _start_of(stream, int(length), kept_bytes)
     if left:
         raise damaged(f"has {int(length) - left:,} bytes, expected {int(length):,}")
     if (end := stream.read(4)) != b"\r\n\r\n":

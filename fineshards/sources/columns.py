@@ -1,0 +1,352 @@
+"""Which columns of a file are read, and the documents that are made of them, whatever the format.
+
+The text of a row is a column, several by a template, or a conversation: its canonical JSON, from
+the column that `--text_column` names (`messages`), or where that is null or absent, from `prompt`
+and `completion`; and from `tools`, if there is such a column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fineshards.chat.conversation import BadConversation, canonical
+from fineshards.errors import InputError
+from fineshards.shards.job.records import BadRow, SourceFile
+from fineshards.shards.job.settings import Columns
+from fineshards.sources.rows import LABEL_COLUMNS, RowBatch, Rows
+from fineshards.text_template import template_parts
+
+# In place of messages.
+_PAIR = ("prompt", "completion")
+_TOOLS = "tools"
+
+
+def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
+    """The columns that a file's texts consist of. names: of all of its columns."""
+    if not columns.conversations:
+        return columns.of_text
+    has_pair = columns.text not in names and {*_PAIR} <= {*names}
+    first = _PAIR if has_pair else (columns.text,)
+    # Only rows without messages need the pair, so one that is there twice is left to them.
+    also = [name for name in _PAIR if columns.text in names and [*names].count(name) == 1]
+    return tuple(dict.fromkeys((*first, *also, *(name for name in names if name == _TOOLS))))
+
+
+def named_columns(columns: Columns, names: Collection[str]) -> list[tuple[str, str]]:
+    """The columns that make documents and must be there, and what to do about one that is not.
+
+    names: of all columns of a file.
+    """
+    conversations = "messages" in names and columns.text_flag == "--text_column"
+    also = " For conversations, add --chat_template." if conversations else ""
+    advice = f"Choose one with {columns.text_flag}.{also}"
+    named = [(name, advice) for name in text_columns(columns, names)]
+    if columns.id_required:
+        named.append((columns.id, "Choose one with --id_column."))
+    if columns.split is not None:
+        named.append((columns.split, "Choose one with --split_key."))
+    return named
+
+
+def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
+    """Raises InputError unless a schema has all columns that are asked for, with usable types."""
+    advice = "A step of the recipe, --columns or --column names it."
+    asked = [(name, advice) for name in columns.others]
+    for name, advice in named_columns(columns, schema.names) + asked:
+        if schema.names.count(name) != 1:
+            found = "several columns" if name in schema.names else "no column"
+            raise InputError(
+                f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
+                f"{advice}"
+            )
+    for name in schema.names:
+        if name.lower() in columns.scores:
+            raise InputError(
+                f"{file.path} has a column {name!r}, and the recipe gives a score that name: "
+                "where could mean either. Give the score another name."
+            )
+    for name, fits, expected, advice in _types_wanted(schema, columns):
+        kind = schema.field(name).type
+        if not fits(kind):
+            raise InputError(
+                f"{file.path}: column {name!r} has type {kind}, expected {expected}. {advice}"
+            )
+
+
+def _types_wanted(
+    schema: pa.Schema, columns: Columns
+) -> list[tuple[str, Callable[[pa.DataType], bool], str, str]]:
+    """Columns, what their types must be, and what to do about others."""
+    texts = text_columns(columns, schema.names)
+    if columns.conversations:
+        # Only rows without messages need the pair, so it is left to them.
+        left = _PAIR if columns.text in texts else ()
+        texts = tuple(name for name in texts if name == columns.text or name not in left)
+        expected = "lists of messages without maps, or strings of their JSON"
+        of_text = _is_conversation, expected, "Choose their column with --text_column."
+    elif columns.template is None:
+        of_text = is_text, "a string type", f"Choose the text column with {columns.text_flag}."
+    else:
+        expected = "strings, integers, floats or booleans"
+        of_text = _has_json_form, expected, f"Choose another one with {columns.text_flag}."
+    found = [(name, *of_text) for name in texts]
+    expected = "strings or numbers"
+    if columns.id_required:
+        advice = "Choose the id column with --id_column."
+        found.append((columns.id, has_text_form, expected, advice))
+    if columns.split is not None:
+        advice = "Choose another split key with --split_key."
+        found.append((columns.split, has_text_form, expected, advice))
+    expected = "one that the steps of a recipe can read"
+    advice = "Write it with another type, or change the step."
+    return found + [(name, _can_be_filtered, expected, advice) for name in columns.others]
+
+
+def wanted_columns(
+    schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
+) -> list[str]:
+    """The columns to read: those that were asked for, and others that the schema has, usable."""
+    named = {*text_columns(columns, schema.names), *columns.others}
+    if columns.split is not None:
+        named.add(columns.split)
+    if columns.id_required:
+        named.add(columns.id)
+    kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
+    unasked = {
+        name
+        for name, fits in kinds.items()
+        if _has(schema, name, fits) and name not in named and can_be_read(name)
+    }
+    return sorted(named | unasked)
+
+
+def types_read(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The types that columns have in `Rows.others`."""
+    kinds = [(name, _without_view(pa.nulls(0, schema.field(name).type)).type) for name in names]
+    return pa.schema(kinds)
+
+
+def _has(schema: pa.Schema, name: str, fits: Callable[[pa.DataType], bool]) -> bool:
+    return schema.names.count(name) == 1 and fits(schema.field(name).type)
+
+
+def has_text_form(kind: pa.DataType) -> bool:
+    """Whether values of a type can be cast to strings. Lists and structs cannot."""
+    try:
+        _as_text(pa.array([], kind), pa.string())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of strings."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    is_view = pa.types.is_string_view(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_view)
+
+
+def _has_json_form(kind: pa.DataType) -> bool:
+    """Whether a type is one of strings, numbers or booleans, or has nulls only."""
+    is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+    return is_text(kind) or is_number or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+
+
+def _is_conversation(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return (is_list and not _holds_a_map(kind)) or is_text(kind) or pa.types.is_null(kind)
+
+
+def _holds_a_map(kind: pa.DataType) -> bool:
+    within = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_map(kind) or any(map(_holds_a_map, within))
+
+
+def _can_be_filtered(kind: pa.DataType) -> bool:
+    try:
+        _without_view(pa.nulls(0, kind)).filter(pa.array([], pa.bool_()))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def rows_of(found: RowBatch, columns: Columns, typed: bool, place: Callable[[int], str]) -> Rows:
+    """The documents of a record batch with the columns of `wanted_columns`.
+
+    A row of which a value that was asked for is not valid UTF-8 is a bad row.
+
+    Args:
+        found: The batch. Without types, its last columns are `Columns.others`, as JSON texts; those
+            before are strings, of which that of the text has conversations as they shall be.
+        columns: Which columns are what.
+        typed: Whether the columns have the types of the file.
+        place: Where a row is, as the beginning of an error message, by its number.
+    """
+    numbers, batch, bad = found
+    last = batch.num_columns - (0 if typed else len(columns.others))
+    others = dict(zip(columns.others, batch.columns[last:], strict=False))
+    batch = batch.select([*range(last)])
+    if typed:
+        others = {name: _without_view(batch.column(name)) for name in columns.others}
+    reasons: dict[int, str] = {}
+    parts: dict[str, pa.Array] = {}
+    if columns.conversations and typed:
+        texts, reasons = _conversations(batch, columns)
+    elif columns.conversations:
+        texts = batch.column(columns.text).cast(pa.large_string())
+    else:
+        parts = {name: _json_form(batch.column(name)) for name in columns.of_text}
+        texts = _joined(columns, parts)
+    ids = pa.nulls(batch.num_rows, pa.string())
+    # A column that may have another type, if no one asked for it, is not read.
+    if columns.id in batch.schema.names and has_text_form(batch.schema.field(columns.id).type):
+        ids = _as_text(batch.column(columns.id), pa.string())
+    # A column that the user did not name must not reject a row.
+    named = {name: _invalid(values) for name, values in parts.items()}
+    if columns.id_required:
+        named[columns.id] = _invalid(ids)
+    else:
+        ids = _without_invalid(ids)
+    split = pa.nulls(batch.num_rows, pa.string())
+    if columns.split is not None:
+        split = _as_text(batch.column(columns.split), pa.string())
+        named[columns.split] = _invalid(split)
+    for name, values in others.items():
+        named.setdefault(name, _invalid(values))
+    labels = {
+        name: _without_invalid(_as_text(batch.column(name), pa.string()))
+        for name in LABEL_COLUMNS
+        if _has(batch.schema, name, is_text)
+    }
+    rows = Rows(numbers, texts, ids, split, labels, bad, others, not typed)
+    for name, indices in named.items():
+        for index in indices:
+            reasons.setdefault(index, f"its {name!r} is not valid UTF-8")
+    if not reasons:
+        return rows
+    keep = np.ones(len(numbers), dtype=np.bool_)
+    keep[list(reasons)] = False
+    more = [(int(numbers[index]), reason) for index, reason in reasons.items()]
+    bad = [*bad, *(BadRow(row, place(row), reason) for row, reason in more)]
+    return rows.filter(keep, sorted(bad, key=lambda each: each.row))
+
+
+def _joined(columns: Columns, values: Mapping[str, pa.Array]) -> pa.Array:
+    """The texts of rows, of the columns that they consist of, as large_string.
+
+    A text is null if all its columns are; otherwise a null is an empty text.
+    """
+    if columns.template is None:
+        return values[columns.text]
+    parts = [
+        values[part] if number % 2 else pa.scalar(part, pa.large_string())
+        for number, part in enumerate(template_parts(columns.template))
+    ]
+    nothing = pa.scalar("", pa.large_string())
+    joined = pc.binary_join_element_wise(
+        *parts, nothing, null_handling="replace", null_replacement=""
+    )
+    is_null = reduce(pc.and_, [each.is_null() for each in values.values()])
+    return pc.if_else(is_null, pa.scalar(None, pa.large_string()), joined)
+
+
+def conversation_text(record: Mapping[str, Any], columns: Columns) -> str | None:
+    """The conversation of a row, null where it has none; raises BadConversation for a bad one."""
+    names = text_columns(columns, record)
+    if all(record.get(name) is None for name in names if name != _TOOLS):
+        return None
+    row = {name: record.get(name) for name in names}
+    if columns.text in row:
+        row["messages"] = row.pop(columns.text)
+    return canonical(row)
+
+
+def _conversations(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, dict[int, str]]:
+    """The conversations of a record batch, and why a row has none, by its index."""
+    texts: list[str | None] = []
+    reasons = {}
+    names = text_columns(columns, batch.schema.names)
+    for index, record in enumerate(_records(batch.select(names), columns.text)):
+        try:
+            if record is None:
+                raise BadConversation("its conversation is not valid UTF-8")
+            texts.append(conversation_text(record, columns))
+        except BadConversation as error:
+            texts.append(None)
+            reasons[index] = error.reason
+    return pa.array(texts, pa.large_string()), reasons
+
+
+def _records(batch: pa.RecordBatch, messages: str) -> list[dict[str, Any] | None]:
+    """The rows of a batch; None for one that is not valid UTF-8.
+
+    messages: the column that is taken instead of the pair, which must not reject a row then.
+    """
+    names = batch.schema.names
+    if messages in names and batch.column(messages).null_count == 0:
+        batch = batch.select([each for each in names if each == messages or each not in _PAIR])
+    try:
+        return [*batch.to_pylist()]
+    except UnicodeDecodeError:
+        if batch.num_rows == 1:
+            return [None]
+    rows = (batch.slice(row, 1) for row in range(batch.num_rows))
+    return [each for row in rows for each in _records(row, messages)]
+
+
+def _json_form(values: pa.Array) -> pa.Array:
+    """Strings as they are, numbers and booleans as JSON writes them, as large_string."""
+    if pa.types.is_floating(values.type):
+        numbers = values.cast(pa.float64()).to_pylist()
+        return pa.array(
+            [None if each is None else json.dumps(each) for each in numbers], pa.large_string()
+        )
+    return _as_text(values, pa.large_string())
+
+
+def _without_view(values: pa.Array) -> pa.Array:
+    """Strings or bytes without views, which few functions of pyarrow know."""
+    kinds = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    kind = kinds.get(values.type)
+    return values if kind is None else _as_text(values, kind)
+
+
+def _as_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return values.cast(options=pc.CastOptions(kind, allow_invalid_utf8=True))
+
+
+def _invalid(values: pa.Array) -> list[int]:
+    """The indices of values that are strings, or hold strings, which are not valid UTF-8."""
+    if _is_valid(values):
+        return []
+    if pa.types.is_dictionary(values.type):
+        return _invalid(values.dictionary_decode())  # each part has the whole dictionary
+    # A slice of a list still has the values of the other lists.
+    return [index for index in range(len(values)) if not _is_valid(values.take([index]))]
+
+
+def _without_invalid(strings: pa.Array) -> pa.Array:
+    """The strings with null in place of those that are not valid UTF-8."""
+    invalid = _invalid(strings)
+    if not invalid:
+        return strings
+    keep = np.ones(len(strings), dtype=np.bool_)
+    keep[invalid] = False
+    return pc.if_else(pa.array(keep), strings, pa.scalar(None, strings.type))
+
+
+def _is_valid(values: pa.Array) -> bool:
+    """Whether all strings are valid UTF-8. Writers need not check, and pyarrow does not."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""What a format of source files is: a class with its endings, what it can do, and its reader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.job.settings import Columns
+from fineshards.sources.columns import check_columns
+from fineshards.sources.compression import ENDINGS
+from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
+
+# Bytes per request when a remote file is read sequentially. A request takes as long as receiving
+# a few megabytes.
+READ_AHEAD = 16 << 20
+
+
+class Format:
+    """A format: how a file is found by its name, cut into blocks, and read.
+
+    CONTRIBUTING.md has an example. A subclass sets `name` and `endings`, and defines `schema` and
+    `read`; and `blocks`, where a file can be read from several places.
+
+    name: as records have it. endings: of file names, each with its dot. compressions: by which a
+    whole file may be compressed. typed: whether columns have types; without, the values of
+    `Columns.others` are JSON texts. splits: whether a file may have several blocks. has_columns:
+    whether it has columns of its author's, such as messages. read_ahead, discovery_read_ahead:
+    least bytes per request of a remote file.
+    """
+
+    name: str
+    endings: tuple[str, ...]
+    compressions: tuple[str, ...] = ("none", *ENDINGS.values())
+    typed = True
+    splits = False
+    has_columns = True
+    read_ahead = READ_AHEAD
+    discovery_read_ahead = 1 << 20
+
+    def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:
+        """The types of all columns of a file; raises InputError if it cannot be used."""
+        raise NotImplementedError
+
+    def blocks(
+        self, file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int
+    ) -> list[Block]:
+        """The blocks of a file, from metadata alone: of about `block_bytes`, or one of all of it.
+
+        Raises InputError for a file that is damaged or lacks a column.
+        """
+        check_columns(file, self.schema(file, opened), columns)
+        return whole(file)
+
+    def read(
+        self, file: SourceFile, opened: BinaryIO, block: Block, columns: Columns
+    ) -> Iterator[RowBatch]:
+        """Yields the rows of a block in order, in bounded memory; raises InputError for damage."""
+        raise NotImplementedError
+
+    def place(self, file: SourceFile, opened: BinaryIO, row: int) -> str:
+        """Where a row is, as the beginning of an error message such as `row group 7, `."""
+        return ""
+
+    def rows_in(self, file: SourceFile, opened: BinaryIO, block: Block) -> int | None:
+        """How many rows a block has; None if that is not known without reading it."""
+        return None
+
+
+def whole(file: SourceFile) -> list[Block]:
+    """A file as one block, for a format whose rows can only be found from the start."""
+    return [Block(file.index, 0, 1, 0, 0, 0, file.size)]
+
+
+def file_name(path: str) -> str:
+    """The name of a file, without the query that a URL of a web server may end with."""
+    is_web = path.startswith(("http://", "https://"))
+    return os.path.basename(urlsplit(path).path if is_web else path)
+
+
+def gathered(
+    rows: Iterable[BadRow | tuple[int, Sequence[Any], int]], schema: pa.Schema
+) -> Iterator[RowBatch]:
+    """Record batches of rows that a reader finds one by one.
+
+    rows: each with its number, a value for each column, and about how many bytes it has. A string
+    may have bytes that are not UTF-8 as surrogates (`errors="surrogateescape"`).
+    """
+    numbers: list[int] = []
+    values: list[Sequence[Any]] = []
+    bad: list[BadRow] = []
+    size = 0
+    for row in rows:
+        if isinstance(row, BadRow):
+            bad.append(row)
+        else:
+            numbers.append(row[0])
+            values.append(row[1])
+            size += row[2]
+        if size >= BATCH_BYTES or len(numbers) + len(bad) >= BATCH_ROWS:
+            yield _batch(numbers, values, bad, schema)
+            numbers, values, bad, size = [], [], [], 0
+    if numbers or bad:
+        yield _batch(numbers, values, bad, schema)
+
+
+def _batch(
+    numbers: list[int], values: list[Sequence[Any]], bad: list[BadRow], schema: pa.Schema
+) -> RowBatch:
+    columns = [
+        _array([row[index] for row in values], kind) for index, kind in enumerate(schema.types)
+    ]
+    return RowBatch(
+        np.array(numbers, np.int64), pa.RecordBatch.from_arrays(columns, schema=schema), bad
+    )
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:
+        # Without a check: a value that is not UTF-8 makes a bad row, or is left out.
+        found = [each and each.encode("utf-8", "surrogateescape") for each in values]
+        raw = pa.array(found, pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
+        return pa.Array.from_buffers(kind, len(raw), raw.buffers(), raw.null_count)
