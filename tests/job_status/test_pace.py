@@ -194,7 +194,7 @@ def test_a_build_that_resumes_counts_its_own_blocks_and_time(source: Path, outpu
     files = Files(source, output)
     files.discover(1300)
     files.tokenize(1250, 1200)
-    assert "it is probably not running" in describe_pace(status(output))
+    assert "probably not running" in describe_pace(status(output))
     reader = StatusReader(files.storage, from_now=True)
     found = reader.read()
     assert (now(found).rate, now(found).seconds_left) == (None, None)

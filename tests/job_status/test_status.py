@@ -63,7 +63,7 @@ def test_a_job_that_no_one_works_on_is_noticed(
 
     def idle() -> tuple[float, bool]:
         content, text = status(capsys, tmp_path)
-        return content["seconds_idle"], "it is probably not running" in text
+        return content["seconds_idle"], "probably not running" in text
 
     # Just launched, then discovered, then with a block.
     (file,) = launch.job.files
