@@ -107,6 +107,7 @@ class StorageConnection(Connection):
             if about:
                 found = {"bucket": bucket, "name": unquote(name), "generation": generation}
                 found |= {"size": str(state.st_size), "crc32c": "AAAAAA=="}
+                found |= {"updated": "2026-01-01T00:00:00.000Z"}
                 return response_of(200, json.dumps(found).encode())
             begin, stop = _range(headers, state.st_size)
             content = os.pread(file, stop - begin, begin)

@@ -2,40 +2,44 @@
 
 Objects are created with `if_generation_match=0`, and replaced in the generation that was found.
 https://cloud.google.com/storage/docs/request-preconditions
+
+`google.cloud.storage` is imported inside functions because it takes half a second to import, and
+local runs do not need it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
-from fineshards.errors import OutputError
-from fineshards.storage.base import Entry
-from fineshards.storage.gcs_objects import (
-    bucket_is_missing,
-    bucket_of,
-    client,
-    download_range,
-    explained,
-    retry,
-    transfer,
-    with_size,
-)
-from fineshards.storage.objects import ObjectStorage
+from fineshards.credentials import refuse_secrets_in_endpoint
+from fineshards.storage import retries
+from fineshards.storage.names import split_url
+from fineshards.storage.objects import ObjectStorage, StoredObject
 
 if TYPE_CHECKING:
-    from google.cloud.storage import Blob
+    from google.api_core.exceptions import NotFound
+    from google.cloud.storage import Blob, Client
+
+# The fields requested of an object. All fields would be several times as much.
+_FIELDS = "name,size,updated,generation,crc32c,contentEncoding"
+# The CRC-32C of no bytes.
+_NO_BYTES = "AAAAAA=="
+
+_Result = TypeVar("_Result")
+_thread_local = threading.local()
 
 
-# The fields requested of a listing. All fields would be several times as much.
-_FIELDS = "items(name,size,crc32c,generation),nextPageToken"
-_ENTRY_FIELDS = "items(name,size,updated),nextPageToken"
-
-
-class GcsStorage(ObjectStorage["Blob"]):
+class GcsStorage(ObjectStorage):
     """An output folder `gs://bucket/prefix`."""
+
+    scheme = "gs"
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
         """Creates empty objects `folder/`: some readers drop the first object that they list.
@@ -45,70 +49,98 @@ class GcsStorage(ObjectStorage["Blob"]):
         for folder in folders:
             self.write(f"{folder}/", b"")
 
-    def version(self, name: str) -> str | None:
-        blob = self.find(name)
-        return None if blob is None else str(blob.generation)
-
-    def names(self, prefix: str) -> Iterator[str]:
-        with explained("listed", self.path(prefix)):
-            listing = bucket_of(self.root).list_blobs(
-                prefix=self._prefix + prefix, delimiter="/", retry=retry()
-            )
-            for blob in listing:
-                if not blob.name.endswith("/"):
-                    yield self.name_of(blob)
-            yield from sorted(folder.removeprefix(self._prefix) for folder in listing.prefixes)
-
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """See Storage. Takes one request."""
-        with explained("read", self.path(name)):
-            content = self._download(name, start=start, end=stop - 1) if start < stop else b""
-            return self._whole_range(name, content, start, stop)
-
-    def read_if_there(self, name: str) -> bytes | None:
-        """See Storage. Takes one request."""
+    def _find(self, key: str) -> StoredObject | None:
         from google.api_core.exceptions import NotFound
 
-        with explained("read", self.path(name)):
-            try:
-                return self._download(name)
-            except NotFound as error:
-                if bucket_is_missing(error):
-                    raise
-                return None
+        try:
+            return self._stored(_request(f"{self._objects}/{quote(key, safe='')}", fields=_FIELDS))
+        except NotFound as error:
+            if _bucket_is_missing(error):
+                raise
+            return None
 
-    def _download(self, name: str, **ends: int) -> bytes:
+    def _list(self, prefix: str, delimiter: str) -> Iterator[StoredObject | str]:
+        # The library's own listing takes five times the processor time, to make a Blob of each.
+        asked = {"prefix": prefix, "fields": f"items({_FIELDS}),prefixes,nextPageToken"}
+        if delimiter:
+            asked["delimiter"] = delimiter
+        while True:
+            page = _request(self._objects, **asked)
+            yield from map(self._stored, page.get("items", ()))
+            yield from page.get("prefixes", ())
+            if "nextPageToken" not in page:
+                return
+            asked["pageToken"] = page["nextPageToken"]
+
+    @property
+    def _objects(self) -> str:
+        return f"/b/{self.bucket}/o"
+
+    def _stored(self, item: dict[str, Any]) -> StoredObject:
+        """An object from the service's description; raises OutputError if that is not complete.
+
+        JSON made by Protocol Buffers has no zeros; Google's own test server (storage-testbench)
+        answers so.
+        """
+        crc32c = item.get("crc32c")
+        size = item.get("size", 0 if crc32c == _NO_BYTES else None)
+        if size is None or crc32c is None or "generation" not in item:
+            raise self._error(
+                f"{self._url(item.get('name', ''))} cannot be used: the server left out its size, "
+                "checksum or generation, which Cloud Storage always gives. Check what answers in "
+                "its place."
+            )
+        changed = datetime.fromisoformat(item["updated"]).timestamp()
+        encoding = item.get("contentEncoding", "")
+        return StoredObject(item["name"], int(size), item["generation"], changed, crc32c, encoding)
+
+    def _get(self, key: str, start: int = 0, stop: int = 0, version: str = "") -> bytes | None:
+        from google.api_core import exceptions as api
+
+        ends = {"start": start, "end": stop - 1} if stop else {}
+
         def attempt() -> bytes:
-            blob = bucket_of(self.root).blob(self.key(name))
-            content: bytes = blob.download_as_bytes(**ends, raw_download=True, retry=None)
+            # raw: the stored bytes; without it the server may decompress an object.
+            content: bytes = self._blob(key, version).download_as_bytes(
+                **ends,
+                raw_download=True,
+                if_generation_match=int(version) if version else None,
+                checksum=None if stop else "auto",
+                retry=None,
+            )
+            if version and len(content) != stop - start:
+                raise ConnectionError(f"received {len(content)} bytes, expected {stop - start}")
             return content
 
-        return transfer(attempt)
+        try:
+            return _retried(attempt)
+        except (api.NotFound, api.PreconditionFailed) as error:
+            if isinstance(error, api.NotFound) and _bucket_is_missing(error):
+                raise
+            return None
+        except api.RequestRangeNotSatisfiable:
+            return b""
 
-    def find(self, name: str) -> Blob | None:
-        blob = self._look_up(name)
-        return None if blob is None else self.described(blob)
+    def _put(self, key: str, content: Any, size: int, checksum: str, replaced: str | None) -> bool:
+        from google.api_core.exceptions import PreconditionFailed
 
-    def described(self, blob: Blob) -> Blob:
-        """The object with size, checksum and generation, asked for again if one was left out.
-
-        Raises OutputError if the server does not say them.
-        """
-        if not _is_described(with_size(blob)):
-            name = self.name_of(blob)
-            found = self._look_up(name)
-            if found is None or not _is_described(found):
-                raise OutputError(
-                    f"{self.path(name)} cannot be used: the server left out its size, checksum or "
-                    "generation, which Cloud Storage always gives. Check what answers in its place."
+        try:
+            _retried(
+                lambda: self._blob(key).upload_from_file(
+                    content,
+                    rewind=True,
+                    size=size,
+                    if_generation_match=int(replaced or 0),
+                    checksum="crc32c",
+                    crc32c_checksum_value=checksum,
+                    retry=None,
                 )
-            blob = found
-        return blob
+            )
+        except PreconditionFailed:
+            return False
+        return True
 
-    def download(self, found: Blob, start: int, stop: int) -> bytes:
-        return download_range(f"gs://{self.bucket}/{found.name}", found.generation, start, stop)
-
-    def remove(self, found: Blob, seconds: float | None = None) -> None:
+    def _delete(self, found: StoredObject) -> None:
         """See ObjectStorage.
 
         It is no error if that generation is gone, deleted (404) or replaced (412). The request is
@@ -118,73 +150,144 @@ class GcsStorage(ObjectStorage["Blob"]):
         """
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
-        with (
-            explained("deleted", self.path(self.name_of(found))),
-            suppress(NotFound, PreconditionFailed),
+        with suppress(NotFound, PreconditionFailed):
+            _retried(
+                lambda: self._blob(found.key).delete(
+                    if_generation_match=int(found.version), retry=None
+                )
+            )
+
+    def _blob(self, key: str, version: str = "") -> Blob:
+        generation = int(version) if version else None
+        blob: Blob = _client().bucket(self.bucket).blob(key, generation=generation)
+        return blob
+
+    @staticmethod
+    def _reason(error: Exception, what: str, url: str) -> str | None:
+        from google.api_core import exceptions as api
+        from google.auth import exceptions as auth
+        from google.cloud.storage import exceptions as storage
+        from requests import exceptions as http
+
+        bucket = split_url(url)[0]
+        if isinstance(error, auth.DefaultCredentialsError | auth.RefreshError):
+            return (
+                "no valid Google credentials were found. Run gcloud auth application-default "
+                "login, or set GOOGLE_APPLICATION_CREDENTIALS."
+            )
+        if isinstance(error, api.NotFound):
+            # A listing without matches is empty, so there only the bucket can be missing.
+            if what == "listed" or _bucket_is_missing(error):
+                return f"there is no bucket {bucket}. Check the name, or create it."
+            return "there is no such object. Check the name."
+        if isinstance(error, api.Forbidden | api.Unauthorized):
+            return (
+                f"no permission ({error.code}). Ask for the role Storage Object User on "
+                f"gs://{bucket}. gcloud auth list shows which account is in use."
+            )
+        if isinstance(error, api.ClientError) and error.code not in retries.TRANSIENT_STATUS:
+            return f"{_said(error)}."
+        if isinstance(
+            error,
+            api.GoogleAPIError
+            | auth.GoogleAuthError
+            | storage.InvalidResponse
+            | storage.DataCorruption
+            | http.RequestException
+            | ConnectionError,
         ):
-            bucket_of(self.root).blob(found.name).delete(
-                if_generation_match=found.generation, retry=retry(seconds)
-            )
-
-    def _put(
-        self, name: str, content: Any, size: int, checksum: str, over: str | None
-    ) -> Blob | None:
-        from google.api_core.exceptions import PreconditionFailed
-
-        def attempt() -> Blob:
-            blob = bucket_of(self.root).blob(self.key(name))
-            blob.upload_from_file(
-                content,
-                rewind=True,
-                size=size,
-                if_generation_match=int(over or 0),
-                checksum="crc32c",
-                crc32c_checksum_value=checksum,
-                retry=None,
-            )
-            return blob
-
-        try:
-            return self.described(transfer(attempt))
-        except PreconditionFailed:
-            return None
-
-    def _look_up(self, name: str) -> Blob | None:
-        from google.api_core.exceptions import NotFound
-
-        with explained("read", self.path(name)):
-            blob = bucket_of(self.root).blob(self.key(name))
-            try:
-                blob.reload(retry=retry())
-            except NotFound as error:
-                if bucket_is_missing(error):
-                    raise
-                return None
-        return with_size(blob)
-
-    def _list(self, prefix: str) -> Iterator[Blob]:
-        yield from bucket_of(self.root).list_blobs(
-            prefix=self._prefix + prefix, fields=_FIELDS, retry=retry()
-        )
-
-    def _list_entries(self, prefix: str) -> Iterator[Entry]:
-        # The library's own listing takes five times the processor time, to make a Blob of each.
-        cut = len(self._prefix)
-        listing: Iterator[Entry] = client()._list_resource(
-            f"/b/{self.bucket}/o",
-            lambda _, item: Entry(
-                item["name"][cut:],
-                int(item.get("size", 0)),
-                datetime.fromisoformat(item["updated"]).timestamp(),
-            ),
-            extra_params={"prefix": self._prefix + prefix, "fields": _ENTRY_FIELDS},
-            retry=retry(),
-        )
-        yield from listing
-
-    def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
-        return explained(what, url)
+            return f"{_said(error)}. Run again when Cloud Storage is reachable."
+        return None
 
 
-def _is_described(blob: Blob) -> bool:
-    return None not in (blob.size, blob.crc32c, blob.generation)
+@functools.cache
+def _credentials(emulator: str | None) -> tuple[Any, str | None]:
+    """Application Default Credentials and their project; searched for once per process.
+
+    emulator: the value of STORAGE_EMULATOR_HOST. An emulator needs no credentials, and the search
+    takes half a minute without a network. Raises google-auth's DefaultCredentialsError if there
+    are none.
+    """
+    refuse_secrets_in_endpoint(emulator, "STORAGE_EMULATOR_HOST")
+    if emulator:
+        from google.auth.credentials import AnonymousCredentials
+
+        return AnonymousCredentials(), None  # type: ignore[no-untyped-call]
+    import google.auth
+    from google.cloud import storage
+
+    found, project = google.auth.default(scopes=storage.Client.SCOPE)
+    return found, project
+
+
+def _client() -> Client:
+    """This thread's client.
+
+    A client keeps ten connections and closes any further one, so each thread has its own client.
+    """
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    if getattr(_thread_local, "emulator", "") != emulator:
+        # Otherwise each client requests its bucket's metadata with its first request, and again
+        # after each 404, for traces that no one has enabled.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+        from google.cloud import storage
+
+        found, project = _credentials(emulator)
+        _thread_local.client = storage.Client(project=project, credentials=found)
+        _thread_local.emulator = emulator
+    current: Client = _thread_local.client
+    return current
+
+
+# A fork that used its parent's connections would read the responses to its parent's requests.
+os.register_at_fork(after_in_child=lambda: _thread_local.__dict__.clear())
+
+
+def _request(path: str, **parameters: str) -> dict[str, Any]:
+    """The JSON of an object or of a page of a listing; raises google.api_core's exceptions."""
+    found: dict[str, Any] = _retried(
+        lambda: _client()._get_resource(path, query_params=parameters, retry=None)
+    )
+    return found
+
+
+def _retried(action: Callable[[], _Result]) -> _Result:
+    """Runs requests that can be repeated, again after a transient error or a broken connection.
+
+    The library's own retries resume transfers in the middle, and their state does not survive every
+    failure. So `action` must pass retry=None, and starts from the beginning.
+    """
+    return retries.retried(
+        action,
+        lambda error: 0.0 if _is_transient(error) else None,
+        lambda error: f"Cloud Storage: {_said(error)}",
+    )
+
+
+def _is_transient(error: BaseException) -> bool:
+    import urllib3.exceptions
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import TransportError
+    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+    from requests import exceptions as http
+
+    if isinstance(error, InvalidResponse):
+        return error.response.status_code in retries.TRANSIENT_STATUS
+    if isinstance(error, GoogleAPICallError):
+        # 410: the server has lost a resumable upload, which then starts again.
+        return error.code in retries.TRANSIENT_STATUS or error.code == 410
+    broken = (ConnectionError, http.ConnectionError, http.ChunkedEncodingError, http.Timeout)
+    return isinstance(
+        error, (*broken, urllib3.exceptions.HTTPError, TransportError, DataCorruption)
+    )
+
+
+def _bucket_is_missing(error: NotFound) -> bool:
+    """Whether the bucket does not exist, and not only the object."""
+    return "bucket does not exist" in str(error.message)
+
+
+def _said(error: BaseException) -> str:
+    """An error's message on one line, without the final period."""
+    text = str(getattr(error, "message", error)) or type(error).__name__
+    return " ".join(text.split()).rstrip(".")

@@ -1,9 +1,9 @@
-"""An output folder of objects, as on gs:// and s3://: what its kinds have in common.
+"""An output folder of objects, as on gs:// and s3://: what the stores have in common.
 
-An object appears complete, when its upload ends. Objects are created under the
-condition that there is none of that name: if another attempt created the object first, its bytes
-must be the same. The few that are replaced, such as the manifest when a dataset grows, are replaced
-in the version that was found.
+An object appears complete, when its upload ends. Objects are created under the condition that there
+is none of that name: if another attempt created the object first, its bytes must be the same. The
+few that are replaced, such as the manifest when a dataset grows, are replaced in the version that
+was found.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.storage.base import Entry, Storage, always
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, file_checksum
 from fineshards.storage.names import below, split_url
 from fineshards.storage.ranges import RangeReader
+from fineshards.storage.retries import translating
 from fineshards.storage.temporary import temporary_room
 
 # A file being written is kept in memory up to this size, then on the worker's disk, so that its
@@ -40,42 +41,83 @@ class ExistsError(OutputError):
     """An object exists with other content than the one to be written."""
 
 
-class Stored(Protocol):
-    """One version of an object. name: in its bucket. size: in bytes. crc32c: in base64."""
+class StoredObject(NamedTuple):
+    """One version of an object.
 
-    @property
-    def name(self) -> str:
-        """See Stored."""
-
-    @property
-    def size(self) -> int:
-        """See Stored."""
-
-    @property
-    def crc32c(self) -> str | None:
-        """See Stored."""
-
-
-Found = TypeVar("Found", bound=Stored)
-
-
-class ObjectStorage(Storage, Generic[Found]):
-    """An output folder `scheme://bucket/prefix`.
-
-    endpoint: the URL of the store, where a scheme has several.
+    key: its name in the bucket. version: its generation, or its ETag without quotes. modified: in
+    seconds since the epoch. crc32c: in base64. encoding: its Content-Encoding, empty for none.
+    attempt: differs between two writes of the same bytes where the version does not. Listings need
+    not say the last three.
     """
 
-    endpoint: str | None = None
+    key: str
+    size: int
+    version: str
+    modified: float
+    crc32c: str | None = None
+    encoding: str = ""
+    attempt: str = ""
 
+
+class ObjectStorage(Storage):
+    """An output folder `scheme://bucket/prefix`. With the root `scheme://bucket`, a whole bucket.
+
+    error: what is raised when a request fails. endpoint: the URL of the store, where a scheme has
+    several.
+    """
+
+    scheme: ClassVar[str]
+    endpoint: str | None = None
     on_disk = False
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, error: type[FineshardsError] = OutputError) -> None:
         self.root = root.rstrip("/")
         self.bucket, prefix = split_url(self.root)
         if not self.bucket:
-            scheme = root.partition("://")[0]
-            raise UsageError(f"{root} has no bucket name. Give {scheme}://bucket/folder.")
+            raise UsageError(f"{root} has no bucket name. Give {self.scheme}://bucket/folder.")
         self._prefix = f"{prefix}/" if prefix else ""
+        self._error = error
+
+    # -- by keys
+
+    def find_object(self, key: str) -> StoredObject | None:
+        """An object, or None if there is none."""
+        with self._explained("read", self._url(key)):
+            return self._find(key)
+
+    def list_objects(self, prefix: str, delimiter: str = "") -> Iterator[StoredObject | str]:
+        """The objects whose keys start with a prefix, in any order, and folders as text.
+
+        delimiter: `/` to leave out what lies in folders below; these then end with `/`.
+        """
+        with self._explained("listed", self._url(prefix)):
+            yield from self._list(prefix, delimiter)
+
+    def fetch(self, key: str, start: int, stop: int, version: str = "") -> bytes | None:
+        """Bytes `[start, stop)` of an object, fewer if it is shorter; None if there is none.
+
+        version: the only one that is read; whatever is there by default. Takes one request.
+        """
+        with self._explained("read", self._url(key)):
+            return self._get(key, start, stop, version) if start < stop else b""
+
+    def reader(self, found: StoredObject) -> RangeReader:
+        """Reads an object in the version that was found."""
+        return RangeReader(found.size, partial(self._fetch_found, found))
+
+    def _fetch_found(self, found: StoredObject, start: int, stop: int) -> bytes:
+        content = self.fetch(found.key, start, stop, found.version)
+        if content is None or len(content) != stop - start:
+            raise self._error(
+                f"{self._url(found.key)} was changed or deleted while it was read: the version "
+                f"{found.version} no longer exists. Run again when no one writes there."
+            )
+        return content
+
+    def _url(self, key: str) -> str:
+        return f"{self.scheme}://{self.bucket}/{key}"
+
+    # -- by names
 
     def path(self, name: str) -> str:
         return f"{self.root}/{below(name, self.root)}"
@@ -84,46 +126,61 @@ class ObjectStorage(Storage, Generic[Found]):
         """The full name of an object."""
         return self._prefix + below(name, self.root)
 
+    def find(self, name: str) -> StoredObject | None:
+        """As `find_object`, by its name in the output folder."""
+        return self.find_object(self.key(name))
+
     def size(self, name: str) -> int | None:
         found = self.find(name)
         return None if found is None else found.size
 
+    def version(self, name: str) -> str | None:
+        """See Storage. Two writes of the same bytes may have one ETag."""
+        found = self.find(name)
+        return None if found is None else f"{found.version} {found.attempt}".strip()
+
     def matches(self, name: str, size: int, checksum: str) -> bool:
         """See Storage. A checksum that the store does not say is taken for right."""
         found = self.find(name)
-        known = found is not None and found.crc32c is not None
-        return found is not None and found.size == size and (found.crc32c == checksum or not known)
+        return found is not None and found.size == size and found.crc32c in (checksum, None)
 
     def entries(self, folder: str) -> Iterator[Entry]:
-        return self._entries(folder, "")
+        return self.entries_by_beginning(folder, ("",))
 
     def entries_by_beginning(self, folder: str, beginnings: Sequence[str]) -> Iterator[Entry]:
-        if len(beginnings) == 1:
-            yield from self._entries(folder, beginnings[0])
+        keys = [self.key(f"{folder}/" if folder else "") + each for each in beginnings]
+        if len(keys) == 1:
+            yield from self._entries(keys[0])
             return
         with ThreadPoolExecutor(_LIST_THREADS) as pool:
-            waiting = iter(beginnings)
+            waiting = iter(keys)
             # Not all at once, because nothing is taken from a listing until its turn comes.
             while chunk := list(islice(waiting, 2 * _LIST_THREADS)):
-                for found in pool.map(lambda each: list(self._entries(folder, each)), chunk):
+                for found in pool.map(lambda each: list(self._entries(each)), chunk):
                     yield from found
 
-    def _entries(self, folder: str, beginning: str) -> Iterator[Entry]:
-        with self._explained("listed", self.path(folder)):
-            for entry in self._list_entries((f"{folder}/" if folder else "") + beginning):
-                if not entry.name.endswith("/"):
-                    yield entry
+    def _entries(self, prefix: str) -> Iterator[Entry]:
+        cut = len(self._prefix)
+        for found in self.list_objects(prefix):
+            if isinstance(found, StoredObject) and not found.key.endswith("/"):
+                yield Entry(found.key[cut:], found.size, found.modified)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        for found in self.list_objects(self._prefix + prefix, "/"):
+            if isinstance(found, str):
+                yield found.removeprefix(self._prefix)
+            elif not found.key.endswith("/"):
+                yield found.key.removeprefix(self._prefix)
 
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
         return self.open_ranges(name).buffered(read_ahead)
 
     def open_ranges(self, name: str) -> RangeReader:
         """See Storage. Takes one request."""
-        return self.reader(self.existing(name))
-
-    def reader(self, found: Found) -> RangeReader:
-        """Reads an object in the version that was found."""
-        return RangeReader(found.size, partial(self.download, found))
+        found = self.find(name)
+        if found is None:
+            raise self._missing(name)
+        return self.reader(found)
 
     def read(self, name: str) -> bytes:
         """See Storage. Takes one request."""
@@ -132,11 +189,23 @@ class ObjectStorage(Storage, Generic[Found]):
             raise self._missing(name)
         return content
 
+    def read_if_there(self, name: str) -> bytes | None:
+        """See Storage. Takes one request."""
+        with self._explained("read", self.path(name)):
+            return self._get(self.key(name))
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """See Storage. Takes one request."""
+        content = self.fetch(self.key(name), start, stop)
+        if content is None:
+            raise self._missing(name)
+        return self._whole_range(name, content, start, stop)
+
     @contextmanager
     def _writing(self, name: str, durable: bool, replaced: str | None) -> Iterator[BinaryIO]:
         with temporary_room(), tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
-            self.upload(name, content, replaced)
+            self._upload(name, content, replaced)
 
     def claim(self, name: str, content: bytes) -> bool:
         try:
@@ -147,118 +216,62 @@ class ObjectStorage(Storage, Generic[Found]):
 
     def write(self, name: str, content: bytes, durable: bool = True) -> int:
         """See Storage. The checksum is the one that the server has confirmed."""
-        return checksum_from_base64(self.upload(name, io.BytesIO(content)).crc32c or "")
+        return self._upload(name, io.BytesIO(content), None)
+
+    def _upload(self, name: str, content: Any, replaced: str | None) -> int:
+        """Creates an object from an open file; returns the CRC-32C that the server has confirmed.
+
+        Raises OutputError if the object exists with other bytes. With the same, another attempt
+        created it, or this one did and the response was lost.
+        """
+        content.seek(0)
+        checksum, size = checksum_to_base64(file_checksum(content)), content.tell()
+        with self._explained("written", self.path(name)):
+            if not self._put(self.key(name), content, size, checksum, replaced):
+                self._check_same(name, size, checksum)
+        return checksum_from_base64(checksum)
+
+    def _check_same(self, name: str, size: int, checksum: str) -> None:
+        found = self.find(name)
+        if found is None:
+            raise OutputError(
+                f"{self.path(name)} was deleted while it was written. Run again when no one else "
+                "changes the output folder."
+            )
+        if (found.size, found.crc32c) != (size, checksum):
+            raise ExistsError(
+                f"{self.path(name)} already exists with other content: it has {found.size} bytes "
+                f"with crc32c {found.crc32c or 'unknown'}, this job has {size} bytes with crc32c "
+                f"{checksum}. If another job writes to this folder, choose another --output; "
+                "otherwise delete the folder, or start again with --overwrite."
+            )
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
         found = self.find(name)
         check()
         if found is not None:
-            self.remove(found)
+            self._remove(found)
 
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
         self.delete_prefix(f"{name}/", check)
 
     def delete_prefix(self, prefix: str, check: Callable[[], object] = always) -> int:
         deleted = 0
-        with (
-            self._explained("deleted", f"{self.root}/{prefix}"),
-            ThreadPoolExecutor(_DELETE_THREADS) as pool,
-        ):
-            found = self._list(prefix)
+        with ThreadPoolExecutor(_DELETE_THREADS) as pool:
+            found = self.list_objects(self._prefix + prefix)
             # There may be millions of objects, and the pool would queue them all.
             while chunk := list(islice(found, _DELETE_QUEUE)):
                 check()
-                deleted += len(list(pool.map(self.remove, chunk)))
+                deleted += len(list(pool.map(self._remove, chunk)))
         return deleted
 
-    def existing(self, name: str) -> Found:
-        """An object with its metadata; raises OutputError if there is none."""
-        found = self.find(name)
-        if found is None:
-            raise self._missing(name)
-        return found
+    def _remove(self, found: StoredObject | str) -> None:
+        assert isinstance(found, StoredObject)
+        with self._explained("deleted", self._url(found.key)):
+            self._delete(found)
 
-    def upload(self, name: str, content: Any, over: str | None = None) -> Found:
-        """Creates an object from an open file; returns it with its metadata.
-
-        over: the version that it replaces, if any. Raises OutputError if the object exists with
-        other bytes.
-        """
-        content.seek(0)
-        checksum = checksum_to_base64(file_checksum(content))
-        size = content.tell()
-        with self._explained("written", self.path(name)):
-            made = self._put(name, content, size, checksum, over)
-            return self.already_there(name, size, checksum) if made is None else made
-
-    def already_there(self, name: str, size: int, checksum: str) -> Found:
-        """The existing object because of which a request to create it was refused.
-
-        Another attempt created it, or this one did and the response was lost. In both cases it has
-        the same bytes. Raises OutputError if it has other bytes, or if there is none.
-        """
-        found = self._look_up(name)
-        if found is None:
-            raise OutputError(
-                f"{self.path(name)} was deleted while it was written. Run again when no one else "
-                "changes the output folder."
-            )
-        self.check_same(found, size, checksum)
-        return found
-
-    def check_same(self, found: Found, size: int, checksum: str) -> None:
-        """Raises OutputError unless an object that was created or found has this content."""
-        if (found.size, found.crc32c) != (size, checksum):
-            raise ExistsError(
-                f"{self.path(self.name_of(found))} already exists with other content: it has "
-                f"{_content(found.size, found.crc32c)}, this job has {_content(size, checksum)}. "
-                "If another job writes to this folder, choose another --output; otherwise delete "
-                "the folder, or start again with --overwrite."
-            )
-
-    def name_of(self, found: Found) -> str:
-        """The name of an object, relative to the output folder."""
-        return found.name.removeprefix(self._prefix)
-
-    # -- what differs
-
-    @abstractmethod
-    def find(self, name: str) -> Found | None:
-        """An object with its metadata, or None if there is none."""
-
-    @abstractmethod
-    def download(self, found: Found, start: int, stop: int) -> bytes:
-        """Bytes `[start, stop)` of an object in the version that was found. Threads share it."""
-
-    @abstractmethod
-    def remove(self, found: Found, seconds: float | None = None) -> None:
-        """Deletes an object in the version that was found or written.
-
-        It is no error if that version is gone. seconds: for how long to retry; None for the
-        default.
-        """
-
-    @abstractmethod
-    def _put(
-        self, name: str, content: Any, size: int, checksum: str, over: str | None
-    ) -> Found | None:
-        """Creates an object from an open file; None if there is one, or not the one to replace."""
-
-    @abstractmethod
-    def _look_up(self, name: str) -> Found | None:
-        """As `find`, but the server may have left out metadata."""
-
-    @abstractmethod
-    def _list(self, prefix: str) -> Iterator[Found]:
-        """All objects whose names, relative to the output folder, start with a prefix."""
-
-    @abstractmethod
-    def _list_entries(self, prefix: str) -> Iterator[Entry]:
-        """As `_list`, but as entries."""
-
-    @abstractmethod
     def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
-        """Raises the client's errors in the body as OutputError."""
+        return translating(self._reason, what, url, self._error)
 
     def _missing(self, name: str) -> OutputError:
         return OutputError(
@@ -266,8 +279,32 @@ class ObjectStorage(Storage, Generic[Found]):
             "the dataset again."
         )
 
+    # -- requests, which raise the client's errors if they fail, also after retries
 
-def _content(size: int | None, checksum: str | None) -> str:
-    """Size and checksum in words, as far as the server has said them."""
-    length = "an unknown number of bytes" if size is None else f"{size} bytes"
-    return f"{length} with {'unknown crc32c' if checksum is None else f'crc32c {checksum}'}"
+    @abstractmethod
+    def _find(self, key: str) -> StoredObject | None:
+        """See find_object."""
+
+    @abstractmethod
+    def _list(self, prefix: str, delimiter: str) -> Iterator[StoredObject | str]:
+        """See list_objects."""
+
+    @abstractmethod
+    def _get(self, key: str, start: int = 0, stop: int = 0, version: str = "") -> bytes | None:
+        """See fetch. Without a range the whole object, compared with its checksum."""
+
+    @abstractmethod
+    def _put(self, key: str, content: Any, size: int, checksum: str, replaced: str | None) -> bool:
+        """Creates an object from an open file; False if there is one, or not the one to replace.
+
+        The server compares the bytes with the checksum before the object appears.
+        """
+
+    @abstractmethod
+    def _delete(self, found: StoredObject) -> None:
+        """Deletes an object in the version that was found. It is no error if that is gone."""
+
+    @staticmethod
+    @abstractmethod
+    def _reason(error: Exception, what: str, url: str) -> str | None:
+        """Why a request failed and what to do; None for an error that is not the client's."""

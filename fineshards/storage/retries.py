@@ -1,12 +1,15 @@
-"""Requests that are made again until a failure has passed, with waits that grow and differ."""
+"""Requests that are made again until a failure has passed, and what is said of one that stays."""
 
 from __future__ import annotations
 
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
+
+from fineshards.errors import FineshardsError, OutputError
 
 # How long a request is retried. Outages of a minute or two happen, and a worker that gives up costs
 # more than one that waits.
@@ -54,3 +57,25 @@ def retried(
         # Not of the generator that a user may have seeded.
         time.sleep(least + random.SystemRandom().uniform(0, wait))
         wait = min(2 * wait, _LONGEST_WAIT)
+
+
+@contextmanager
+def translating(
+    reason: Callable[[Exception, str, str], str | None],
+    what: str,
+    url: str,
+    kind: type[FineshardsError] = OutputError,
+) -> Iterator[None]:
+    """Raises a library's errors in the body as `kind`: `url` cannot be `what`, why, what to do.
+
+    reason: the last two of an error, what and url; None for an error that is not the library's.
+    """
+    try:
+        yield
+    except FineshardsError:
+        raise
+    except Exception as error:
+        why = reason(error, what, url)
+        if why is None:
+            raise
+        raise kind(f"{url} cannot be {what}: {why}") from error

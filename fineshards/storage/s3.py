@@ -7,134 +7,223 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from fineshards.storage.base import Entry
-from fineshards.storage.objects import ObjectStorage
+from fineshards.errors import FineshardsError, OutputError
+from fineshards.storage.base import TEMPORARY
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.objects import ObjectStorage, StoredObject
 from fineshards.storage.s3_client import (
+    ask_bucket,
+    check_bucket,
     client,
-    condition,
-    condition_failed,
+    code_of,
     endpoint_of_environment,
-    explained,
+    is_about_us,
+    reason_of,
     retried,
+    said,
     status_of,
 )
-from fineshards.storage.s3_objects import (
-    S3Object,
-    download_range,
-    etag_of,
-    find_object,
-    list_objects,
-    own_metadata,
-    read_object,
-    read_range,
-)
-from fineshards.storage.s3_probe import check_writes
+
+# Metadata of our own objects: the CRC-32C, in base64, because not every store says it; and a name
+# for the attempt that wrote it, because two writes of the same bytes have one ETag.
+_CHECKSUM, _ATTEMPT = "crc32c", "attempt"
 
 
-class S3Storage(ObjectStorage[S3Object]):
+class S3Storage(ObjectStorage):
     """An output folder `s3://bucket/prefix`.
 
     endpoint: the URL of the store; by default the one that the environment names here, also where
     the storage is unpickled.
     """
 
-    def __init__(self, root: str, endpoint: str | None = None) -> None:
-        super().__init__(root)
+    scheme = "s3"
+
+    def __init__(
+        self,
+        root: str,
+        endpoint: str | None = None,
+        error: type[FineshardsError] = OutputError,
+    ) -> None:
+        super().__init__(root, error)
         self.endpoint = endpoint or endpoint_of_environment()
+        # Goes with the storage to the workers of a job, so that only its launch tries the store.
+        self._keeps_promises = False
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
         """Does nothing: S3 has no folders."""
 
-    def version(self, name: str) -> str | None:
-        """See Storage. Two writes of the same bytes have one ETag, so it is more than that."""
-        found = self.find(name)
-        return None if found is None else f"{found.etag} {found.attempt}"
+    def _find(self, key: str) -> StoredObject | None:
+        """Takes a second request if it is refused, or if the bucket was not seen yet."""
+        try:
+            found = self._send("head_object", Key=key, ChecksumMode="ENABLED")
+        except Exception as error:
+            if status_of(error) in (400, 401, 403):
+                ask_bucket(self.bucket, self.endpoint)
+            if status_of(error) != 404:
+                raise
+            check_bucket(self.bucket, self.endpoint)
+            return None
+        return StoredObject(
+            key,
+            found["ContentLength"],
+            _etag(found),
+            found["LastModified"].timestamp(),
+            _checksum(found),
+            found.get("ContentEncoding", ""),
+            found["Metadata"].get(_ATTEMPT, ""),
+        )
 
-    def names(self, prefix: str) -> Iterator[str]:
-        with explained("listed", self.path(prefix)):
-            key = self._prefix + prefix
-            for found in list_objects(self.bucket, key, "/", self.endpoint):
-                if isinstance(found, str):
-                    yield found.removeprefix(self._prefix)
-                elif not found.name.endswith("/"):
-                    yield self.name_of(found)
+    def _list(self, prefix: str, delimiter: str) -> Iterator[StoredObject | str]:
+        more = {"Delimiter": delimiter} if delimiter else {}
+        while True:
+            page = self._send("list_objects_v2", Prefix=prefix, **more)
+            for item in page.get("Contents", ()):
+                changed = item["LastModified"].timestamp()
+                yield StoredObject(item["Key"], item["Size"], _etag(item), changed)
+            yield from (folder["Prefix"] for folder in page.get("CommonPrefixes", ()))
+            if not page.get("IsTruncated"):
+                return
+            more["ContinuationToken"] = page["NextContinuationToken"]
 
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """See Storage. Takes one request."""
-        content = b""
-        if start < stop:
-            with explained("read", self.path(name)):
-                content = read_range(self.bucket, self.key(name), start, stop, "", self.endpoint)
-        return self._whole_range(name, content, start, stop)
+    def _get(self, key: str, start: int = 0, stop: int = 0, version: str = "") -> bytes | None:
+        asked = {"Range": f"bytes={start}-{stop - 1}"} if stop else {"ChecksumMode": "ENABLED"}
+        if version:
+            asked["IfMatch"] = f'"{version}"'
 
-    def read_if_there(self, name: str) -> bytes | None:
-        """See Storage. Takes one request."""
-        with explained("read", self.path(name)):
-            return read_object(self.bucket, self.key(name), self.endpoint)
+        def attempt() -> bytes:
+            found = self._client.get_object(Bucket=self.bucket, Key=key, **asked)
+            content: bytes = found["Body"].read()
+            if not stop and _checksum(found) not in (None, checksum_to_base64(crc32c(content))):
+                raise ConnectionError("the content was damaged on its way")
+            return content
 
-    def find(self, name: str) -> S3Object | None:
-        with explained("read", self.path(name)):
-            return find_object(self.bucket, self.key(name), self.endpoint)
+        try:
+            return retried(attempt)
+        except Exception as error:
+            if status_of(error) == 416:
+                return b""
+            if not _condition_failed(error):
+                raise
+            if code_of(error) == "404":
+                check_bucket(self.bucket, self.endpoint)
+            return None
 
-    _look_up = find
+    def _put(self, key: str, content: Any, size: int, checksum: str, replaced: str | None) -> bool:
+        if not self._keeps_promises:
+            self._refuse_broken_promises()
+            self._keeps_promises = True
+        condition = {"IfMatch": f'"{replaced.split()[0]}"'} if replaced else {"IfNoneMatch": "*"}
+        metadata = {_CHECKSUM: checksum, _ATTEMPT: uuid.uuid4().hex}
 
-    def download(self, found: S3Object, start: int, stop: int) -> bytes:
-        return download_range(found, start, stop)
-
-    def remove(self, found: S3Object, seconds: float | None = None) -> None:
-        """See ObjectStorage. A store that does not know the condition may ignore it."""
-        place = {"Bucket": found.bucket, "Key": found.name}
-        with explained("deleted", found.url):
-            try:
-                retried(
-                    lambda: client(self.endpoint).delete_object(**place, IfMatch=f'"{found.etag}"'),
-                    seconds,
-                )
-            except Exception as error:
-                if status_of(error) == 501:
-                    retried(lambda: client(self.endpoint).delete_object(**place), seconds)
-                elif not condition_failed(error):
-                    raise
-
-    def _put(
-        self, name: str, content: Any, size: int, checksum: str, over: str | None
-    ) -> S3Object | None:
-        check_writes(self)
-
-        def attempt() -> dict[str, Any]:
+        def attempt() -> None:
             content.seek(0)
-            made: dict[str, Any] = client(self.endpoint).put_object(
+            self._client.put_object(
                 Bucket=self.bucket,
-                Key=self.key(name),
+                Key=key,
                 Body=content,
                 ContentLength=size,
                 ChecksumCRC32C=checksum,
                 Metadata=metadata,
-                **condition(over),
+                **condition,
             )
-            return made
 
-        metadata = own_metadata(checksum)
         try:
-            etag = etag_of(retried(attempt))
+            retried(attempt)
         except Exception as error:
-            if condition_failed(error):
-                return None
+            if _condition_failed(error):
+                return False
             raise
-        return S3Object(self.bucket, self.key(name), size, etag, 0.0, "", checksum)
+        return True
 
-    def _list(self, prefix: str) -> Iterator[S3Object]:
-        for found in list_objects(self.bucket, self._prefix + prefix, "", self.endpoint):
-            assert isinstance(found, S3Object)
-            yield found
+    def _refuse_broken_promises(self) -> None:
+        """Raises OutputError unless uploads are checked, and conditional.
 
-    def _list_entries(self, prefix: str) -> Iterator[Entry]:
-        for found in self._list(prefix):
-            yield Entry(self.name_of(found), found.size, found.modified)
+        A store that ignores a condition or a checksum does not say so, so each is broken on
+        purpose, on an object of its own.
+        """
+        key, content = self.key(f"{TEMPORARY}/probe.{uuid.uuid4().hex}"), b"a probe of the store"
+        put = {"Bucket": self.bucket, "Key": key, "Body": content}
+        put["ChecksumCRC32C"] = checksum_to_base64(crc32c(content))
 
-    def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
-        return explained(what, url)
+        def attempt(change: dict[str, str], expected: int) -> tuple[int, str]:
+            try:
+                self._client.put_object(**put | change)
+            except Exception as error:
+                status = status_of(error)
+                if status != expected and (status not in (400, 501) or is_about_us(error)):
+                    raise
+                return status or 0, said(error)
+            return 200, ""
+
+        unchecked = "it does not compare uploads with their CRC-32C checksums"
+        try:
+            for change, expected, broken in (
+                ({"ChecksumCRC32C": checksum_to_base64(0)}, 400, unchecked),
+                ({}, 200, ""),
+                ({"IfNoneMatch": "*"}, 412, "it ignores If-None-Match of uploads"),
+                ({"IfMatch": f'"{"0" * 32}"'}, 412, "it ignores If-Match of uploads"),
+            ):
+                status, message = retried(partial(attempt, change, expected))
+                if status != expected:
+                    raise OutputError(
+                        f"{self.root} cannot be written: the store does not have the checked and "
+                        "conditional writes that keep two attempts from overwriting each other; "
+                        f"{f'it refuses them: {message}' if message else broken}. Use a store that "
+                        "has them, such as Amazon S3, or a local folder."
+                    )
+        finally:
+            # What cannot be deleted now is left for the end of the job.
+            with suppress(Exception):
+                self._client.delete_object(Bucket=self.bucket, Key=key)
+
+    def _delete(self, found: StoredObject) -> None:
+        """See ObjectStorage. A store that does not know the condition may ignore it."""
+        try:
+            self._send("delete_object", Key=found.key, IfMatch=f'"{found.version}"')
+        except Exception as error:
+            if status_of(error) == 501:
+                self._send("delete_object", Key=found.key)
+            elif not _condition_failed(error):
+                raise
+
+    @property
+    def _client(self) -> Any:
+        return client(self.endpoint)
+
+    def _send(self, what: str, **parameters: str) -> dict[str, Any]:
+        """Sends a request that can be repeated."""
+        found: dict[str, Any] = retried(
+            lambda: getattr(self._client, what)(Bucket=self.bucket, **parameters)
+        )
+        return found
+
+    _reason = staticmethod(reason_of)
+
+
+def _etag(response: dict[str, Any]) -> str:
+    """The ETag in a response, without quotes, which not every store puts around it."""
+    etag: str = response["ETag"]
+    return etag.strip('"')
+
+
+def _checksum(response: dict[str, Any]) -> str | None:
+    """The CRC-32C of an object's whole content in base64, as far as a response says it."""
+    found: str | None = response.get("ChecksumCRC32C")
+    # That of an object made of parts may be a checksum of the parts' checksums.
+    if found is None or "-" in found:
+        found = response.get("Metadata", {}).get(_CHECKSUM)
+    return found
+
+
+def _condition_failed(error: BaseException) -> bool:
+    """Whether a request was refused because of its condition; 404 is the answer of some stores.
+
+    Of an answer without a body, or whose body was cut on its way, boto knows the status alone.
+    """
+    return status_of(error) == 412 or code_of(error) in ("NoSuchKey", "404")

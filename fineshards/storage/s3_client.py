@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fineshards.credentials import refuse_secrets_in_endpoint
-from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.errors import UsageError
 from fineshards.storage import retries
 from fineshards.storage.names import split_url
-
-SCHEME = "s3://"
 
 # Of one process; further threads wait for one.
 _CONNECTIONS = 64
@@ -26,7 +23,7 @@ _CONNECTIONS = 64
 _TRANSIENT_CODES = {
     *("BadDigest", "ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown"),
 }
-REFUSED_CREDENTIALS = {
+_REFUSED_CREDENTIALS = {
     *("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"),
 }
 
@@ -99,16 +96,12 @@ def client(endpoint: str | None = None) -> Any:
         return _clients.by_endpoint[endpoint]
 
 
-def retried(action: Callable[[], _Result], seconds: float | None = None) -> _Result:
-    """Runs requests that can be repeated, again after a transient error or a broken connection.
-
-    seconds: for how long; None for the default.
-    """
+def retried(action: Callable[[], _Result]) -> _Result:
+    """Runs requests that can be repeated, again after a transient error or a broken connection."""
     return retries.retried(
         action,
         lambda error: 0.0 if _is_transient(error) else None,
-        lambda error: f"S3: {reason(error)}",
-        seconds,
+        lambda error: f"S3: {said(error)}",
     )
 
 
@@ -135,22 +128,9 @@ def code_of(error: BaseException) -> str:
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def condition(over: str | None) -> dict[str, str]:
-    """The condition of a write: that there is no object, or the version that it replaces."""
-    return {"IfMatch": f'"{over.split()[0]}"'} if over else {"IfNoneMatch": "*"}
-
-
-def is_missing(error: BaseException) -> bool:
-    """Whether an error says that there is no object, and perhaps no bucket: see check_bucket.
-
-    Of an answer without a body, or whose body was cut on its way, boto knows the status alone.
-    """
-    return code_of(error) in ("NoSuchKey", "404")
-
-
-def condition_failed(error: BaseException) -> bool:
-    """Whether a write was refused because of its condition; 404 is the answer of some stores."""
-    return status_of(error) == 412 or is_missing(error)
+def is_about_us(error: BaseException) -> bool:
+    """Whether a request was refused because of who sent it, or where to."""
+    return code_of(error) in {"NoSuchBucket", *_REFUSED_CREDENTIALS}
 
 
 def check_bucket(bucket: str, endpoint: str | None) -> None:
@@ -166,21 +146,7 @@ def ask_bucket(bucket: str, endpoint: str | None) -> None:
     retried(lambda: client(endpoint).list_objects_v2(Bucket=bucket, MaxKeys=1))
 
 
-@contextmanager
-def explained(what: str, url: str, kind: type[FineshardsError] = OutputError) -> Iterator[None]:
-    """Raises boto's errors in the body as `kind`: `url` cannot be `what`, why, what to do."""
-    try:
-        yield
-    except FineshardsError:
-        raise
-    except Exception as error:
-        why = _explanation(error, url)
-        if why is None:
-            raise
-        raise kind(f"{url} cannot be {what}: {why}") from error
-
-
-def _explanation(error: Exception, url: str) -> str | None:
+def reason_of(error: Exception, what: str, url: str) -> str | None:
     """Why a request failed and what to do; None for an error that is not the store's."""
     from botocore import exceptions as boto
 
@@ -191,15 +157,15 @@ def _explanation(error: Exception, url: str) -> str | None:
     )
     if isinstance(error, missing):
         return (
-            f"no valid AWS credentials were found ({reason(error)}). Set AWS_ACCESS_KEY_ID and "
+            f"no valid AWS credentials were found ({said(error)}). Set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE after aws configure or aws sso login."
         )
     if _is_transient(error):
-        return f"{reason(error)}. Run again when the store is reachable."
+        return f"{said(error)}. Run again when the store is reachable."
     if isinstance(error, boto.ClientError):
         code = code_of(error)
-        if code in REFUSED_CREDENTIALS:
-            return f"the store refuses the credentials: {reason(error)}. Check or renew them."
+        if code in _REFUSED_CREDENTIALS:
+            return f"the store refuses the credentials: {said(error)}. Check or renew them."
         if code == "NoSuchBucket":
             return f"there is no bucket {bucket}. Check the name, or create it."
         if status_of(error) == 404:
@@ -207,17 +173,17 @@ def _explanation(error: Exception, url: str) -> str | None:
         if status_of(error) in (401, 403):
             return (
                 f"no permission ({status_of(error)}). Ask for the permissions of docs/cloud.md on "
-                f"{SCHEME}{bucket}. aws sts get-caller-identity shows which account is in use."
+                f"s3://{bucket}. aws sts get-caller-identity shows which account is in use."
             )
-        return f"{reason(error)}."
-    return f"{reason(error)}." if isinstance(error, boto.BotoCoreError) else None
+        return f"{said(error)}."
+    return f"{said(error)}." if isinstance(error, boto.BotoCoreError) else None
 
 
-def reason(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """An error's message on one line, without the final period."""
     text = str(error) or type(error).__name__
     if status_of(error) is not None:
         response: dict[str, Any] = error.response  # type: ignore[attr-defined]
-        said = response.get("Error", {}).get("Message", "")
-        text = f"{said} ({status_of(error)} {code_of(error)})"
+        message = response.get("Error", {}).get("Message", "")
+        text = f"{message} ({status_of(error)} {code_of(error)})"
     return " ".join(text.split()).rstrip(".")

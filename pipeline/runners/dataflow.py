@@ -134,7 +134,7 @@ def _skip_credentials_for_emulator() -> None:
     """Keeps Beam from looking for Google credentials if STORAGE_EMULATOR_HOST is set.
 
     Beam would ask five times, for 25 seconds in all, before it continues without credentials. Our
-    own client of Cloud Storage does not ask (`fineshards.storage.gcs_objects`).
+    own client of Cloud Storage does not ask (`fineshards.storage.gcs`).
     """
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         from apache_beam.internal.gcp import auth

@@ -7,7 +7,7 @@ from typing import BinaryIO, Protocol
 
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import Matches
-from fineshards.sources.places import fsspec_files, gs_files, http_files, hub_files, s3_files
+from fineshards.sources.places import fsspec_files, http_files, hub_files, object_files
 
 
 class Place(Protocol):
@@ -30,8 +30,8 @@ class Place(Protocol):
 
 
 _PLACES: dict[str, Place] = {
-    "gs": gs_files,
-    "s3": s3_files,
+    "gs": object_files,
+    "s3": object_files,
     "hf": hub_files,
     "http": http_files,
     "https": http_files,
