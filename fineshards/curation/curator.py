@@ -98,55 +98,52 @@ class Curator:
         types = {step.name: step.score_type for step in steps if isinstance(step, Scorer)}
         return score_schema(types) if types else None
 
+    def first_step(self, stage: int) -> int:
+        """The number of the first step whose decisions a stage makes or counts."""
+        return self._ends[stage - 1] if stage else 0
+
     def judge(
         self,
         batch: Batch,
         stage: int,
-        earlier: Decisions,
+        decisions: Decisions,
         tally: Tally | None = None,
         scores: pa.Table | None = None,
     ) -> Judged:
-        """Does a stage's steps.
+        """Does a stage's steps, the first of which is the keyed step that ended the one before.
 
-        batch: documents as the source has them. earlier: the decisions of the stages before, and of
-        the keyed steps that ended them. tally: counts what each step changes and drops. scores:
-        those of the stages before; None if they have no scorers.
+        batch: documents as the first step finds them: see `texts`. decisions: what that keyed step
+        does is taken from there. tally: counts what each step changes and drops. scores: those of
+        the stages before; None if they have no scorers.
 
         Raises InputError for a document that cannot be judged, and FineshardsError if a step
         decides differently about the same document.
         """
-        first = 0 if stage == 0 else self._ends[stage - 1]
         if tally is not None and stage == 0:
             tally.add("input", batch.texts)
-        elif tally is not None:
-            self._count_marked(batch, first, earlier, tally)
-        batch = batch.keep(~earlier.are_dropped(batch.rows))
         if scores is not None:
             batch = batch.with_scores(values_at(scores, batch.rows))
         dropped: list[pa.Table] = []
         found: list[pa.Table] = []
-        for number in range(self._ends[stage]):
+        for number in range(self.first_step(stage), self._ends[stage]):
             if not len(batch):
                 break
             step, before = self.steps[number], batch
-            if number < first and not rewrites(step):
-                continue
-            outcome = self.decide(number, batch, earlier)
-            if number >= first and isinstance(step, Judge):
+            outcome = self.decide(number, batch, decisions)
+            if isinstance(step, Judge):
                 self.compare(step, number, batch, outcome)
             if isinstance(step, Scorer):
                 found.append(scored(batch.rows, step.name, outcome.scores))
             batch = self.left(number, batch, outcome)
-            if tally is not None and number >= first and outcome.texts is not None:
+            if tally is not None and outcome.texts is not None:
                 changed = [outcome.texts[index] for index in outcome.changed(before.strings)]
                 tally.add("changed", pa.array(changed, pa.large_string()), number)
             if len(batch) == len(before):
                 continue
             gone = np.array([reason is not None for reason in outcome.reasons or ()])
-            if number < first:
-                self._complain(number, before, int(np.flatnonzero(gone)[0]), "kept", "dropped")
             named = [reason for reason in outcome.reasons or () if reason is not None]
-            dropped.append(drops(before.rows[gone], number, named))
+            if isinstance(step, Judge | KeyedSpans):  # other keyed steps decided with their marks
+                dropped.append(drops(before.rows[gone], number, named))
             if tally is not None:
                 tally.add("dropped", before.keep(gone).texts, number, named)
         keys = None
@@ -168,21 +165,18 @@ class Curator:
     def texts(self, batch: Batch, decisions: Decisions, step: int | None = None) -> Batch:
         """The documents of a batch with their texts as a step finds them; None: after all steps.
 
-        All given documents must reach that step: the caller leaves out those that an earlier one
-        dropped. decisions: all those about the source file.
+        decisions: all those about the source file, at least of the steps before. All documents must
+        reach that step: the caller leaves out those that an earlier one dropped. Raises
+        FineshardsError if a rewrite drops one of them now.
         """
         for number, each in enumerate(self.steps[:step]):
             if rewrites(each):
-                batch = self._rewritten(number, batch, self.decide(number, batch, decisions))
+                outcome = self.decide(number, batch, decisions)
+                for index, reason in enumerate(outcome.reasons or ()):
+                    if reason is not None and isinstance(each, Judge):
+                        self._complain(number, batch, index, "kept", "dropped")
+                batch = self._rewritten(number, batch, outcome)
         return batch
-
-    def _count_marked(self, batch: Batch, number: int, earlier: Decisions, tally: Tally) -> None:
-        """Counts what the keyed step that ended the stage before drops of a batch."""
-        gone, step = batch.keep(earlier.dropped_by(number, batch.rows)), self.steps[number]
-        if len(gone):
-            assert isinstance(step, Keyed)
-            texts = self.texts(gone, earlier, number).texts
-            tally.add("dropped", texts, number, [step.reason] * len(gone))
 
     def judge_again(
         self, batch: Batch, decisions: Decisions

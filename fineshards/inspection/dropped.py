@@ -19,18 +19,18 @@ from fineshards.inspection.chosen_decisions import (
     place_of,
 )
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.scores import read_scores, values_at
-from fineshards.sources.chosen_rows import read_rows
 from fineshards.sources.finding import as_it_is
-from fineshards.sources.rows import Rows
+from fineshards.storage.open import open_storage
 from fineshards.suggestions import did_you_mean
 from fineshards.wording import counted, shortened
-from fineshards.worker.indexes import index_of, texts_of
-from fineshards.worker.kept_rows import batch_of
+from fineshards.worker.documents import DocumentBatch, documents
 
 # Characters of a text that a person is shown.
 _SHOWN = 600
@@ -180,55 +180,68 @@ def _dropping(
 
 def _read(
     dataset: Dataset, recipe: RecipeRecord, wanted: Iterable[Place], trust_input: bool
-) -> dict[Place, tuple[SourceText, Rows | None]]:
-    """The rows at some places, as they are shown and as they are; None if one cannot be read.
+) -> dict[Place, tuple[SourceText, DocumentBatch | None]]:
+    """The documents at some places, as they are shown and as they are; None if one cannot be read.
 
     Each file is read once.
     """
     files: dict[tuple[int, int], set[Place]] = defaultdict(set)
     for place in wanted:
         files[place[0] if place[1] < 0 else 0, place[1]].add(place)
-    found: dict[Place, tuple[SourceText, Rows | None]] = {}
+    shown: dict[Place, tuple[SourceText, DocumentBatch | None]] = {}
     for (step, number), places in sorted(files.items()):
         path, problem = f"index {-1 - number}", ""
-        rows: dict[int, Rows] = {}
+        found: dict[int, DocumentBatch] = {}
         try:
             file = _file_of(dataset, recipe, step, number)
-            path, settings = file.path, dataset.manifest.settings
-            if number < 0:
-                columns = replace(settings.columns, others=(), scores=())
-                file, settings = texts_of(file, replace(settings, columns=columns))
-                path = file.path
-            else:
-                file = as_it_is(file, trust_input)
-            for read in read_rows(file, settings, {row for _, _, row in places}):
-                for row in read.numbers.tolist():
-                    rows[row] = read.filter(read.numbers == row, [])
+            path = file.path
+            file, settings = _texts_of(dataset, file, number)
+            path = file.path
+            file = as_it_is(file, trust_input) if number >= 0 else file
+            for read in documents(file, settings, rows={row for _, _, row in places}):
+                found |= {row: read.among({row}) for row in read.batch.rows.tolist()}
         except FineshardsError as error:
             problem = str(error)
         for place in places:
-            one, row = rows.get(place[2]), place[2]
+            one, row = found.get(place[2]), place[2]
             if one is None:
                 why = problem or f"{path} has no text in row {row}."
-                found[place] = SourceText(path, row, problem=why), None
+                shown[place] = SourceText(path, row, problem=why), None
             else:
-                text = SourceText(path, row, one.ids[0].as_py(), one.texts[0].as_py())
-                found[place] = text, one
-    return found
+                rows = one.rows
+                shown[place] = (
+                    SourceText(path, row, rows.ids[0].as_py(), rows.texts[0].as_py()),
+                    one,
+                )
+    return shown
 
 
 def _file_of(dataset: Dataset, recipe: RecipeRecord, step: int, number: int) -> SourceFile:
     """A file as decisions name it: a negative number is that of an index of a step."""
     if number >= 0:
         return dataset.manifest.files[number]
-    index = index_of(recipe, step, -1 - number)
-    if index is None:
-        raise OutputError(f"step {recipe.step_name(step)} has no index {-1 - number}.")
-    return index
+    for of_step, file in recipe.indexes:
+        if (of_step, file.index) == (step, -1 - number):
+            return file
+    raise OutputError(f"step {recipe.step_name(step)} has no index {-1 - number}.")
+
+
+def _texts_of(dataset: Dataset, file: SourceFile, number: int) -> tuple[SourceFile, Settings]:
+    """The source file with the texts of a file, which may be an index, and how it is read."""
+    settings = dataset.manifest.settings
+    if number >= 0:
+        return file, settings
+    if file.format != "keys":
+        return file, replace(settings, columns=replace(settings.columns, others=(), scores=()))
+    folder, _, name = file.path.rpartition("/metadata/keys/")
+    manifest = Manifest.load_finished(open_storage(folder))
+    return manifest.files[int(name.partition("-")[0])], manifest.settings
 
 
 def _details(
-    dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[tuple[ChosenDecision, Rows | None]]
+    dataset: Dataset,
+    recipe: RecipeRecord,
+    chosen: Sequence[tuple[ChosenDecision, DocumentBatch | None]],
 ) -> tuple[dict[ChosenDecision, list[str]], dict[ChosenDecision, str]]:
     """The spans that steps cut out of texts, and what filters measured, by judging texts again.
 
@@ -237,9 +250,9 @@ def _details(
     cuts: dict[ChosenDecision, list[str]] = {}
     measured: dict[ChosenDecision, str] = {}
     again = [
-        (each, rows)
-        for each, rows in chosen
-        if rows is not None and (each.spans or _measures(recipe.steps[each.step]))
+        (each, one.batch)
+        for each, one in chosen
+        if one is not None and (each.spans or _measures(recipe.steps[each.step]))
     ]
     if not again:
         return cuts, measured
@@ -247,8 +260,7 @@ def _details(
         curator = Curator.of(recipe)
     except FineshardsError:
         return cuts, measured
-    for each, rows in again:
-        batch = batch_of(rows, dataset.manifest.files[each.file])
+    for each, batch in again:
         decisions = read_decisions(dataset.storage, each.file)
         found = curator.texts(batch, decisions, each.step)
         step = curator.steps[each.step]

@@ -67,8 +67,7 @@ class Rows:
     string with nulls. split: values of the column that is read for the split key, string with
     nulls; all null if there is none. labels: string arrays by column name. bad: rows that were left
     out because they cannot be encoded. others: the columns of `Columns.others`, with the types of
-    the file. others_are_json: whether these are JSON texts instead, string with nulls. nulls: rows
-    that were left out because they have no text. dropped: counts of those that a recipe drops.
+    the file. others_are_json: whether these are JSON texts instead, string with nulls.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -79,8 +78,6 @@ class Rows:
     bad: list[BadRow] = field(default_factory=list)
     others: dict[str, pa.Array] = field(default_factory=dict)
     others_are_json: bool = False
-    nulls: int = 0
-    dropped: Counts = field(default_factory=Counts)
 
     def with_text(self) -> Rows:
         """Returns the rows whose text is not null. Each of them is a document."""
@@ -132,14 +129,11 @@ class Rows:
 
     def counts(self) -> Counts:
         """Counts all rows, and those that are left out."""
-        nulls, dropped = self.nulls + self.texts.null_count, self.dropped.documents_dropped
         pages = Counter(bad.unextracted for bad in self.bad if bad.unextracted is not None)
         return Counts(
-            rows=len(self.numbers) + len(self.bad) + self.nulls + dropped,
-            nulls=nulls,
+            rows=len(self.numbers) + len(self.bad),
+            nulls=self.texts.null_count,
             rejected=len(self.bad) - pages.total(),
-            dropped=self.dropped.dropped,
-            dropped_dumps=self.dropped.dropped_dumps,
             unextracted=tuple(starmap(Unextracted, sorted(pages.items()))),
         )
 

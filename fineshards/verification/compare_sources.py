@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from itertools import chain
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,17 +22,16 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.curated_files import decisions_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord, SourceFile
-from fineshards.shards.tables.decisions import Decisions, read_decisions
+from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.hash_sample import sampled, splitmix64
 from fineshards.shards.tables.scores import joined, read_scores, values_at
 from fineshards.sources.finding import as_it_is
-from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 from fineshards.storage.base import Storage
 from fineshards.verification.check_files import differences
 from fineshards.worker.document_encoder import document_encoder
-from fineshards.worker.kept_rows import batch_of
+from fineshards.worker.documents import DocumentBatch, documents
 
 _FILES_KEPT = 4
 # The pieces of chosen documents of a source file, by row.
@@ -77,18 +74,16 @@ def compare_with_sources(storage: Storage, manifest: Manifest, percent: float) -
         wanted = len(pieces)
         try:
             file = as_it_is(file)
-            blocks = discover_blocks(file, settings.columns, settings.block_bytes)
-            read = partial(read_block, file, settings.columns)
-            for rows in chain.from_iterable(map(read, blocks)):
-                documents = rows.with_text()
-                counts.append(rows.counts())
+            for each in documents(file, settings):
                 if judging is not None:
-                    found.problems += judging.compare(file, documents, set(pieces))
-                    documents, dropped = judging.kept(file, documents)
-                    counts.append(dropped)
-                found.problems += _compare(dataset, file, documents, encoder, judging, pieces)
-                size, text_bytes = len(documents.numbers), documents.text_bytes
-                counts.append(Counts(documents=size, text_bytes=text_bytes))
+                    found.problems += judging.compare(file, each, set(pieces))
+                    each = each.left_by(judging.decisions(file.index))
+                rows, picked = each.rows, each.among(pieces)
+                sums = Counts(documents=len(rows.numbers), text_bytes=rows.text_bytes)
+                counts += [*each.counts(), sums]
+                if judging is not None:
+                    picked = picked.found_by(judging.curator, judging.decisions(file.index))
+                found.problems += _compare(dataset, file, picked.rows, encoder, pieces)
             # A text that was rewritten has other bytes than its source, and not all of the
             # conversations in the sums of the source could be encoded.
             without = settings.chat is not None or (judging is not None and judging.rewrites)
@@ -142,21 +137,16 @@ def _sums(counts: Counts, without_bytes: bool) -> dict[str, int]:
 def _compare(
     dataset: Dataset,
     file: SourceFile,
-    documents: Rows,
+    rows: Rows,
     encoder: Encoder,
-    judging: _Judging | None,
     chosen: _Chosen,
 ) -> Iterator[str]:
     """How chosen documents in the shards differ from those in their source; takes them out."""
-    wanted = np.array([row in chosen for row in documents.numbers.tolist()], np.bool_)
-    documents = documents.filter(wanted, [])
-    if not len(documents.numbers):
+    if not len(rows.numbers):
         return
-    if judging is not None:
-        documents = replace(documents, texts=judging.texts(file, documents).texts)
-    encoded = encoder.encode_at(documents.texts, file.index, documents.numbers)
+    encoded = encoder.encode_at(rows.texts, file.index, rows.numbers)
     rule = dataset.manifest.settings.split
-    for index, source in enumerate(documents.sources(file.index, rule).to_pylist()):
+    for index, source in enumerate(rows.sources(file.index, rule).to_pylist()):
         pieces = chosen.pop(source["row"])
         shard, first = pieces[0]
         where, of = f"{shard.name}, document {first.document}", f"{file.path}, row {first.row}"
@@ -193,9 +183,9 @@ class _Judging:
         self._settings, self._files = dataset.manifest.settings, dataset.manifest.files
         assert self._settings.recipe is not None
         self._recipe = self._settings.recipe
-        self._curator = Curator.of(self._recipe)
+        self.curator = Curator.of(self._recipe)
         self._scores = lru_cache(_FILES_KEPT)(lambda file: read_scores(dataset.storage, file))
-        self._decisions = lru_cache(_FILES_KEPT)(lambda file: read_decisions(dataset.storage, file))
+        self.decisions = lru_cache(_FILES_KEPT)(lambda file: read_decisions(dataset.storage, file))
         # The documents whose keys are compared, by file and step; and the keys, as pairs with their
         # spans, when they are read, with the contents: None for a document that does not reach the
         # step.
@@ -203,11 +193,11 @@ class _Judging:
         self._marks: list[dict[str, Any]] = []
         self._keys: dict[tuple[int, int, int], tuple[list[tuple[int, bytes]], Any] | None] = {}
         self.judged = 0
-        self.rewrites = any(map(rewrites, self._curator.steps))
+        self.rewrites = any(map(rewrites, self.curator.steps))
         self._rows: dict[int, set[int]] = {}
         names = {file.name for file in dataset.manifest.metadata}
         for file in (each.index for each in self._files if decisions_name(each.index) in names):
-            rows = np.unique(self._decisions(file).table["row"].to_numpy())
+            rows = np.unique(self.decisions(file).table["row"].to_numpy())
             chosen = sampled(rows, percent / 100, salt=file)
             if not any(self._rows.values()) and len(rows):
                 chosen[np.argmin(splitmix64(rows.astype(np.uint64)))] = True
@@ -215,7 +205,7 @@ class _Judging:
             self._choose_marks(file)
 
     def _choose_marks(self, file: int) -> None:
-        table = self._decisions(file).table
+        table = self.decisions(file).table
         there = np.isin(table["row"].to_numpy(), sorted(self._rows[file]))
         # Those in an index of other documents (`seen_in`) are not read again.
         there &= pc.fill_null(pc.greater_equal(table["witness_file"], 0), False).to_numpy()
@@ -224,35 +214,24 @@ class _Judging:
             self._wanted[file][mark["step"]].add(mark["row"])
             self._wanted[mark["witness_file"]][mark["step"]].add(mark["witness_row"])
 
-    def kept(self, file: SourceFile, documents: Rows) -> tuple[Rows, Counts]:
-        """The documents of a file that the recipe kept, and the counts of those that it dropped."""
-        decisions, dumps = self._decisions(file.index), documents.labels.get("dump")
-        dropped = decisions.count_dropped(documents.numbers, documents.texts, dumps)
-        return documents.filter(~decisions.are_dropped(documents.numbers), []), dropped
-
-    def texts(self, file: SourceFile, documents: Rows) -> Batch:
-        """Documents that the recipe kept, with the texts that were tokenized."""
-        return self._curator.texts(batch_of(documents, file), self._decisions(file.index))
-
     def left(self, file: SourceFile) -> set[int]:
         """Chosen rows that were not judged; to be called after all of a file was read."""
         return self._rows.get(file.index, set())
 
-    def compare(self, file: SourceFile, documents: Rows, more: set[int]) -> Iterator[str]:
+    def compare(self, file: SourceFile, documents: DocumentBatch, more: set[int]) -> Iterator[str]:
         """Differences in the decisions about the sampled documents.
 
-        documents: of a file, in order; each is given once. more: rows that are chosen too.
+        documents: as in the source, in order; each is given once. more: rows that are chosen too.
         """
-        batch, decisions = batch_of(documents, file), self._decisions(file.index)
-        picked = _among(batch, self.left(file) | more)
-        if picked.any():
-            yield from self._differences(file, batch.keep(picked), decisions)
+        yield from self._differences(file, documents.among(self.left(file) | more).batch)
         for step, rows in self._wanted[file.index].items():
-            if (there := _among(batch, rows)).any():
-                self._read_keys(file.index, step, batch.keep(there), decisions)
+            self._read_keys(file.index, step, documents.among(rows))
 
-    def _differences(self, file: SourceFile, batch: Batch, decisions: Decisions) -> Iterator[str]:
-        again, scores = self._curator.judge_again(batch, decisions)
+    def _differences(self, file: SourceFile, batch: Batch) -> Iterator[str]:
+        if not len(batch):
+            return
+        decisions = self.decisions(file.index)
+        again, scores = self.curator.judge_again(batch, decisions)
         yield from self._other_scores(file, batch, scores)
         sample = self.left(file)
         for row in batch.rows.tolist():
@@ -268,7 +247,7 @@ class _Judging:
 
     def _other_scores(self, file: SourceFile, batch: Batch, again: list[pa.Table]) -> Iterator[str]:
         """The first document with another score, for each score. again: those of now."""
-        schema = self._curator.score_schema(range(self._curator.stages))
+        schema = self.curator.score_schema(range(self.curator.stages))
         if schema is None:
             return
         stored = values_at(self._scores(file.index) or schema.empty_table(), batch.rows)
@@ -282,14 +261,13 @@ class _Judging:
             return "kept"
         return f"dropped by step {self._recipe.step_name(decided[0])} ({decided[1]})"
 
-    def _read_keys(self, file: int, step: int, batch: Batch, decisions: Decisions) -> None:
-        gone = np.zeros(len(batch), np.bool_)
-        for earlier in range(step):
-            gone |= decisions.dropped_by(earlier, batch.rows)
-        self._keys |= {(file, row, step): None for row in batch.rows[gone].tolist()}
-        keyed = self._curator.steps[step]
+    def _read_keys(self, file: int, step: int, documents: DocumentBatch) -> None:
+        if not len(documents.batch):
+            return
+        self._keys |= {(file, row, step): None for row in documents.batch.rows.tolist()}
+        keyed = self.curator.steps[step]
         assert isinstance(keyed, Keyed)
-        batch = self._curator.texts(batch.keep(~gone), decisions, step)
+        batch = documents.found_by(self.curator, self.decisions(file), step).batch
         found = keyed.keys(batch)
         contents = keyed.contents(batch) if keyed.compared else [None] * len(batch)
         spans = np.zeros(len(found.keys), np.int64) if found.spans is None else found.spans
@@ -322,10 +300,10 @@ class _Judging:
         others = self._keys[*place, number]
         if others is None:
             return "was dropped by an earlier step"
-        step = self._curator.steps[number]
+        step = self.curator.steps[number]
         assert isinstance(step, Keyed)
         if getattr(step, "rule", "earlier") == "components":
-            dropped = self._decisions(place[0]).dropped_by(number, np.array([place[1]]))
+            dropped = self.decisions(place[0]).dropped_by(number, np.array([place[1]]))
             return "was dropped by this step itself" if dropped[0] else None
         keys = {key for of, key in own[0] if span in (None, of)}
         # A span that a document repeats has an earlier one of its own document as witness.
@@ -337,8 +315,3 @@ class _Judging:
         if similarity < step.threshold or was is None or np.float32(similarity) != np.float32(was):
             return f"is {similarity:.4g} alike, and {was} is recorded"
         return None
-
-
-def _among(batch: Batch, rows: set[int]) -> npt.NDArray[np.bool_]:
-    """Which documents of a batch are in some rows."""
-    return np.array([row in rows for row in batch.rows.tolist()], np.bool_)

@@ -17,8 +17,9 @@ from fineshards.shards.masks import count_learned
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally, has_block, write_block
-from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.reading import discover_blocks
 from fineshards.sources.rows import Rows
+from fineshards.worker.documents import DocumentBatch, documents
 from fineshards.worker.work import Work
 from fineshards.worker.worker import Worker
 
@@ -55,18 +56,12 @@ def finish_block(file: SourceFile, block: Block, worker: Worker) -> tuple[BlockS
         and (not work.settings.statistics or has_block(work.checkpoints, block))
     ):
         return finished, True
-    return _make_block(file, block, worker), False
-
-
-def _make_block(file: SourceFile, block: Block, worker: Worker) -> BlockSummary:
-    worker.work.checkpoints.stop_if_replaced(file.index)
-    rows: Iterable[Rows] = read_block(file, worker.work.settings.columns, block)
-    if worker.judging is not None and worker.work.decided:
-        rows = (worker.recipe.decided(each.with_text(), file) for each in rows)
-    elif worker.judging is not None:
-        rows = worker.judging.last_stage(rows, file, block)
-    tally = Tally() if worker.work.settings.statistics else None
-    return _encode_rows(rows, file, block, worker, tally)
+    work.checkpoints.stop_if_replaced(file.index)
+    if judging is not None:
+        found = judging.to_tokenize(file, block)
+    else:
+        found = documents(file, work.settings, block)
+    return _encode(found, file, block, worker), False
 
 
 def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSummary:
@@ -113,45 +108,39 @@ def _encoded_counts(encoded: TokenBatch, compared: int, refused: int) -> Counts:
     )
 
 
-def _encode_rows(
-    read: Iterable[Rows],
-    file: SourceFile,
-    block: Block,
-    worker: Worker,
-    tally: Tally | None = None,
+def _encode(
+    found: Iterable[DocumentBatch], file: SourceFile, block: Block, worker: Worker
 ) -> BlockSummary:
-    """Writes a token block from rows of a block; a sorted one, if documents are shuffled.
-
-    tally: counts the documents, and is stored.
-    """
+    """Writes a token block of documents; a sorted one, if documents are shuffled."""
     work, encoder = worker.work, worker.encoder
     checkpoints, settings = work.checkpoints, work.settings
     # Added up now and then: a sum costs time for each label, and its parts cost memory.
     counts: list[Counts] = []
     rejected = Rejected(file, work.max_bad_rows)
+    tally = Tally() if settings.statistics else None
     redacted = [row for of, row in work.redacted if of == file.index]
     with (
         checkpoints.blocks.create_runs(block.place, settings.shuffle, settings.block_bytes)
         if settings.shuffle
         else checkpoints.blocks.create_block(block.place, worker.held.most)
     ) as writer:
-        for rows in read:
-            documents, encoded, compared = _encoded(rows.with_text(), file, encoder)
-            rejected.add([*rows.bad, *documents.bad])
-            sources = documents.sources(file.index, settings.split)
+        for each in found:
+            rows, encoded, compared = _encoded(each.rows, file, encoder)
+            rejected.add([*each.bad, *rows.bad])
+            sources = rows.sources(file.index, settings.split)
             if encoded.learned is not None:
                 sources = sources.append_column(LEARNED, encoded.learned)
             tokens, lengths = encoded.tokens, np.diff(encoded.offsets)
             if redacted:
-                gone = np.isin(documents.numbers, redacted)
+                gone = np.isin(rows.numbers, redacted)
                 eot = tokens.dtype.type(settings.tokenizer.eot)
                 tokens = np.where(np.repeat(gone, lengths), eot, tokens)
             writer.append(Documents(tokens, encoded.offsets, sources))
-            counts.append(rows.counts())
-            counts.append(documents.document_counts(lengths))
+            counts += each.counts()
+            counts.append(rows.document_counts(lengths))
             if tally is not None:
-                tally.add_dataset(documents.texts, lengths, documents.labels)
-            counts.append(_encoded_counts(encoded, compared, len(documents.bad)))
+                tally.add_dataset(rows.texts, lengths, rows.labels)
+            counts.append(_encoded_counts(encoded, compared, len(rows.bad)))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
         rejected.save(checkpoints.storage, block)

@@ -24,9 +24,8 @@ from fineshards.shards.tables.components import EDGE
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions
 from fineshards.shards.tables.marks import Records, differs, file_of, mark_dtype, positions, row_of
 from fineshards.shards.tables.verdicts import FIRSTS, MARKS, SETS, Slice, earlier_decisions
-from fineshards.sources.chosen_rows import read_rows
 from fineshards.storage.base import Storage
-from fineshards.worker.kept_rows import batch_of
+from fineshards.worker.documents import documents
 from fineshards.worker.marking import Marking, bytes_of, joins
 from fineshards.worker.work import Work
 
@@ -177,10 +176,16 @@ class Comparing(Marking):
     ) -> Iterator[tuple[npt.NDArray[np.uint64], list[Contents]]]:
         """The positions of rows, and the contents of their texts as the step finds them."""
         source = self._files[file]
-        decisions = self._decisions(source)
-        for found in read_rows(source, self._work.settings, rows.tolist()):
-            batch = self._curator.texts(batch_of(found, source), decisions, self._step)
-            yield positions(file, batch.rows), self._keyed.contents(batch)
+        found = documents(
+            source,
+            self._work.settings,
+            rows=rows.tolist(),
+            curator=self._curator,
+            decisions=self._decisions(source),
+            upto=self._step,
+        )
+        for each in found:
+            yield positions(file, each.batch.rows), self._keyed.contents(each.batch)
 
     @cached_property
     def _files(self) -> Sequence[SourceFile]:

@@ -9,24 +9,31 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
-from fineshards.curation.step import Keyed, KeyedSpans
+from fineshards.curation.step import Keyed, KeyedSpans, Keys
 from fineshards.curation.steps.other_datasets import SeenIn
-from fineshards.errors import FineshardsError, OutputError
-from fineshards.shards.job.records import Block
+from fineshards.errors import FineshardsError, InputError, OutputError
+from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.record import replace
 from fineshards.shards.tables.candidates import candidates, wanted_by
 from fineshards.shards.tables.components import EDGE, EDGE_MEMORY, components, edges
 from fineshards.shards.tables.decisions import SCHEMA
 from fineshards.shards.tables.marks import (
     Mask,
+    Positions,
     Records,
     by_file,
+    external_positions,
     file_of,
     first_dtype,
     firsts,
     is_external,
+    key_dtype,
+    key_records,
     mark,
     mark_dtype,
     merge_marks,
@@ -37,8 +44,9 @@ from fineshards.shards.tables.marks import (
 )
 from fineshards.shards.tables.verdicts import FIRSTS, MARKS, WANTED, KeyFile, Slice, StageFiles
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import crc32c
-from fineshards.worker.indexes import key_type
+from fineshards.storage.checksums import checksum_to_base64, crc32c
+from fineshards.storage.open import open_storage
+from fineshards.worker.documents import documents
 from fineshards.worker.work import Work
 
 # The limits of a container's control group, of version 2 and of version 1.
@@ -67,6 +75,47 @@ class Marking:
         self._stage = StageFiles(work.checkpoints, stage)
         self._keyed = curator.keyed(stage)
         self._step = curator.number_of_keyed(stage)
+
+    def index_keys(self, file: SourceFile) -> KeyFile:
+        """The keys of an index: a source file, or a file of another dataset's keys.
+
+        Raises InputError if the file has changed since the job was launched, or for a row that
+        cannot be read, whose duplicates would be kept.
+        """
+        key = f"{file.index:05d}-index"
+        places = self._stage.read_marks(key)
+        if places is None:
+            parts = self._kept_keys(file) if file.format == "keys" else self._keys_of_index(file)
+            places = self._stage.write_marks(key, [("keys", joined_keys(self._keyed, parts))])
+        place = places["keys"]
+        return KeyFile(place.file, place.stop // key_type(self._keyed).itemsize)
+
+    def _keys_of_index(self, file: SourceFile) -> Iterator[Records]:
+        # Documents of an index get no scores, so its files may have any column.
+        settings = self._work.settings
+        settings = replace(settings, columns=replace(settings.columns, scores=()))
+        for found in documents(file, settings):
+            for bad in found.bad:
+                raise InputError(
+                    f"{file.path}, {bad.place}row {bad.row}: {bad.reason}. Documents are looked up "
+                    "in this file (seen_in), and --max_bad_rows does not count its rows. Fix the "
+                    "row."
+                )
+            yield records_of(found.batch, self._keyed.keys(found.batch), external_positions)
+
+    def _kept_keys(self, file: SourceFile) -> Iterator[Records]:
+        """The keys that another dataset has kept of one of its files."""
+        folder, _, name = file.path.rpartition("/metadata/")
+        content = open_storage(folder).read(f"metadata/{name}")
+        if f"crc32c:{checksum_to_base64(crc32c(content))}" != file.identity:
+            raise InputError(
+                f"{file.path} is damaged, or has changed since the job was launched. See what "
+                f"fineshards verify {folder} says; if that dataset was built again, start over "
+                "with --overwrite."
+            )
+        records = np.frombuffer(content, key_type(self._keyed)).copy()
+        records["position"] = external_positions(file.index, row_of(records["position"]))
+        yield records
 
     def split_keys(self, keys: KeyFile, partitions: int) -> list[tuple[int, Slice]]:
         """Cuts a file of keys by ranges: (partition, where its keys are, or the keys).
@@ -210,6 +259,27 @@ class Marking:
                 start, stop = (place.start + marks.dtype.itemsize * each for each in (first, end))
                 found.append((file, self._slice(kind, place.file, start, stop, marks[first:end])))
         return found
+
+
+def key_type(keyed: Keyed) -> np.dtype[np.void]:
+    """The type of the records of a step's keys."""
+    return key_dtype(keyed.key_bits, isinstance(keyed, KeyedSpans))
+
+
+def records_of(
+    batch: Batch,
+    keys: Keys,
+    positions: Callable[[int, npt.NDArray[np.int64]], Positions],
+) -> Records:
+    """The keys of documents as sorted records. positions: of documents, by file and rows."""
+    return key_records(keys.keys, positions(batch.file, batch.rows[keys.owners]), keys.spans)
+
+
+def joined_keys(keyed: Keyed, parts: Iterable[Records]) -> Records:
+    """The records of a step's keys in one array, sorted."""
+    records = np.concatenate([np.empty(0, key_type(keyed)), *parts])
+    spans = records["span"] if "span" in (records.dtype.names or ()) else None
+    return key_records(records["key"], records["position"], spans)
 
 
 def joins(keyed: Keyed) -> bool:

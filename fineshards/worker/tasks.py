@@ -119,7 +119,7 @@ def judge_block(
 @_task(lambda file, stage: f"reading the keys of {file.path}")
 def index_keys(worker: Worker, file: SourceFile, stage: int) -> KeyFile:
     """Makes the keys of documents that others have."""
-    return worker.recipe.index_keys(file, stage)
+    return worker.recipe.marking(stage).index_keys(file)
 
 
 @_task(lambda keys, *_: f"reading {keys.name}")

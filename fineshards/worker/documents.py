@@ -1,0 +1,113 @@
+"""What happens to a row of the input before it is tokenized. No Beam.
+
+A row with text becomes a document. The steps of a recipe drop some documents and give others
+another text. Every loop over documents is one over `documents`: of a build, also between two keyed
+steps; of a repair, which takes all decisions from the dataset; of verify; of other datasets that
+documents are looked up in; and of what people are shown of dropped documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from fineshards.curation.batch import Batch
+from fineshards.curation.curator import Curator
+from fineshards.shards.counts import Counts
+from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.job.settings import Settings
+from fineshards.shards.tables.decisions import NO_DECISIONS, Decisions
+from fineshards.sources.chosen_rows import read_rows
+from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.rows import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentBatch:
+    """The documents of a record batch, as a step of the recipe finds them.
+
+    read: all rows, as the source has them; bad ones are listed. batch: the documents that are left,
+    with their texts, and the columns that steps ask for. decisions: those that dropped the others.
+    """
+
+    read: Rows
+    batch: Batch
+    decisions: tuple[Decisions, ...] = ()
+
+    @property
+    def bad(self) -> list[BadRow]:
+        """The rows that cannot be read."""
+        return self.read.bad
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the documents that are left, with the texts that steps gave them."""
+        rows = self.read
+        if len(self.batch) < len(rows.numbers):
+            rows = rows.filter(np.isin(rows.numbers, self.batch.rows), rows.bad)
+        return replace(rows, texts=self.batch.texts)
+
+    def counts(self) -> list[Counts]:
+        """Counts, to be added up, of all rows and of those that are left out."""
+        rows, dumps = self.read, self.read.labels.get("dump")
+        dropped = (each.count_dropped(rows.numbers, rows.texts, dumps) for each in self.decisions)
+        return [rows.counts(), *dropped]
+
+    def among(self, rows: Collection[int]) -> DocumentBatch:
+        """The documents in some rows."""
+        kept = np.array([row in rows for row in self.batch.rows.tolist()], np.bool_)
+        return replace(self, batch=self.batch.keep(kept))
+
+    def left_by(self, decisions: Decisions, before: int | None = None) -> DocumentBatch:
+        """The documents that decisions do not drop, or not before a step; texts are as they are."""
+        kept = ~decisions.are_dropped(self.batch.rows, before)
+        return replace(self, batch=self.batch.keep(kept), decisions=(decisions,))
+
+    def found_by(
+        self, curator: Curator, decisions: Decisions, step: int | None = None
+    ) -> DocumentBatch:
+        """The documents that reach a step, with the texts that it finds; None: after all steps."""
+        found = self.left_by(decisions, step)
+        return replace(found, batch=curator.texts(found.batch, decisions, step))
+
+
+def documents(
+    file: SourceFile,
+    settings: Settings,
+    block: Block | None = None,
+    *,
+    rows: Collection[int] | None = None,
+    curator: Curator | None = None,
+    decisions: Decisions = NO_DECISIONS,
+    upto: int | None = None,
+) -> Iterator[DocumentBatch]:
+    """Yields the documents of a source file, in order.
+
+    Args:
+        file: The source file.
+        settings: How it is read.
+        block: The block that is read. Default: all of them.
+        rows: Which documents are read: no others, and no more of the file than for these.
+        curator: The steps of the recipe. Default: none; the documents are as in the source.
+        decisions: What is decided about the file, at least by the steps before `upto`.
+        upto: The number of the step that finds the documents so. Default: that of no step: all have
+            kept them.
+
+    Raises:
+        InputError: If the file has changed, or cannot be read.
+        FineshardsError: If a step drops a document that it has kept.
+    """
+    if rows is not None:
+        read = read_rows(file, settings, rows)
+    else:
+        blocks = [block] if block else discover_blocks(file, settings.columns, settings.block_bytes)
+        read = chain.from_iterable(read_block(file, settings.columns, each) for each in blocks)
+    for each in read:
+        there = each.with_text()
+        columns = there.others, there.others_are_json
+        batch = Batch(file.index, there.numbers, there.texts, *columns, file.path)
+        found = DocumentBatch(each, batch)
+        yield found if curator is None else found.found_by(curator, decisions, upto)
