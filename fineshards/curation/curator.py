@@ -157,7 +157,7 @@ class Curator:
         if isinstance(step, KeyedSpans):
             return _cut(step, batch, number, decisions)
         if isinstance(step, Keyed):
-            marked = decisions.dropped_by(number, batch.rows).tolist()
+            marked = (decisions.dropping(batch.rows) == number).tolist()
             return Outcome([step.reason if each else None for each in marked])
         assert isinstance(step, Judge)
         return step.apply(batch)

@@ -139,43 +139,30 @@ def _with_texts(
 ) -> list[Decision]:
     witnesses = [(each.step, *each.witness) for each in chosen if each.witness is not None]
     texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses], trust_input)
-    dropping = _dropping(dataset, {each.witness for each in chosen if each.witness is not None})
-    rows = [(each, texts[each.place][1]) for each in chosen]
-    cuts, measured = _details(dataset, recipe, rows)
-    return [
-        Decision(
-            document=texts[each.place][0],
-            step=recipe.step_name(each.step),
-            reason=each.reason,
-            spans=list(each.spans),
-            cut=cuts.get(each),
-            witness=None if each.witness is None else texts[each.step, *each.witness][0],
-            witness_dropped=(
-                recipe.step_name(dropping[each.witness]) if each.witness in dropping else None
-            ),
-            similarity=each.similarity,
-            measured=measured.get(each),
+    cuts, measured = _details(dataset, recipe, [(each, texts[each.place][1]) for each in chosen])
+    found = []
+    for each in chosen:
+        gone = None if each.witness is None else _dropped_by(dataset, *each.witness)
+        found.append(
+            Decision(
+                document=texts[each.place][0],
+                step=recipe.step_name(each.step),
+                reason=each.reason,
+                spans=list(each.spans),
+                cut=cuts.get(each),
+                witness=None if each.witness is None else texts[each.step, *each.witness][0],
+                witness_dropped=None if gone is None else recipe.step_name(gone),
+                similarity=each.similarity,
+                measured=measured.get(each),
+            )
         )
-        for each in chosen
-    ]
+    return found
 
 
-def _dropping(
-    dataset: Dataset, documents: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int] | None, int]:
-    """The steps that dropped documents, those that were dropped. Entries of an index are not."""
-    files: dict[int, set[int]] = defaultdict(set)
-    for file, row in documents:
-        if file >= 0:
-            files[file].add(row)
-    return {
-        (file, row): decision["step"]
-        for file, rows in files.items()
-        for decisions in [read_decisions(dataset.storage, file)]
-        for row in rows
-        for decision in decisions.of_row(row)
-        if decision["span"] is None
-    }
+def _dropped_by(dataset: Dataset, file: int, row: int) -> int | None:
+    """The step that dropped a document, if one did. Entries of an index are not dropped."""
+    decisions = read_decisions(dataset.storage, file).of_row(row) if file >= 0 else []
+    return next((each["step"] for each in decisions if each["span"] is None), None)
 
 
 def _read(
@@ -208,11 +195,8 @@ def _read(
                 why = problem or f"{path} has no text in row {row}."
                 shown[place] = SourceText(path, row, problem=why), None
             else:
-                rows = one.rows
-                shown[place] = (
-                    SourceText(path, row, rows.ids[0].as_py(), rows.texts[0].as_py()),
-                    one,
-                )
+                id, text = one.rows.ids[0].as_py(), one.batch.strings[0]
+                shown[place] = SourceText(path, row, id, text), one
     return shown
 
 

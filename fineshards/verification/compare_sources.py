@@ -303,8 +303,8 @@ class _Judging:
         step = self.curator.steps[number]
         assert isinstance(step, Keyed)
         if getattr(step, "rule", "earlier") == "components":
-            dropped = self.decisions(place[0]).dropped_by(number, np.array([place[1]]))
-            return "was dropped by this step itself" if dropped[0] else None
+            (dropping,) = self.decisions(place[0]).dropping(np.array([place[1]]))
+            return "was dropped by this step itself" if dropping == number else None
         keys = {key for of, key in own[0] if span in (None, of)}
         # A span that a document repeats has an earlier one of its own document as witness.
         if not keys & {key for of, key in others[0] if place != at or of < span}:

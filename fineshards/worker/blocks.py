@@ -87,9 +87,9 @@ def _encoded(rows: Rows, file: SourceFile, encoder: Encoder) -> tuple[Rows, Toke
     The bad rows of the documents are those that the encoder refuses.
     """
     encoded, compared = encode_compared(encoder, rows.texts, file, rows.numbers)
-    if encoded.learned is None or not encoded.refused:
-        return replace(rows, bad=[]), encoded, compared
     bad = [BadRow(int(rows.numbers[index]), "", reason) for index, reason in encoded.refused]
+    if encoded.learned is None or not bad:
+        return replace(rows, bad=[]), encoded, compared
     keep = np.diff(encoded.offsets) > 0
     kept = replace(
         encoded,
@@ -126,7 +126,7 @@ def _encode(
     ) as writer:
         for each in found:
             rows, encoded, compared = _encoded(each.rows, file, encoder)
-            rejected.add([*each.bad, *rows.bad])
+            rejected.add([*each.read.bad, *rows.bad])
             sources = rows.sources(file.index, settings.split)
             if encoded.learned is not None:
                 sources = sources.append_column(LEARNED, encoded.learned)

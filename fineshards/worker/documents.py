@@ -17,9 +17,9 @@ import numpy as np
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.shards.counts import Counts
-from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Settings
-from fineshards.shards.tables.decisions import NO_DECISIONS, Decisions
+from fineshards.shards.tables.decisions import NO_DECISIONS, NO_STEP, Decisions
 from fineshards.sources.chosen_rows import read_rows
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
@@ -36,11 +36,6 @@ class DocumentBatch:
     read: Rows
     batch: Batch
     decisions: tuple[Decisions, ...] = ()
-
-    @property
-    def bad(self) -> list[BadRow]:
-        """The rows that cannot be read."""
-        return self.read.bad
 
     @property
     def rows(self) -> Rows:
@@ -63,7 +58,7 @@ class DocumentBatch:
 
     def left_by(self, decisions: Decisions, before: int | None = None) -> DocumentBatch:
         """The documents that decisions do not drop, or not before a step; texts are as they are."""
-        kept = ~decisions.are_dropped(self.batch.rows, before)
+        kept = decisions.dropping(self.batch.rows) >= (NO_STEP if before is None else before)
         return replace(self, batch=self.batch.keep(kept), decisions=(decisions,))
 
     def found_by(

@@ -71,7 +71,7 @@ class Judging:
             self._work.checkpoints.stop_if_replaced(file.index)
             rejected = Rejected(file, self._work.max_bad_rows)
             for each in self._documents_left(number, file, block):
-                rejected.add(each.bad)
+                rejected.add(each.read.bad)
         found = found or stage.judged(block)
         return JudgedBlock(file, block, KeyFile(stage.keys_file(block), found.keys)), was_judged
 

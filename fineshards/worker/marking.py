@@ -95,7 +95,7 @@ class Marking:
         settings = self._work.settings
         settings = replace(settings, columns=replace(settings.columns, scores=()))
         for found in documents(file, settings):
-            for bad in found.bad:
+            for bad in found.read.bad:
                 raise InputError(
                     f"{file.path}, {bad.place}row {bad.row}: {bad.reason}. Documents are looked up "
                     "in this file (seen_in), and --max_bad_rows does not count its rows. Fix the "

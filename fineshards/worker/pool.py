@@ -27,7 +27,6 @@ from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.job.records import Block, SourceFile, TokenBlock
 from fineshards.shards.piece_plan import Place
-from fineshards.worker.held import HELD_BYTES
 from fineshards.worker.tasks import (
     Done,
     Task,
@@ -37,7 +36,7 @@ from fineshards.worker.tasks import (
     side_by_side,
 )
 from fineshards.worker.work import Work
-from fineshards.worker.worker import Worker
+from fineshards.worker.worker import HELD_BYTES, Worker
 
 # macOS's own libraries do not survive a fork.
 _CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")

@@ -1,15 +1,23 @@
-"""What one process needs for the tasks of a job. No Beam."""
+"""What one process needs for the tasks of a job, and the token blocks that it keeps. No Beam."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
 from fineshards.encoders.encoder import Encoder
+from fineshards.shards.block_writer import BlockWriter
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.piece_plan import Place
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.worker.document_encoder import document_encoder
-from fineshards.worker.held import HeldBlocks
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
+
+# Bytes of tokens that a worker keeps, beside the block that it makes: those of one large block.
+HELD_BYTES = 128 << 20
+# As many small ones at most: their names, which go with each answer, never fill a pipe.
+HELD_BLOCKS = 64
 
 
 class Worker:
@@ -45,3 +53,42 @@ class Worker:
     def paths(self) -> list[str]:
         """The paths of the source files, by index."""
         return [file.name for file in self.work.checkpoints.job().files]
+
+
+class HeldBlocks:
+    """Token blocks in a worker's memory, as made, until their place in the shards is known.
+
+    most: bytes of tokens; 0 where no place is known before all blocks are counted.
+    """
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._blocks: dict[TokenBlock, BlockWriter] = {}
+        self.most = 0
+
+    @property
+    def names(self) -> set[TokenBlock]:
+        """Which they are."""
+        return {*self._blocks}
+
+    def add(self, block: BlockWriter) -> None:
+        """Takes a block that is made."""
+        self._blocks[block.name] = block
+
+    def settle(self, places: list[Place] | None) -> None:
+        """Finishes blocks at their places, unless that is done; without places, all blocks."""
+        if places is None:
+            self.store()
+        for place in places or ():
+            if (block := self._blocks.pop(place.block, None)) is not None:
+                self._checkpoints.stop_if_replaced(block.name.file)
+                self._checkpoints.blocks.place(block, place)
+
+    def store(self, most: int = 0) -> None:
+        """Finishes the first blocks in files of their own, until few have under `most` bytes."""
+        while (count := len(self._blocks)) and (
+            count > HELD_BLOCKS or sum(block.bytes for block in self._blocks.values()) >= most
+        ):
+            block = self._blocks.pop(next(iter(self._blocks)))
+            self._checkpoints.stop_if_replaced(block.name.file)
+            self._checkpoints.blocks.store(block)

@@ -239,7 +239,7 @@ import sys, time
 from fineshards.cli.cli import main
 from fineshards.worker import blocks, own_process, pool
 
-make = blocks._make_block
+make = blocks.finish_block
 
 def late(file, block, worker):
     checkpoints = worker.work.checkpoints
@@ -250,7 +250,7 @@ def late(file, block, worker):
         time.sleep(0.01)
     return make(file, block, worker)
 
-blocks._make_block, pool.HELD_BYTES = late, int(sys.argv[1])
+blocks.finish_block, pool.HELD_BYTES = late, int(sys.argv[1])
 own_process.claim()
 sys.exit(main(sys.argv[3:]))
 """

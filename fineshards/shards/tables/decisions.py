@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
         pa.field("similarity", pa.float32()),
     ]
 )
-_NO_STEP = 2**15 - 1
+NO_STEP = 2**15 - 1
 # Of decisions that are grouped.
 _SUMS = ("step", "reason", "text_bytes_count", "text_bytes_sum")
 _ORDER = [("row", "ascending"), ("step", "ascending"), ("span", "ascending")]
@@ -126,25 +126,17 @@ class Decisions:
         steps: npt.NDArray[np.int16] = self._whole["step"].to_numpy()
         return steps
 
-    def are_dropped(
-        self, rows: npt.NDArray[np.int64], before: int | None = None
-    ) -> npt.NDArray[np.bool_]:
-        """Which of the given rows, shape (n,), are dropped, by any step or by one before a step."""
-        found: npt.NDArray[np.bool_] = self._dropping(rows) < (
-            _NO_STEP if before is None else before
-        )
-        return found
-
-    def dropped_by(self, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of the given rows, shape (n,), a step drops."""
-        return self._dropping(rows) == step
-
-    def _dropping(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
-        """The step that drops each row; _NO_STEP where none does."""
+    def dropping(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
+        """The step that drops each of the given rows, shape (n,); NO_STEP where none does."""
         if not len(self.dropped_rows):
-            return np.full(len(rows), _NO_STEP, np.int16)
+            return np.full(len(rows), NO_STEP, np.int16)
         places = self._places(rows)
-        return np.where(self.dropped_rows[places] == rows, self._steps[places], _NO_STEP)
+        return np.where(self.dropped_rows[places] == rows, self._steps[places], NO_STEP)
+
+    def are_dropped(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of the given rows, shape (n,), are dropped."""
+        found: npt.NDArray[np.bool_] = self.dropping(rows) < NO_STEP
+        return found
 
     def _places(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where rows are, if they are dropped."""
