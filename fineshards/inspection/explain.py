@@ -13,7 +13,7 @@ import numpy as np
 
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import InputError, UsageError, quoted
-from fineshards.inspection.find import find_id
+from fineshards.inspection.find import check_number, numbers_of_id
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
@@ -301,16 +301,11 @@ def explain_document(
         generation = loader.batches.sources[0].generation
     dataset = Dataset.open(open_storage(folder), generation)
     if id_ is not None:
-        numbers = [match.number for match in find_id(dataset, id_).matches]
-        if not numbers:
-            raise UsageError(f"--id {id_}: no document has this id.")
+        numbers = numbers_of_id(dataset, id_)
     else:
+        assert number is not None
         count = dataset.manifest.totals["documents"]
-        if number is None or not 0 <= number < count:
-            raise UsageError(
-                f"--document {number}: the dataset has {counted(count, 'document')}, numbered from "
-                "0."
-            )
+        check_number("--document", number, "the dataset", "document", count)
         numbers = [number]
     checked_integer("--epochs", epochs, 1)
     if loader is not None:

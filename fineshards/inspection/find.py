@@ -133,6 +133,20 @@ def find_id(dataset: Dataset, id_: str) -> Found:
     return Found(id_, compared, len(shards), list(matches.values()))
 
 
+def numbers_of_id(dataset: Dataset, id_: str) -> list[int]:
+    """The numbers of the documents with an id; raises UsageError if there is none."""
+    numbers = [match.number for match in find_id(dataset, id_).matches]
+    if not numbers:
+        raise UsageError(f"--id {id_}: no document has this id.")
+    return numbers
+
+
+def check_number(flag: str, value: int, where: str, unit: str, count: int) -> None:
+    """Raises UsageError unless a number is one of `count` documents or tokens, the unit."""
+    if not 0 <= value < count:
+        raise UsageError(f"{flag} {value}: {where} has {counted(count, unit)}, numbered from 0.")
+
+
 def find_token(dataset: Dataset, token: int) -> TokenFound:
     """Token `token` of the dataset, in the order of the manifest's shards: test, then train.
 
@@ -140,10 +154,7 @@ def find_token(dataset: Dataset, token: int) -> TokenFound:
     """
     shards = dataset.manifest.shards
     tokens = sum(shard.tokens for shard in shards)
-    if not 0 <= token < tokens:
-        raise UsageError(
-            f"--token {token}: the dataset has {counted(tokens, 'token')}, numbered from 0."
-        )
+    check_number("--token", token, "the dataset", "token", tokens)
     offset, position = token, 0
     while offset >= shards[position].tokens:
         offset -= shards[position].tokens

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError
-from fineshards.inspection.find import find_id, find_token
+from fineshards.inspection.find import check_number, find_token, numbers_of_id
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
@@ -237,19 +237,16 @@ def show_document(
     shard = dataset.manifest.shards[position]
     table = dataset.table(position)
     if token is not None:
-        _check_range("--token", token, shard.name, counted(shard.tokens, "token"), shard.tokens)
+        check_number("--token", token, shard.name, "token", shard.tokens)
         return _show_piece(dataset, position, table.index_of_token(token))
     index = document or 0
-    _check_range("--document", index, shard.name, counted(len(table), "document"), len(table))
+    check_number("--document", index, shard.name, "document", len(table))
     return _show_piece(dataset, position, index)
 
 
 def show_documents(dataset: Dataset, id_: str) -> list[ShownDocument]:
     """The documents with an id; raises UsageError if there is none."""
-    matches = find_id(dataset, id_).matches
-    if not matches:
-        raise UsageError(f"--id {id_}: no document has this id.")
-    return [_first_piece(dataset, match.number, None) for match in matches]
+    return [_first_piece(dataset, number, None) for number in numbers_of_id(dataset, id_)]
 
 
 def _first_piece(dataset: Dataset, document: int | None, token: int | None) -> ShownDocument:
@@ -258,7 +255,7 @@ def _first_piece(dataset: Dataset, document: int | None, token: int | None) -> S
         number = find_token(dataset, token).match.number
     else:
         number, of_all = document or 0, dataset.manifest.totals["documents"]
-        _check_range("--document", number, "the dataset", counted(of_all, "document"), of_all)
+        check_number("--document", number, "the dataset", "document", of_all)
     position = dataset.manifest.shards.index(dataset.document(number).shard)
     return _show_piece(dataset, position, dataset.table(position).index_of_document(number))
 
@@ -337,8 +334,3 @@ def _shard_position(dataset: Dataset, name: str) -> int:
         if split in last
     ]
     raise UsageError(f"--shard {name}: no such shard. This dataset has {' and '.join(ranges)}.")
-
-
-def _check_range(flag: str, value: int, shard: str, contents: str, count: int) -> None:
-    if not 0 <= value < count:
-        raise UsageError(f"{flag} {value}: {shard} has {contents}, numbered from 0.")
