@@ -239,7 +239,7 @@ class JudgeBlocks(_OfStage):
 
 class _Index(_OfStage):
     def task(self, file: SourceFile) -> Task:
-        return index_keys(file, self._stage)
+        return index_keys(self._stage, file)
 
     def counts(self, file: SourceFile, keys: KeyFile) -> dict[str, int]:
         return {"indexes_in": 1, "keys_of_indexes": keys.count}
@@ -247,7 +247,7 @@ class _Index(_OfStage):
 
 class _Split(_OfStage):
     def task(self, keys: KeyFile, partitions: int) -> Task:
-        return split_keys(keys, self._stage, partitions)
+        return split_keys(self._stage, keys, partitions)
 
     def counts(self, keys: KeyFile, found: list[tuple[int, Slice]]) -> dict[str, int]:
         return {"ranges_out": len(found)}

@@ -113,7 +113,7 @@ class Comparing(Marking):
             own = np.split(by_wanting["position"], starts[1:])
             yield places, contents, list(zip(files, own, strict=True))
 
-    def compare(self, file: int, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
+    def compare_documents(self, file: int, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
         """Finds the documents of a source file that are like an earlier one with a key of theirs.
 
         Returns (file, where the marks are, or the marks); with the rule `components`, (0, links).

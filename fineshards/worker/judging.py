@@ -38,8 +38,7 @@ class Judging:
         self._recipe = work.settings.recipe
         self._marked = lru_cache(_FILES_KEPT)(self._read_marked)
         # By stage: what they read of the job's record is kept.
-        self.marking = lru_cache(self._marking)
-        self.comparing = lru_cache(self._comparing)
+        self.keyed_step = lru_cache(self._keyed_step)
         self._decisions = lru_cache(_FILES_KEPT)(partial(read_decisions, work.checkpoints.storage))
 
     @cached_property
@@ -52,13 +51,11 @@ class Judging:
         """The number of the last stage, which ends with the tokenizer."""
         return self.curator.stages - 1
 
-    def _marking(self, stage: int) -> Marking:
-        """The keyed step that ends a stage."""
+    def _keyed_step(self, stage: int) -> Marking:
+        """The keyed step that ends a stage; one that compares texts is a `Comparing`."""
+        if self.curator.keyed(stage).compared:
+            return Comparing(self._work, self.curator, stage, self._marked)
         return Marking(self._work, self.curator, stage)
-
-    def _comparing(self, stage: int) -> Comparing:
-        """The keyed step that ends a stage, which compares texts."""
-        return Comparing(self._work, self.curator, stage, self._marked)
 
     def judge_block(self, file: SourceFile, block: Block, number: int) -> tuple[JudgedBlock, bool]:
         """Judges the rows of a block in a stage that ends with a keyed step.

@@ -20,8 +20,10 @@ from fineshards.shards.layout import Shard
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.shards.tables.statistics import write_file
-from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, Slice
+from fineshards.shards.tables.verdicts import JudgedBlock, Slice
 from fineshards.worker import blocks
+from fineshards.worker.comparing import Comparing
+from fineshards.worker.marking import Marking
 from fineshards.worker.work import Work
 from fineshards.worker.worker import Worker
 
@@ -73,6 +75,20 @@ def _task(
     return named
 
 
+def _of_stage(
+    method: Callable[Concatenate[Any, _Arguments], object], doing: Callable[..., str]
+) -> Callable[Concatenate[int, _Arguments], Task]:
+    """As `_task`, of a method of the keyed step that ends a stage, which is the first argument."""
+
+    def call(
+        worker: Worker, stage: int, /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
+    ) -> object:
+        return method(worker.recipe.keyed_step(stage), *arguments, **keywords)
+
+    call.__name__ = method.__name__
+    return _task(doing)(call)
+
+
 def side_by_side(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
     """Parts a job's files into those whose footers a worker reads at once.
 
@@ -116,50 +132,18 @@ def judge_block(
     return worker.recipe.judge_block(file, block, stage)
 
 
-@_task(lambda file, stage: f"reading the keys of {file.path}")
-def index_keys(worker: Worker, file: SourceFile, stage: int) -> KeyFile:
-    """Makes the keys of documents that others have."""
-    return worker.recipe.marking(stage).index_keys(file)
-
-
-@_task(lambda keys, *_: f"reading {keys.name}")
-def split_keys(
-    worker: Worker, keys: KeyFile, stage: int, partitions: int
-) -> list[tuple[int, Slice]]:
-    """Cuts a file of keys by ranges of keys."""
-    return worker.recipe.marking(stage).split_keys(keys, partitions)
-
-
-@_task(lambda stage, number, count, _: f"comparing keys, range {number + 1} of {count}")
-def mark_keys(
-    worker: Worker, stage: int, partition: int, partitions: int, ranges: tuple[Slice, ...]
-) -> list[tuple[int, Slice]]:
-    """Finds which documents have a key of an earlier one, in a range of keys."""
-    return worker.recipe.marking(stage).mark_keys(partition, partitions, ranges)
-
-
-@_task(lambda stage, file, _: f"reading candidates of file {file}")
-def write_contents(
-    worker: Worker, stage: int, file: int, ranges: tuple[Slice, ...]
-) -> list[tuple[int, Slice]]:
-    """Computes the contents of the documents of a file that share a key with later ones."""
-    return worker.recipe.comparing(stage).write_contents(file, ranges)
-
-
-@_task(lambda stage, file, _: f"comparing documents of file {file}")
-def compare_documents(
-    worker: Worker, stage: int, file: int, ranges: tuple[Slice, ...]
-) -> list[tuple[int, Slice]]:
-    """Finds the documents of a file that are like an earlier one with one of their keys."""
-    return worker.recipe.comparing(stage).compare(file, ranges)
-
-
-@_task(lambda *_: "joining components")
-def join_components(
-    worker: Worker, stage: int, ranges: tuple[Slice, ...]
-) -> list[tuple[int, Slice]]:
-    """Finds the documents that are linked by keys in any number of steps."""
-    return worker.recipe.marking(stage).join_components(ranges)
+index_keys = _of_stage(Marking.index_keys, lambda _, file: f"reading the keys of {file.path}")
+split_keys = _of_stage(Marking.split_keys, lambda _, keys, __: f"reading {keys.name}")
+mark_keys = _of_stage(
+    Marking.mark_keys, lambda _, number, of, __: f"comparing keys, range {number + 1} of {of}"
+)
+write_contents = _of_stage(
+    Comparing.write_contents, lambda _, file, __: f"reading candidates of file {file}"
+)
+compare_documents = _of_stage(
+    Comparing.compare_documents, lambda _, file, __: f"comparing documents of file {file}"
+)
+join_components = _of_stage(Marking.join_components, lambda *_: "joining components")
 
 
 @_task(lambda stage, file, *_: f"marking the duplicates of {file.path}")
@@ -171,7 +155,7 @@ def write_marked(
     ranges: tuple[Slice, ...],
 ) -> tuple[SourceFile, tuple[Block, ...]]:
     """Stores which documents have a key of an earlier one; returns the file and its blocks."""
-    worker.recipe.marking(stage).write_marked(file.index, of_file, ranges)
+    worker.recipe.keyed_step(stage).write_marked(file.index, of_file, ranges)
     return file, of_file
 
 

@@ -38,18 +38,20 @@ def test_a_document_that_is_gone_is_named(tmp_path: Path, inline: bool, gone: in
     (file,) = launch.job.files
     (block,) = discover_file(file, work)
     judged, _ = judging.judge_block(file, block, 0)
-    ((partition, part),) = judging.marking(0).split_keys(judged.keys, 1)
-    found = judging.marking(0).mark_keys(partition, 1, [part])
+    ((partition, part),) = judging.keyed_step(0).split_keys(judged.keys, 1)
+    found = judging.keyed_step(0).mark_keys(partition, 1, [part])
     # Edited in its place, with the size and the times of before.
     times = source.stat()
     lines[gone] = lines[gone].replace(json.dumps(TEXT), "null".ljust(len(TEXT) + 2))
     source.write_text("\n".join(lines))
     os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
-    comparing = judging.comparing(0)
+    comparing = judging.keyed_step(0)
     wanted = [each for _, each in found if each[0] == WANTED]
     pairs = [each for _, each in found if each[0] != WANTED]
     with pytest.raises(InputError, match=rf"a.jsonl, row {gone}: the document is missing"):
-        comparing.compare(0, [*pairs, *(each for _, each in comparing.write_contents(0, wanted))])
+        comparing.compare_documents(
+            0, [*pairs, *(each for _, each in comparing.write_contents(0, wanted))]
+        )
 
 
 # Half of the documents have one key.
@@ -64,7 +66,7 @@ def test_millions_of_equal_documents_are_compared_in_little_memory(
     config = BuildConfig(input=sample, output=tmp_path, dedup="exact")
     launch = prepare(config)
     work = Work.of(launch.checkpoints, launch.job, config, inline=inline)
-    compared, stage = Judging(work).marking(0), StageFiles(launch.checkpoints, 0)
+    compared, stage = Judging(work).keyed_step(0), StageFiles(launch.checkpoints, 0)
     draw = np.random.default_rng(1)
     blocks = [Block(n, 0, 1, 0, 0, 0, bytes=9) for n in range(FILES)]
     ranges = defaultdict(list)
@@ -107,4 +109,4 @@ def test_components_are_refused_where_memory_cannot_hold_them(
     assert 0 < marking.machine_memory() < 1 << 50
     monkeypatch.setattr(marking, "machine_memory", lambda: 16_000_000_000)
     with pytest.raises(FineshardsError, match=r"^150,000,000 links .* 16\.1 GB .* has 16\.0 GB"):
-        Judging(work).marking(0).join_components([("", "links", 0, 150_000_000 * 16, None)])
+        Judging(work).keyed_step(0).join_components([("", "links", 0, 150_000_000 * 16, None)])
