@@ -70,10 +70,10 @@ MOST_FILES = 25
 MOST_LINES = {
     "chat": 1_018,
     "cli": 1_579,
-    "curation": 8_118,
+    "curation": 8_112,
     "encoders": 1_718,
     "exports": 2_965,
-    "inspection": 1_768,
+    "inspection": 1_762,
     "job_status": 692,
     "loader": 7_240,
     "maintenance": 754,
@@ -81,13 +81,13 @@ MOST_LINES = {
     "publishing": 980,
     "reports": 1_000,
     "root": 1_490,
-    "shards": 7_323,
-    "sources": 4_448,
+    "shards": 7_322,
+    "sources": 4_442,
     "storage": 2_334,
     "templates": 721,
     "transforms": 1_176,
-    "verification": 1_145,
-    "worker": 2_217,
+    "verification": 1_118,
+    "worker": 2_193,
 }
 
 
