@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, starts
 from fineshards.loader.dealing import deal
@@ -18,7 +18,7 @@ from fineshards.loader.fields import Batch, BatchRows, Fields
 from fineshards.loader.joined_datasets import JoinedDatasets, Places
 from fineshards.loader.memory import Memory
 from fineshards.loader.order import EpochOrder, locate
-from fineshards.loader.packed_source import PackedSource, fill_packed
+from fineshards.loader.packed_source import PackedRows, PackedSource, fill_packed, packed_rows
 from fineshards.loader.packing import Packing
 from fineshards.loader.sample_sources import (
     MixedSource,
@@ -36,6 +36,8 @@ _SPAN = 1 << 14
 # The steps of their computation are divided among the batches before them, so that none waits for
 # all of it. Usually there are fewer steps.
 _STEPS = 1 << 7
+# Packed rows whose parts are found together. More would need more windows at a time.
+_PACKED_ROWS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +105,15 @@ class DrawnSample:
 class _Located:
     """One rank's part of a batch, not read yet.
 
-    which, numbers: the source index and sample number of each row. places: where each sample
-    begins, if that was computed.
+    which, numbers: the source index and sample number of each row. places, rows: where each sample
+    begins, or the parts of packed rows, if that was computed.
     """
 
     step: int
     which: Numbers
     numbers: Numbers
     places: Places | None = None
+    rows: PackedRows | None = None
 
     def by_source(self) -> list[tuple[int, Numbers, Numbers]]:
         """Each source with its rows and their sample numbers."""
@@ -292,7 +295,7 @@ class Batches:
                 position = self.steps.advance(position, step)
             following: list[_Located] = []
             work = self._locate(positions, following)
-            for located in chunk:
+            for located in self._with_parts(chunk):
                 yield located
                 deque(islice(work, -(-_STEPS // len(chunk))), maxlen=0)
             deque(work, maxlen=0)
@@ -300,6 +303,28 @@ class Batches:
                 return
             chunk = following
             many = min(2 * many, max(1, _SPAN // (step * self.steps.sizes(position.step))))
+
+    def _with_parts(self, chunk: list[_Located]) -> Iterator[_Located]:
+        """The batches; the parts of packed rows are found for many rows together."""
+        if self._packing is None or self._joined is None or self._shape.balanced:
+            yield from chunk
+            return
+        count = sum(len(each.which) for each in chunk)
+        together = max(1, _PACKED_ROWS * len(chunk) // max(1, count))
+        for at in range(0, len(chunk), together):
+            some = chunk[at : at + together]
+            which = np.concatenate([each.which for each in some])
+            numbers = np.concatenate([each.numbers for each in some])
+            try:
+                found = packed_rows(self.readers, which, numbers, self._joined)
+            except FineshardsError:
+                yield from some  # each finds its own, so that the error comes with its batch
+                continue
+            end = 0
+            for each in some:
+                begin, end = end, end + len(each.which)
+                rows = found.some(begin, end, self._width - 1)
+                yield _Located(each.step, each.which, each.numbers, rows=rows)
 
     def _locate(self, positions: list[Position], found: list[_Located]) -> Iterator[None]:
         """Adds this rank's parts of batches to `found`; stops after each step of the work."""
@@ -357,13 +382,14 @@ class Batches:
     def _rows(self, located: _Located, fields: Fields, memory: Memory) -> BatchRows:
         begins: Bools | None = None
         if self._packing is not None:
-            shape = len(located.numbers), self._width - 1
-            both = memory.empty((2, *shape), fields.dtype)
-            inputs, targets = both
-            begins = np.empty(shape, np.bool_) if fields.need_documents else None
-            where = located.which, located.numbers
-            largest = fill_packed(self.readers, *where, inputs, targets, begins, self._joined)
+            length, parts = self._width - 1, located.rows
+            if parts is None:
+                parts = packed_rows(self.readers, located.which, located.numbers, self._joined)
+            if fields.need_documents:
+                begins = parts.starts(length)
+            both, largest = fill_packed(parts, length, memory, fields.dtype, self._joined)
             self._check_vocabulary(both, located, largest)
+            inputs, targets = both
         else:
             tokens = self._tokens(located, np.dtype(np.uint32), memory)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]

@@ -11,7 +11,7 @@ from fineshards.errors import FineshardsError
 from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.loader.tokens.local_shards import LocalShards, Parts, fill_rows, views
+from fineshards.loader.tokens.local_shards import LocalShards, Parts, read_rows
 from fineshards.loader.tokens.open_shards import Shelf
 from fineshards.shards.layout import SPLITS
 
@@ -75,24 +75,27 @@ class JoinedDatasets:
             out[:, -1] = run[self._length :: self._length]
             return out, int(run.max())
         places = self.places(which, numbers * self._length) if places is None else places
-        if self._dtypes != {dtype}:
-            out = memory.empty((count, width), dtype)
-            return out, self.fill(out, which, places, places[1] + width, range(count + 1))
-        parts = _listed(which, places, places[1] + width)
-        found = self._use(lambda shelves: views(parts, shelves, self._readers))
-        out = memory.joined(found, (count, width), dtype)
-        return out, int(out.max(initial=0))
+        parts = Parts(*[each.tolist() for each in (which, *places, places[1] + width)])
+        return self.read(memory, (count, width), dtype, parts, range(count + 1))
 
-    def fill(
-        self, out: Samples, which: Numbers, places: Places, stops: Numbers, borders: Sequence[int]
-    ) -> int:
-        """Fills row r with parts `[borders[r], borders[r + 1])`; returns the largest token.
+    def parts(self, which: Numbers, begins: Numbers, stops: Numbers) -> Numbers:
+        """Where tokens `[begins[i], stops[i])` of dataset `which[i]` are: `Parts` as an array."""
+        shards, places = self.places(which, begins)
+        return np.stack((which, shards, places, places + stops - begins))
 
-        Part i is of dataset `which[i]`, from its place to place `stops[i]` of the same shard.
-        """
-        parts = _listed(which, places, stops)
+    def read(
+        self,
+        memory: Memory,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        parts: Parts,
+        borders: Sequence[int],
+    ) -> tuple[Samples, int]:
+        """See `read_rows`."""
         return self._use(
-            lambda shelves: fill_rows(out, parts, borders, shelves, self._dtypes, self._readers)
+            lambda shelves: read_rows(
+                memory, shape, dtype, parts, borders, shelves, self._dtypes, self._readers
+            )
         )
 
     def _use(self, action: Callable[[Sequence[Shelf]], _Found]) -> _Found:
@@ -110,7 +113,3 @@ class JoinedDatasets:
     def _readers(self) -> list[LocalShards]:
         files: list[Any] = [each.files() for each in self._streams]
         return files
-
-
-def _listed(which: Numbers, places: Places, stops: Numbers) -> Parts:
-    return Parts(which.tolist(), places[0].tolist(), places[1].tolist(), stops.tolist())

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.loader.boundaries import whole_documents
+from fineshards.loader.boundaries import joined_ranges, whole_documents
 from fineshards.loader.joined_datasets import JoinedDatasets
+from fineshards.loader.memory import Memory
 from fineshards.loader.packing import Packing, pack
 from fineshards.loader.sample_sources import Numbers, Samples
-from fineshards.loader.tokens.local_shards import Parts, fill_rows, join
+from fineshards.loader.tokens.local_shards import Parts, join, read_rows
 
 if TYPE_CHECKING:
     from fineshards.loader.sample_documents import SampleDocument
@@ -26,35 +26,55 @@ Mask = npt.NDArray[np.bool_]
 _MORE_WINDOWS = 4
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Window:
     """A packed window.
 
-    rows: the parts of each row, as bytes of int64s of shape (n, 3): where each begins and ends in
-    the stream, and the token after it. Bytes, because those of a batch are joined in no time.
-    tokens: its tokens; None where they are read from the shards. counted: the loss mask of its
-    targets, once asked for.
+    parts: where each part begins and ends in the stream, and the token after it: int64, shape
+    (3, parts), row by row. counts: how many parts each row has. tokens: of the window; None where
+    they are read from the shards. counted: the loss mask of its targets, once asked for.
     """
 
-    rows: list[bytes]
+    parts: Numbers
+    counts: Numbers
     tokens: npt.NDArray[np.unsignedinteger] | None
     counted: Mask | None = None
 
 
-class _Rows(NamedTuple):
+class PackedRows(NamedTuple):
     """Rows of packed sources: each is filled by its parts, one after the other.
 
-    windows: by source and number. which: the source of each part. begins, sizes: of each, in the
-    source's stream. following: the token after each. borders: row r has parts
+    parts: where the tokens are, in shards or in packed windows: `Parts` as an array. tokens: those
+    of the windows, by source and number; None for shards. ends: where each part ends in the rows,
+    laid one after the other. following: the token after each part. borders: row r has parts
     `[borders[r], borders[r + 1])`.
     """
 
-    windows: dict[tuple[int, int], _Window]
-    which: Numbers
-    begins: Numbers
-    sizes: Numbers
+    parts: Numbers
+    tokens: Sequence[Mapping[int, Any]] | None
+    ends: Numbers
     following: Numbers
-    borders: list[int]
+    borders: Numbers
+
+    def some(self, first: int, stop: int, length: int) -> PackedRows:
+        """Rows [first, stop), of `length` tokens each."""
+        borders = self.borders[first : stop + 1]
+        begin, end = borders[0], borders[-1]
+        return PackedRows(
+            self.parts[:, begin:end],
+            self.tokens,
+            self.ends[begin:end] - first * length,
+            self.following[begin:end],
+            borders - begin,
+        )
+
+    def starts(self, length: int) -> Mask:
+        """Where rows of `length` tokens begin, or tokens from another place: shape (rows, T)."""
+        found = np.zeros((len(self.borders) - 1) * length, np.bool_)
+        # Rows are full, so a part begins where the one before it ends.
+        found[:1] = True
+        found[self.ends[:-1]] = True
+        return found.reshape(-1, length)
 
 
 class PackedSource:
@@ -79,8 +99,8 @@ class PackedSource:
         self._tokens = len(source) * self._length
         # Inputs of a window; the last one may have fewer.
         self._window_tokens = packing.rows * self._length
-        # In the order of packing. Without a lock, which a fork could leave locked: each
-        # operation on the dict is atomic, and at worst two threads pack the same window.
+        # The last used ones come last. Without a lock, which a fork could leave locked: the dict
+        # is replaced, never changed, and at worst two threads pack the same window.
         self._windows: dict[int, _Window] = {}
 
     def __len__(self) -> int:
@@ -93,24 +113,25 @@ class PackedSource:
         """The source's loss mask for the targets of rows: bool, shape (len(numbers), T)."""
         if not hasattr(self._source, "loss_mask"):
             return np.ones((len(numbers), self._length), np.bool_)
-        rows = _rows([self], np.zeros_like(numbers), numbers)
+        windows, which, parts, _ = _parts_of([self], np.zeros_like(numbers), numbers)
         counted = dict[int, Mask]()
-        for (_, at), window in rows.windows.items():
+        for at, window in windows.get(0, {}).items():
             if window.counted is None:
                 sample = at * self._packing.rows
-                samples = np.arange(sample, sample + len(window.rows))
+                samples = np.arange(sample, sample + len(window.counts))
                 window.counted = self._source.loss_mask(samples).reshape(-1)
             counted[at] = window.counted
-        found = join(self._in_windows(rows), [counted], {np.dtype(np.bool_)}).view(np.bool_)
+        ranges = Parts(*self._in_windows(which, *parts[:2]).tolist())
+        found = join(ranges, [counted], {np.dtype(np.bool_)}).view(np.bool_)
         return found.reshape(len(numbers), self._length)
 
     def work(self, numbers: Numbers, length: int) -> Numbers:
         """The sum of squared document lengths of each row, cut to rows of `length` tokens."""
         found = np.empty_like(numbers)
         windows, rows = np.divmod(numbers, self._packing.rows)
-        for number in np.unique(windows).tolist():
+        for number, window in self.windows(np.unique(windows).tolist()).items():
             # Rows are full, so each part begins where the one before it ends.
-            begins, stops, _ = _parts(self.window(number).rows)
+            begins, stops, _ = window.parts
             ends = np.cumsum(stops - begins)
             begins = np.union1d(np.append(0, ends[:-1]), np.arange(0, ends[-1], length))
             if self._packing.max_documents is not None:
@@ -127,8 +148,8 @@ class PackedSource:
         """Raises OutputError if the windows of rows have a token beyond the vocabulary."""
         size, refuse = self._packing.rows, getattr(self._source, "refuse_unknown", None)
         if refuse is not None:
+            self._windows = {}
             for window in np.unique(numbers // size).tolist():
-                self._windows.pop(window, None)
                 refuse(np.arange(window * size, min(window * size + size, len(self))))
 
     def documents(self, number: int) -> list[SampleDocument]:
@@ -136,8 +157,9 @@ class PackedSource:
         if not hasattr(self._source, "documents_between"):
             raise UsageError("the packed source does not know its documents (documents_between).")
         found, column = [], 0
-        window, row = divmod(number, self._packing.rows)
-        for begin, end, _ in _parts([self.window(window).rows[row]]).T.tolist():
+        zeros = np.zeros(1, np.int64)
+        _, _, parts, _ = _parts_of([self], zeros, zeros + number)
+        for begin, end, _ in parts.T.tolist():
             for part in self._source.documents_between(begin, end):
                 moved = replace(part, begin=part.begin + column, end=part.end + column)
                 found.append(moved)
@@ -148,12 +170,13 @@ class PackedSource:
         """The rows whose inputs hold any of the source's tokens [begin, end), in their order."""
         size = self._packing.rows
         end = min(end, len(self) * self._length)
-        found = []
-        for number in range(begin // (size * self._length), -(-end // (size * self._length))):
-            for row, parts in enumerate(self.window(number).rows):
-                begins, ends, _ = _parts([parts])
-                if ((begins < end) & (begin < ends)).any():
-                    found.append(number * size + row)
+        first, last = begin // (size * self._length), -(-end // (size * self._length))
+        found = list[int]()
+        for number, window in self.windows(range(first, last)).items():
+            begins, ends, _ = window.parts
+            rows = np.repeat(np.arange(len(window.counts)), window.counts)
+            here = (begins < end) & (begin < ends)
+            found += (number * size + np.unique(rows[here])).tolist()
         return found
 
     def request(self, numbers: Numbers) -> None:
@@ -164,97 +187,139 @@ class PackedSource:
                 if window not in self._windows:
                     ask(*self._range(window))
 
-    def window(self, number: int) -> _Window:
-        """A window, which is packed unless it is kept."""
-        window = self._windows.get(number)
-        if window is None:
-            window = self._windows[number] = self._pack(number)
-            kept = self._packing.shuffle_windows + _MORE_WINDOWS
-            for old in list(self._windows)[:-kept]:
-                self._windows.pop(old, None)
-        return window
+    def windows(self, numbers: Sequence[int]) -> dict[int, _Window]:
+        """Windows by number; those that are not kept are packed together."""
+        kept, packed = self._windows, dict[int, _Window]()
+        missing = {number for number in numbers if number not in kept}
+        # The last window may have fewer rows than the others.
+        last = {(len(self) - 1) // self._packing.rows} & missing
+        for together in (missing - last, last):
+            if together:
+                packed |= self._pack(sorted(together))
+        found = {each: packed[each] if each in packed else kept[each] for each in numbers}
+        many = max(self._packing.shuffle_windows + _MORE_WINDOWS, len(found))
+        others = [item for item in kept.items() if item[0] not in found]
+        self._windows = dict([*others, *found.items()][-many:])
+        return found
 
     def _range(self, window: int) -> tuple[int, int]:
         """The tokens of a window, and the one after them: [begin, stop) of the stream."""
         begin = window * self._window_tokens
         return begin, min(begin + self._window_tokens, self._tokens) + 1
 
-    def _pack(self, number: int) -> _Window:
-        tokens, length = self._source.read_tokens(*self._range(number)), self._length
-        zero = number * self._window_tokens
-        # With the token after the window, so that a redacted document is known by its length.
-        starts = np.flatnonzero(tokens == self._source.eot)
-        if hasattr(self._source, "within_redacted"):
-            starts = whole_documents(starts, zero, self._source.within_redacted)
-        starts = starts[starts < len(tokens) - 1]
-        if not len(starts) or starts[0]:
-            starts = np.append(0, starts)
-        rows, most = (len(tokens) - 1) // length, self._packing.max_documents
-        begins, lengths, borders = pack(starts, rows, length, most)
-        stops = begins + lengths
-        parts = np.empty((len(begins), 3), np.int64)
-        parts[:, 0], parts[:, 1], parts[:, 2] = zero + begins, zero + stops, tokens[stops]
-        content, places = parts.tobytes(), (parts.strides[0] * borders).tolist()
-        if not self._in_place and not tokens.flags.owndata:
-            tokens = tokens.copy()  # keeps no mapped file open
-        packed = [content[begin:end] for begin, end in pairwise(places)]
-        return _Window(packed, None if self._in_place else tokens)
+    def _pack(self, numbers: list[int]) -> dict[int, _Window]:
+        """Windows of one size."""
+        length, tokens, starts = self._length, list[Any](), list[Numbers]()
+        for number in numbers:
+            read = self._source.read_tokens(*self._range(number))
+            # With the token after the window, so that a redacted document is known by its length.
+            found = _true_places(read == self._source.eot)
+            if hasattr(self._source, "within_redacted"):
+                zero = number * self._window_tokens
+                found = whole_documents(found, zero, self._source.within_redacted)
+            found = found[found < len(read) - 1]
+            if not len(found) or found[0]:
+                found = np.append(0, found)
+            starts.append(found + len(tokens) * (len(read) - 1))
+            tokens.append(read)
+        size, most = len(tokens[0]) - 1, self._packing.max_documents
+        rows = size // length
+        begins, lengths, borders = pack(np.concatenate(starts), rows, length, most, len(tokens))
+        counts, packed = np.diff(borders), dict[int, _Window]()
+        for at, (number, read) in enumerate(zip(numbers, tokens, strict=True)):
+            here = slice(borders[at * rows], borders[at * rows + rows])
+            first = begins[here] - at * size
+            stops = first + lengths[here]
+            zero = number * self._window_tokens
+            parts = np.stack((zero + first, zero + stops, read[stops]), dtype=np.int64)
+            if self._in_place:
+                read = None
+            elif not read.flags.owndata:
+                read = read.copy()  # keeps no mapped file open
+            packed[number] = _Window(parts, counts[at * rows : at * rows + rows], read)
+        return packed
 
-    def _in_windows(self, rows: _Rows) -> Parts:
-        """The parts of rows, as ranges in their windows."""
-        windows, begins = np.divmod(rows.begins, self._window_tokens)
-        lists = rows.which, windows, begins, begins + rows.sizes
-        return Parts(*[each.tolist() for each in lists])
+    def _in_windows(self, which: Numbers, begins: Numbers, stops: Numbers) -> Numbers:
+        """Parts of the source's stream, as ranges in their windows."""
+        windows, places = np.divmod(begins, self._window_tokens)
+        return np.stack((which, windows, places, places + stops - begins))
 
 
-def _parts(rows: Sequence[bytes]) -> Numbers:
-    """Where the parts of rows begin and end, and the token after each: shape (3, parts)."""
-    return np.frombuffer(b"".join(rows), np.int64).reshape(-1, 3).T
+def _true_places(flags: Mask) -> Numbers:
+    """As `np.flatnonzero`, in half the time where few are True."""
+    words = len(flags) // 8
+    eights = flags[: 8 * words].reshape(-1, 8)
+    some = np.flatnonzero(eights.view(np.uint64).reshape(-1) != 0)
+    nth = np.flatnonzero(eights[some])
+    rest = 8 * words + np.flatnonzero(flags[8 * words :])
+    return np.append(8 * some[nth // 8] + nth % 8, rest)
 
 
-def _rows(sources: Sequence[PackedSource], which: Numbers, numbers: Numbers) -> _Rows:
-    """Row `numbers[i]` of source `which[i]`, of each i. The sources have one packing."""
+def _parts_of(
+    sources: Sequence[PackedSource], which: Numbers, numbers: Numbers
+) -> tuple[dict[int, dict[int, _Window]], Numbers, Numbers, Numbers]:
+    """Row `numbers[i]` of source `which[i]`, of each i. The sources have one packing.
+
+    Returns the windows by source and number; the source of each part; the parts, as a window has
+    them; and how many each row has.
+    """
     of, nth = np.divmod(numbers, sources[0]._packing.rows)
-    keys = list(zip(which.tolist(), of.tolist(), strict=True))
-    windows = {key: sources[key[0]].window(key[1]) for key in set(keys)}
-    rows = [windows[key].rows[row] for key, row in zip(keys, nth.tolist(), strict=True)]
-    begins, stops, following = _parts(rows)
-    ends = np.array([0, *map(len, rows)]).cumsum() // following.strides[0]
-    of_parts = which.repeat(ends[1:] - ends[:-1])
-    return _Rows(windows, of_parts, begins, stops - begins, following, ends.tolist())
+    windows = {
+        source: sources[source].windows(sorted({*of[which == source].tolist()}))
+        for source in sorted({*which.tolist()})
+    }
+    span = int(of.max(initial=0)) + 1
+    keys = [source * span + number for source, found in windows.items() for number in found]
+    every = [window for found in windows.values() for window in found.values()]
+    firsts = np.cumsum([0, *(len(window.counts) for window in every)])
+    rows = firsts[np.searchsorted(keys, which * span + of)] + nth
+    none = np.empty((3, 0), np.int64)
+    counts = np.concatenate([none[0], *(window.counts for window in every)])
+    ends = np.cumsum(counts)[rows]
+    counts = counts[rows]
+    parts = np.concatenate([none, *(window.parts for window in every)], axis=1)
+    return windows, which.repeat(counts), parts[:, joined_ranges(ends - counts, ends)], counts
 
 
-def fill_packed(
+def packed_rows(
     sources: Sequence[PackedSource],
     which: Numbers,
     numbers: Numbers,
-    inputs: Samples,
-    targets: Samples,
-    starts: Mask | None,
     joined: JoinedDatasets | None = None,
-) -> int:
-    """Copies row `numbers[i]` of source `which[i]` to row i of arrays of shape (rows, T).
-
-    targets: of each input, the token after it in its source. starts: True at the start of a row and
-    where tokens from another place follow. None if not needed. joined: reads the sources in place.
-    Returns the largest token.
-    """
-    rows = _rows(sources, which, numbers)
+) -> PackedRows:
+    """Row `numbers[i]` of source `which[i]` as row i. joined: what reads the sources in place."""
+    windows, of_parts, (begins, stops, following), counts = _parts_of(sources, which, numbers)
+    tokens: list[dict[int, Any]] | None = None
     if joined is not None:
-        places = joined.places(rows.which, rows.begins)
-        largest = joined.fill(inputs, rows.which, places, places[1] + rows.sizes, rows.borders)
+        parts = joined.parts(of_parts, begins, stops)
     else:
-        tokens: list[dict[int, Any]] = [{} for _ in sources]
-        for (source, at), window in rows.windows.items():
-            tokens[source][at] = window.tokens
-        dtypes = {each.dtype for of_source in tokens for each in of_source.values()}
-        parts = sources[0]._in_windows(rows)
-        largest = fill_rows(inputs, parts, rows.borders, tokens, dtypes)
-    # Rows are full, so a part begins where the one before it ends.
-    ends = rows.sizes.cumsum()
-    targets[:, :-1] = inputs[:, 1:]
-    targets[np.divmod(ends - 1, inputs.shape[1])] = rows.following
-    if starts is not None:
-        starts[...] = False
-        starts[np.divmod(ends - rows.sizes, inputs.shape[1])] = True
-    return max(largest, int(rows.following.max(initial=0)))
+        parts, tokens = sources[0]._in_windows(of_parts, begins, stops), [{} for _ in sources]
+        for source, found in windows.items():
+            tokens[source] = {at: window.tokens for at, window in found.items()}
+    borders = np.append(0, np.cumsum(counts))
+    return PackedRows(parts, tokens, (stops - begins).cumsum(), following, borders)
+
+
+def fill_packed(
+    rows: PackedRows,
+    length: int,
+    memory: Memory,
+    dtype: np.dtype[Any],
+    joined: JoinedDatasets | None,
+) -> tuple[Samples, int]:
+    """The inputs and targets of rows: shape (2, rows, T). Also returns the largest token.
+
+    A target is the token after its input in its source.
+    """
+    shape = 2 * (len(rows.borders) - 1), length
+    parts, borders = Parts(*rows.parts.tolist()), rows.borders.tolist()
+    if rows.tokens is None:
+        assert joined is not None
+        both, largest = joined.read(memory, shape, dtype, parts, borders)
+    else:
+        dtypes = {each.dtype for of_source in rows.tokens for each in of_source.values()}
+        both, largest = read_rows(memory, shape, dtype, parts, borders, rows.tokens, dtypes)
+    inputs, targets = both = both.reshape(2, -1)
+    targets[:-1] = inputs[1:]
+    targets[rows.ends - 1] = rows.following
+    return both.reshape(2, -1, length), max(largest, int(rows.following.max(initial=0)))

@@ -18,7 +18,8 @@ import benchmarks.packing as benchmark
 from benchmarks.made_up_dataset import make_dataset
 from fineshards.cli.cli import main
 from fineshards.loader.joined_datasets import JoinedDatasets
-from fineshards.loader.packed_source import PackedSource, fill_packed
+from fineshards.loader.memory import Memory
+from fineshards.loader.packed_source import PackedSource, fill_packed, packed_rows
 from fineshards.loader.packing import Packing, pack
 from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.token_dataset import TokenDataset
@@ -65,13 +66,15 @@ def packed_plainly(sizes: Sequence[int], rows: int, length: int, most: int | Non
     return placed
 
 
-def packed_fast(sizes: Sequence[int], rows: int, length: int, most: int | None) -> Placed:
+def packed_fast(
+    sizes: Sequence[int], rows: int, length: int, most: int | None, windows: int = 1
+) -> Placed:
     starts = np.cumsum([0, *sizes[:-1]])
-    begins, lengths, borders = pack(starts, rows, length, most)
+    begins, lengths, borders = pack(starts, rows, length, most, windows)
     assert borders[0] == 0
     assert borders[-1] == len(begins) == len(lengths)
     parts = list(zip(begins.tolist(), lengths.tolist(), strict=True))
-    return [parts[borders[row] : borders[row + 1]] for row in range(rows)]
+    return [parts[borders[row] : borders[row + 1]] for row in range(rows * windows)]
 
 
 def documents(draw: st.DrawFn, tokens: int, length: int) -> list[int]:
@@ -108,6 +111,22 @@ def test_windows_are_packed_as_the_rule_says(
     assert [sum(size for _, size in row) for row in placed] == [length] * rows
     tokens = [at for row in placed for begin, size in row for at in range(begin, begin + size)]
     assert sorted(tokens) == list(range(rows * length))
+
+
+@settings(max_examples=200)
+@given(st.data(), st.one_of(st.none(), st.integers(1, 6)))
+def test_many_windows_are_packed_as_each_alone(data: st.DataObject, most: int | None) -> None:
+    length, rows = data.draw(st.integers(1, 50)), data.draw(st.integers(1, 12))
+    sizes = [
+        documents(data.draw, rows * length, length) for _ in range(data.draw(st.integers(2, 5)))
+    ]
+    together = packed_fast([each for own in sizes for each in own], rows, length, most, len(sizes))
+    alone = [
+        [(begin + window * rows * length, size) for begin, size in row]
+        for window, own in enumerate(sizes)
+        for row in packed_plainly(own, rows, length, most)
+    ]
+    assert together == alone
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -236,7 +255,11 @@ def fill(
     numbers: np.ndarray,
 ) -> None:
     joined = JoinedDatasets.of([source._source])
-    fill_packed([source], np.zeros_like(numbers), numbers, inputs, targets, starts, joined)
+    rows = packed_rows([source], np.zeros_like(numbers), numbers, joined)
+    both, _ = fill_packed(rows, source._length, Memory(1), inputs.dtype, joined)
+    inputs[...], targets[...] = both
+    if starts is not None:
+        starts[...] = rows.starts(source._length)
 
 
 @settings(max_examples=60)

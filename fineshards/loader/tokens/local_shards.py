@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError
+from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS, Shelf
 from fineshards.loader.tokens.shard_contents import ShardContents
@@ -98,26 +99,33 @@ class LocalShards:
         return loaded
 
 
-def fill_rows(
-    out: Samples,
+def read_rows(
+    memory: Memory,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
     parts: Parts,
     borders: Sequence[int],
     shelves: Shelves,
     dtypes: Set[np.dtype[Any]],
     readers: Readers = list,
-) -> int:
-    """Fills row r with parts `[borders[r], borders[r + 1])`; returns the largest token.
+) -> tuple[Samples, int]:
+    """An array whose first rows have parts: row r has `[borders[r], borders[r + 1])`.
 
-    Joining many and converting them at once takes less time than assigning each to its row.
+    Also returns the largest token there. Joining many parts and converting them at once takes less
+    time than assigning each to its row.
     """
-    rows, largest = -(-_TOGETHER // (4 * out.shape[1])), 0
-    for at in range(0, len(out), rows):
-        here = out[at : at + rows]
-        some = slice(borders[at], borders[at + len(here)])
-        tokens = join(Parts(*(each[some] for each in parts)), shelves, dtypes, readers)
-        here[...] = tokens.reshape(here.shape)
+    if dtypes == {dtype}:
+        out = memory.joined(views(parts, shelves, readers), shape, dtype)
+        return out, int(out[: len(borders) - 1].max(initial=0))
+    out = memory.empty(shape, dtype)
+    rows, largest = -(-_TOGETHER // (4 * shape[1])), 0
+    for at in range(0, len(borders) - 1, rows):
+        ends = borders[at : at + rows + 1]
+        some = slice(ends[0], ends[-1])
+        tokens = join(Parts(*[each[some] for each in parts]), shelves, dtypes, readers)
+        out[at : at + len(ends) - 1] = tokens.reshape(-1, shape[1])
         largest = max(largest, int(tokens.max(initial=0)))
-    return largest
+    return out, largest
 
 
 def join(
