@@ -297,6 +297,7 @@ def packed_rows(
         for source, found in windows.items():
             tokens[source] = {at: window.tokens for at, window in found.items()}
     borders = np.append(0, np.cumsum(counts))
+    following = following.astype(np.uint32)
     return PackedRows(parts, tokens, (stops - begins).cumsum(), following, borders)
 
 

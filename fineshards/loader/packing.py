@@ -190,7 +190,7 @@ def _best_fit(
                     continue
             if best - need >= least:
                 insort(free, best - need, 0, place)
-    found = np.array(taken, np.int64)
+    found = np.fromiter(taken, np.int64, len(taken))
     row_of[~alone] = np.where(found < 0, -1, found % size)
     return row_of
 
