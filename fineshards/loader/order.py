@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -137,7 +138,6 @@ class GroupedShuffle:
         # The places in the epoch where each shard begins, and each group.
         self._begins = np.append(0, np.cumsum(bounds[order + 1] - self._firsts))
         self._groups = np.append(self._begins[:-1:group_shards], self._begins[-1])
-        self._last: tuple[int, Permutation] | None = None
 
     def at(self, shuffled: Numbers) -> Numbers:
         """The sample numbers at places in the order of the shards."""
@@ -159,19 +159,10 @@ class GroupedShuffle:
         """The groups that places are in."""
         groups = np.searchsorted(self._groups, places, side="right") - 1
         for group in np.unique(groups).tolist():
-            yield (
-                self._permutation(group),
-                np.flatnonzero(groups == group),
-                int(self._groups[group]),
-            )
-
-    def _permutation(self, group: int) -> Permutation:
-        last = self._last
-        if last is None or last[0] != group:
-            size = int(self._groups[group + 1] - self._groups[group])
+            begin, end = self._groups[group : group + 2].tolist()
             # "window" is part of the key, so it stays: another word would be another order.
-            last = self._last = group, Permutation(size, key(self._key, "window", group))
-        return last[1]
+            order = _permutation(end - begin, self._key, "window", group)
+            yield order, np.flatnonzero(groups == group), begin
 
 
 class WindowShuffle:
@@ -191,8 +182,6 @@ class WindowShuffle:
         # Where the last window comes in that order: later windows begin so many rows earlier.
         self._short = int(self._order.inverse(np.array([self._count - 1]))[0])
         self._missing = self._count * rows - samples
-        # The order within the last group used. Other threads may replace it, so read it once.
-        self._last: tuple[int, Permutation] | None = None
 
     def at(self, shuffled: Numbers) -> Numbers:
         """The row numbers at places in the order of the windows."""
@@ -221,11 +210,14 @@ class WindowShuffle:
         for group in np.unique(groups).tolist():
             ends = np.array([group, group + 1]) * self._group_windows
             begin, end = self._begin(np.minimum(ends, self._count)).tolist()
-            last = self._last
-            if last is None or last[0] != group:
-                order = Permutation(end - begin, key(self._key, "rows", group))
-                last = self._last = group, order
-            yield last[1], np.flatnonzero(groups == group), begin
+            order = _permutation(end - begin, self._key, "rows", group)
+            yield order, np.flatnonzero(groups == group), begin
+
+
+@lru_cache(maxsize=64)
+def _permutation(n: int, epoch_key: int, word: str, group: int) -> Permutation:
+    """The order within a group, of which usually one is in use for each source."""
+    return Permutation(n, key(epoch_key, word, group))
 
 
 def _before(groups: Iterable[Group], places: Numbers) -> Numbers:

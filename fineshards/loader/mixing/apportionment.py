@@ -23,8 +23,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import heapify, heappop, heapreplace
 from math import lcm
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -145,7 +145,13 @@ class Stretch:
 
         Each source keeps its count and its progress towards its next draw.
         """
-        drawn, phases = self._count_off(draws - self.first)
+        before, sources, numbers = self._around(max(draws - 1, self.first), draws)
+        here = draws - self.first - int(before.sum())
+        drawn = before + np.bincount(sources[:here], minlength=len(before))
+        last = self.tick(int(sources[here - 1]), int(numbers[here - 1])) if here else 0
+        progress = _residue(self.weights, last, self.phases, drawn)
+        # An exhausted source has no next draw.
+        phases = np.where(drawn < self.caps - self.counts, progress, 0)
         return Stretch(draws, self.weights, phases, self.counts + drawn, self.caps)
 
     def reweighted(self, weights: Numbers) -> Stretch:
@@ -155,49 +161,6 @@ class Stretch:
             # A source of weight 0 must not be due.
             phases = np.where(weights == 0, np.minimum(phases, UNIT - 1), phases)
         return Stretch(self.first, weights, phases, self.counts, self.caps)
-
-    def _count_off(self, wanted: int) -> tuple[Numbers, Numbers]:
-        """Draws from each source among the first `wanted`, and its phase after the last of them.
-
-        In Python integers: a schedule changes thousands of times among a few sources, and numpy
-        takes longer for few numbers.
-        """
-        weights, phases = self.weights.tolist(), self.phases.tolist()
-        rooms = (self.caps - self.counts).tolist()
-        # As in `_tick_before`, but with fewer draws than wanted.
-        tick = (wanted * UNIT - sum(phases)) // WEIGHT_SUM - 1
-        drawn = _drawn_by(tick, weights, phases, rooms)
-        while (missing := wanted - sum(drawn) - 2 * len(drawn)) > 0:
-            active = sum(
-                weight
-                for weight, number, room in zip(weights, drawn, rooms, strict=True)
-                if number < room
-            )
-            tick += missing * UNIT // active + 1
-            drawn = _drawn_by(tick, weights, phases, rooms)
-        waiting = [
-            (max(0, -((phase - (number + 1) * UNIT) // weight)), source)
-            for source, (weight, phase, number, room) in enumerate(
-                zip(weights, phases, drawn, rooms, strict=True)
-            )
-            if weight and number < room
-        ]
-        heapify(waiting)
-        tick = 0
-        for _ in range(wanted - sum(drawn)):
-            tick, source = waiting[0]
-            drawn[source] += 1
-            if drawn[source] < rooms[source]:
-                due = -((phases[source] - (drawn[source] + 1) * UNIT) // weights[source])
-                heapreplace(waiting, (due, source))
-            else:
-                heappop(waiting)
-        # An exhausted source has no next draw.
-        progress = [
-            tick * weight + phase - number * UNIT if number < room else 0
-            for weight, phase, number, room in zip(weights, phases, drawn, rooms, strict=True)
-        ]
-        return np.array(drawn, dtype=np.int64), np.array(progress, dtype=np.int64)
 
     def _around(self, start: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
         """Draws in order, from `start` or some before, up to `stop` or some after.
@@ -259,16 +222,6 @@ class Stretch:
         return np.maximum(ticks, 0)
 
 
-def _drawn_by(tick: int, weights: list[int], phases: list[int], rooms: list[int]) -> list[int]:
-    """`Stretch._drawn` in Python integers. rooms: draws until each source ends."""
-    if tick < 0:
-        return [0] * len(weights)
-    return [
-        min((tick * weight + phase) >> UNIT_BITS, room)
-        for weight, phase, room in zip(weights, phases, rooms, strict=True)
-    ]
-
-
 def _residue(weights: Numbers, ticks: Numbers | int, phases: Numbers, drawn: Numbers) -> Numbers:
     """ticks * weights + phases - drawn * 2^60, exactly, for results of less than 2^63 either way.
 
@@ -321,7 +274,7 @@ class Stretches:
     def at(self, draw: int) -> tuple[Stretch, int | None]:
         """The stretch that a draw belongs to, and where the next one begins; None for the last."""
         stretches, end = self._up_to(draw)
-        number = bisect_right(stretches, draw, key=_first)
+        number = bisect_right(stretches, draw, key=attrgetter("first"))
         return stretches[number - 1], stretches[number].first if number < len(stretches) else end
 
     def of(self, source: int, number: int) -> Stretch:
@@ -405,7 +358,3 @@ class Stretches:
             if left < _REBALANCE_BELOW:
                 return stretch.position(source, int(numbers[source])) + 1
         return None
-
-
-def _first(stretch: Stretch) -> int:
-    return stretch.first

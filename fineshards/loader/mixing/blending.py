@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Literal, SupportsIndex
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -199,20 +199,17 @@ def _divided(weights: Floats) -> Floats:
 
 def _checked_lengths(lengths: Sequence[int], count: int | None = None) -> Numbers:
     """The lengths as int64; raises UsageError if there are not `count` of at least 1."""
-    checked = [checked_integer("a length", length, 1) for length in _listed(lengths)]
+    try:
+        listed = list(lengths)
+    except TypeError:
+        raise UsageError(f"the lengths are {lengths!r}; give one integer per source.") from None
+    checked = [checked_integer("a length", length, 1) for length in listed]
     count = max(1, len(checked)) if count is None else count
     if len(checked) != count:
         raise UsageError(f"{count} sources need {count} lengths, not {quoted(checked)}.")
     if sum(checked) >= 1 << 63:
         raise UsageError(f"the lengths {quoted(checked)} are too large to be indexed.")
     return np.array(checked, dtype=np.int64)
-
-
-def _listed(lengths: Sequence[int]) -> list[SupportsIndex]:
-    try:
-        return list(lengths)
-    except TypeError:
-        raise UsageError(f"the lengths are {lengths!r}; give one integer per source.") from None
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,7 @@ def checked_weights(
     Raises UsageError if a schedule or a weight is not valid.
     """
     rows = {0: tuple(initial), **_rows(names, schedule)}
-    rows = {at: rows[at] for at in sorted(rows)}
-    if not _are_plain(rows.values()):
-        rows = {at: _checked_row(names, at, row) for at, row in rows.items()}
-    return rows
+    return {at: _checked_row(names, at, rows[at]) for at in sorted(rows)}
 
 
 def linear_schedule(
@@ -120,18 +116,6 @@ def _rows(names: Sequence[str], schedule: object) -> dict[int, tuple[Any, ...]]:
             )
         rows[int(at)] = tuple([weights[name] for name in names])
     return rows
-
-
-def _are_plain(rows: Iterable[tuple[Any, ...]]) -> bool:
-    """Whether all weights are valid floats and integers: thousands of rows, checked at once."""
-    rows = list(rows)
-    if not set(map(type, chain.from_iterable(rows))) <= {int, float}:
-        return False
-    try:
-        weights = np.array(rows, dtype=np.float64)
-    except OverflowError:
-        return False
-    return bool(((weights >= 0) & (weights < np.inf)).all() and weights.any(axis=1).all())
 
 
 def _checked_row(names: Sequence[str], at: int, row: Sequence[Any]) -> Row:
