@@ -22,7 +22,7 @@ from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Stage, Status
 from fineshards.loader.batches import DrawnSample
-from fineshards.loader.sample_documents import SampleDocument, WholeDocument
+from fineshards.loader.tokens.split_documents import SampleDocument, WholeDocument
 from fineshards.maintenance.redact import Redacted
 from fineshards.maintenance.repair import Repaired
 from fineshards.pipeline.sample import Check, Estimate

@@ -204,8 +204,17 @@ def test_a_dataset_gives_its_documents_as_they_were_in_the_input(
         assert (each.file, each.id) == (sample.name, rows[each.row]["id"])
         assert each.text == rows[each.row]["text"]
     train = pickle.loads(pickle.dumps(splits["train"]))
-    one = train.document(5)
-    assert (one.text, one.tokens.tolist()) == (documents[5].text, documents[5].tokens.tolist())
+    one = train.document(500)
+    assert (one.text, one.tokens.tolist()) == (documents[500].text, documents[500].tokens.tolist())
+    # A model trained on a test document by mistake would be judged by it.
+    first = len(list(splits["test"].all_documents()))
+    with pytest.raises(UsageError) as refusal:
+        train.document(5)
+    assert str(refusal.value) == (
+        f"document 5 is not in the train split, which has documents {first} to 1062. "
+        "Open the other split to read it."
+    )
+    assert splits["test"].document(5).text == documents[5].text
     assert train.decode(one.tokens) == one.text
     for tokens in ([-1], [100_270], [100_277], [0.5], [[1]]):
         with pytest.raises(UsageError, match=r"not a token|not in the vocabulary|one dimension"):
@@ -223,7 +232,7 @@ def test_a_dataset_gives_its_documents_as_they_were_in_the_input(
             train.document(number)
     fineshards.redact(out, documents=[5])
     assert TokenDataset(out, "test", sequence_length=64).document(5).text == ""
-    assert train.document(6).text == documents[6].text
+    assert train.document(501).text == documents[501].text
 
 
 @pytest.mark.long

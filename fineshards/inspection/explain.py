@@ -19,9 +19,9 @@ from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
-from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.steps import Ramped
 from fineshards.loader.token_dataset import TokenDataset
+from fineshards.loader.tokens.split_documents import SampleDocument
 from fineshards.shards.dataset_files import Dataset, Document
 from fineshards.shards.layout import SPLITS
 from fineshards.storage.open import open_storage

@@ -22,7 +22,6 @@ from fineshards.loader.mixing.apportionment import MAX_DRAWS
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
-from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
 from fineshards.loader.state import (
     STATE_VERSION,
@@ -33,6 +32,7 @@ from fineshards.loader.state import (
     position_in,
 )
 from fineshards.loader.steps import Position, Ramp, Ramped, checked_lengths
+from fineshards.loader.tokens.split_documents import SampleDocument
 
 # What a source says of itself, and what a batch without a mask then trains on.
 _UNMASKED = {

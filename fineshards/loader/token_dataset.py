@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
-from fineshards.loader.sample_documents import SampleDocument, WholeDocument
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.loss_masks import LearnedTokens, LossMask, RedactedTokens
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS
 from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
-from fineshards.loader.tokens.split_documents import SplitDocuments
+from fineshards.loader.tokens.split_documents import SampleDocument, SplitDocuments, WholeDocument
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.loader.tokens.token_stream import TokenStream
 from fineshards.shards.job.manifest import Manifest
@@ -437,11 +436,11 @@ class TokenDataset:
         """A document of the dataset, with its text and tokens.
 
         Args:
-            number: Its number in the dataset, as in `documents`.
+            number: Its number in the dataset, as in `documents`; not one of the other split.
 
         Raises:
             IndexError: There is no such document.
-            UsageError: The tokenizer's library or pyarrow is not installed.
+            UsageError: It is in the other split, or the tokenizer's library or pyarrow is missing.
             OutputError: A document table or a shard is missing or damaged.
 
         Example:

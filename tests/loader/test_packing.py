@@ -21,8 +21,8 @@ from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.memory import Memory
 from fineshards.loader.packed_source import PackedSource, fill_packed, packed_rows
 from fineshards.loader.packing import Packing, pack
-from fineshards.loader.sample_documents import SampleDocument
 from fineshards.loader.token_dataset import TokenDataset
+from fineshards.loader.tokens.split_documents import SampleDocument
 from fineshards.storage.open import open_storage
 
 Placed = list[list[tuple[int, int]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +11,6 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError, quoted
 from fineshards.extras import naming_the_extra
-from fineshards.loader.sample_documents import (
-    SampleDocument,
-    WholeDocument,
-    documents_of,
-    pieces_between,
-)
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.manifest import Manifest
@@ -24,6 +19,52 @@ from fineshards.shards.layout import ShardKey
 if TYPE_CHECKING:
     from fineshards.encoders.encoder import Encoder
     from fineshards.shards.dataset_files import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class SampleDocument:
+    """The part of a document that lies in a sample.
+
+    Attributes:
+        number: The document's number in the dataset; documents of the test split come first.
+        file: The source file of its text.
+        row: The row in that file.
+        id: The value of the id column; None if there is none.
+        begin: Where the part starts in the sample, in tokens.
+        end: Where it ends, exclusive.
+        position: Tokens of the document before `begin`; 0 if its EOT is at `begin`.
+    """
+
+    number: int
+    file: str
+    row: int
+    id: str | None
+    begin: int
+    end: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class WholeDocument:
+    """A document of a dataset.
+
+    Attributes:
+        number: Its number in the dataset; documents of the test split come first.
+        file: The source file of its text.
+        row: The row in that file.
+        id: The value of the id column; None if there is none.
+        text: Its text, from its tokens; empty if it was redacted.
+        tokens: Its tokens, uint32, shape (n,), EOT first; all EOT if it was redacted.
+        redacted: Whether it was redacted.
+    """
+
+    number: int
+    file: str
+    row: int
+    id: str | None
+    text: str
+    tokens: npt.NDArray[np.uint32]
+    redacted: bool
 
 
 class SplitDocuments:
@@ -42,15 +83,25 @@ class SplitDocuments:
         """The documents that tokens [begin, end) of the split touch."""
         layout, split = self._split.layout, self._split.name
         (first, _), (last, _) = layout.place(split, begin), layout.place(split, end - 1)
-        pieces = pieces_between(
-            (
-                (layout.begin(ShardKey(split, shard)), self._tables().table(self._position(shard)))
-                for shard in range(first, last + 1)
-            ),
-            begin,
-            end,
-        )
-        return documents_of(pieces, begin, end)
+        found: list[SampleDocument] = []
+        for shard in range(first, last + 1):
+            zero = layout.begin(ShardKey(split, shard))
+            table = self._tables().table(self._position(shard))
+            row = table.index_of_token(max(begin - zero, 0))
+            while row < len(table) and zero + table.offset[row] < end:
+                piece, row = table.piece(row), row + 1
+                at = zero + piece.offset
+                stop = min(at + piece.length, end) - begin
+                if found and found[-1].number == piece.document:
+                    # It goes on from the shard before, and is one document here.
+                    found[-1] = replace(found[-1], end=stop)
+                    continue
+                first = max(at, begin)
+                where = first - begin, stop, first - at + piece.start
+                found.append(
+                    SampleDocument(piece.document, piece.file, piece.row, piece.id, *where)
+                )
+        return found
 
     def ranges(self, numbers: Iterable[int]) -> Numbers:
         """The split's tokens of documents of the dataset: int64, shape (n, 2), ascending.
@@ -73,7 +124,16 @@ class SplitDocuments:
         return range(first.number, end.number + 1)
 
     def whole(self, number: int) -> WholeDocument:
-        """A document of the dataset, with its text; raises IndexError if there is none."""
+        """A document with tokens in the split, with its text.
+
+        Raises IndexError if there is none of this number, UsageError if it is of the other split.
+        """
+        if all(split != self._split.name for split, _, _ in self._tables().ranges(number)):
+            numbers = self.numbers(0)
+            raise UsageError(
+                f"document {number} is not in the {self._split.name} split, which has documents "
+                f"{numbers[0]} to {numbers[-1]}. Open the other split to read it."
+            )
         found = self._tables().document(number)
         # A table says so late if the redaction is not finished; an EOT alone is an empty text.
         tokens, eot = found.tokens, self._split.eot
