@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,10 +12,7 @@ from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.loader.tokens.local_shards import LocalShards, Parts, read_rows
-from fineshards.loader.tokens.open_shards import Shelf
 from fineshards.shards.layout import SPLITS
-
-_Found = TypeVar("_Found")
 
 # Where tokens are: their shards, and their places there.
 Places = tuple[Numbers, Numbers]
@@ -92,16 +89,11 @@ class JoinedDatasets:
         borders: Sequence[int],
     ) -> tuple[Samples, int]:
         """See `read_rows`."""
-        return self._use(
-            lambda shelves: read_rows(
+        shelves = [each.shelf for each in self._streams]
+        try:
+            return read_rows(
                 memory, shape, dtype, parts, borders, shelves, self._dtypes, self._readers
             )
-        )
-
-    def _use(self, action: Callable[[Sequence[Shelf]], _Found]) -> _Found:
-        """What an action on the open shards returns."""
-        try:
-            return action([each.shelf for each in self._streams])
         except FineshardsError:
             raise
         except BaseException:

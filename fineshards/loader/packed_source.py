@@ -18,7 +18,7 @@ from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.tokens.local_shards import Parts, join, read_rows
 
 if TYPE_CHECKING:
-    from fineshards.loader.sample_documents import SampleDocument
+    from fineshards.loader.tokens.split_documents import SampleDocument
 
 Mask = npt.NDArray[np.bool_]
 
@@ -44,14 +44,14 @@ class _Window:
 class PackedRows(NamedTuple):
     """Rows of packed sources: each is filled by its parts, one after the other.
 
-    parts: where the tokens are, in shards or in packed windows: `Parts` as an array. tokens: those
-    of the windows, by source and number; None for shards. ends: where each part ends in the rows,
+    parts: where the tokens are, in shards or in windows: `Parts` as an array. windows: of each
+    source, by number; kept only if the parts are in them. ends: where each part ends in the rows,
     laid one after the other. following: the token after each part. borders: row r has parts
     `[borders[r], borders[r + 1])`.
     """
 
     parts: Numbers
-    tokens: Sequence[Mapping[int, Any]] | None
+    windows: Sequence[Mapping[int, _Window]]
     ends: Numbers
     following: Numbers
     borders: Numbers
@@ -62,7 +62,7 @@ class PackedRows(NamedTuple):
         begin, end = borders[0], borders[-1]
         return PackedRows(
             self.parts[:, begin:end],
-            self.tokens,
+            self.windows,
             self.ends[begin:end] - first * length,
             self.following[begin:end],
             borders - begin,
@@ -113,16 +113,16 @@ class PackedSource:
         """The source's loss mask for the targets of rows: bool, shape (len(numbers), T)."""
         if not hasattr(self._source, "loss_mask"):
             return np.ones((len(numbers), self._length), np.bool_)
-        windows, which, parts, _ = _parts_of([self], np.zeros_like(numbers), numbers)
+        rows = packed_rows([self], np.zeros_like(numbers), numbers)
         counted = dict[int, Mask]()
-        for at, window in windows.get(0, {}).items():
+        for at, window in rows.windows[0].items():
             if window.counted is None:
                 sample = at * self._packing.rows
                 samples = np.arange(sample, sample + len(window.counts))
                 window.counted = self._source.loss_mask(samples).reshape(-1)
             counted[at] = window.counted
-        ranges = Parts(*self._in_windows(which, *parts[:2]).tolist())
-        found = join(ranges, [counted], {np.dtype(np.bool_)}).view(np.bool_)
+        parts = Parts(*rows.parts.tolist())
+        found = join(parts, [counted], {np.dtype(np.bool_)}).view(np.bool_)
         return found.reshape(len(numbers), self._length)
 
     def work(self, numbers: Numbers, length: int) -> Numbers:
@@ -156,10 +156,9 @@ class PackedSource:
         """The documents in a row, in the order of the row; `begin` and `end` are columns."""
         if not hasattr(self._source, "documents_between"):
             raise UsageError("the packed source does not know its documents (documents_between).")
-        found, column = [], 0
-        zeros = np.zeros(1, np.int64)
-        _, _, parts, _ = _parts_of([self], zeros, zeros + number)
-        for begin, end, _ in parts.T.tolist():
+        found, column, zeros = [], 0, np.zeros(1, np.int64)
+        for _, window, *place in packed_rows([self], zeros, zeros + number).parts.T.tolist():
+            begin, end = (window * self._window_tokens + each for each in place)
             for part in self._source.documents_between(begin, end):
                 moved = replace(part, begin=part.begin + column, end=part.end + column)
                 found.append(moved)
@@ -239,11 +238,6 @@ class PackedSource:
             packed[number] = _Window(parts, counts[at * rows : at * rows + rows], read)
         return packed
 
-    def _in_windows(self, which: Numbers, begins: Numbers, stops: Numbers) -> Numbers:
-        """Parts of the source's stream, as ranges in their windows."""
-        windows, places = np.divmod(begins, self._window_tokens)
-        return np.stack((which, windows, places, places + stops - begins))
-
 
 def _true_places(flags: Mask) -> Numbers:
     """As `np.flatnonzero`, in half the time where few are True."""
@@ -255,50 +249,39 @@ def _true_places(flags: Mask) -> Numbers:
     return np.append(8 * some[nth // 8] + nth % 8, rest)
 
 
-def _parts_of(
-    sources: Sequence[PackedSource], which: Numbers, numbers: Numbers
-) -> tuple[dict[int, dict[int, _Window]], Numbers, Numbers, Numbers]:
-    """Row `numbers[i]` of source `which[i]`, of each i. The sources have one packing.
-
-    Returns the windows by source and number; the source of each part; the parts, as a window has
-    them; and how many each row has.
-    """
-    of, nth = np.divmod(numbers, sources[0]._packing.rows)
-    windows = {
-        source: sources[source].windows(sorted({*of[which == source].tolist()}))
-        for source in sorted({*which.tolist()})
-    }
-    span = int(of.max(initial=0)) + 1
-    keys = [source * span + number for source, found in windows.items() for number in found]
-    every = [window for found in windows.values() for window in found.values()]
-    firsts = np.cumsum([0, *(len(window.counts) for window in every)])
-    rows = firsts[np.searchsorted(keys, which * span + of)] + nth
-    none = np.empty((3, 0), np.int64)
-    counts = np.concatenate([none[0], *(window.counts for window in every)])
-    ends = np.cumsum(counts)[rows]
-    counts = counts[rows]
-    parts = np.concatenate([none, *(window.parts for window in every)], axis=1)
-    return windows, which.repeat(counts), parts[:, joined_ranges(ends - counts, ends)], counts
-
-
 def packed_rows(
     sources: Sequence[PackedSource],
     which: Numbers,
     numbers: Numbers,
     joined: JoinedDatasets | None = None,
 ) -> PackedRows:
-    """Row `numbers[i]` of source `which[i]` as row i. joined: what reads the sources in place."""
-    windows, of_parts, (begins, stops, following), counts = _parts_of(sources, which, numbers)
-    tokens: list[dict[int, Any]] | None = None
-    if joined is not None:
-        parts = joined.parts(of_parts, begins, stops)
-    else:
-        parts, tokens = sources[0]._in_windows(of_parts, begins, stops), [{} for _ in sources]
-        for source, found in windows.items():
-            tokens[source] = {at: window.tokens for at, window in found.items()}
+    """Row `numbers[i]` of source `which[i]` as row i. The sources have one packing.
+
+    joined: what reads them in place.
+    """
+    of, nth = np.divmod(numbers, sources[0]._packing.rows)
+    windows = [
+        each.windows(sorted({*of[which == source].tolist()})) for source, each in enumerate(sources)
+    ]
+    span = int(of.max(initial=0)) + 1
+    keys = [source * span + number for source, found in enumerate(windows) for number in found]
+    every = [window for found in windows for window in found.values()]
+    firsts = np.cumsum([0, *(len(window.counts) for window in every)])
+    rows = firsts[np.searchsorted(keys, which * span + of)] + nth
+    none = np.empty((3, 0), np.int64)
+    counts = np.concatenate([none[0], *(window.counts for window in every)])
+    ends, counts = np.cumsum(counts)[rows], counts[rows]
+    every_part = np.concatenate([none, *(window.parts for window in every)], axis=1)
+    begins, stops, following = every_part[:, joined_ranges(ends - counts, ends)]
+    of_parts, sizes = which.repeat(counts), stops - begins
     borders = np.append(0, np.cumsum(counts))
     following = following.astype(np.uint32)
-    return PackedRows(parts, tokens, (stops - begins).cumsum(), following, borders)
+    if joined is not None:
+        parts = joined.parts(of_parts, begins, stops)
+        return PackedRows(parts, (), sizes.cumsum(), following, borders)
+    at, places = np.divmod(begins, sources[0]._window_tokens)
+    parts = np.stack((of_parts, at, places, places + sizes))
+    return PackedRows(parts, windows, sizes.cumsum(), following, borders)
 
 
 def fill_packed(
@@ -314,12 +297,13 @@ def fill_packed(
     """
     shape = 2 * (len(rows.borders) - 1), length
     parts, borders = Parts(*rows.parts.tolist()), rows.borders.tolist()
-    if rows.tokens is None:
-        assert joined is not None
+    if joined is not None:
         both, largest = joined.read(memory, shape, dtype, parts, borders)
     else:
-        dtypes = {each.dtype for of_source in rows.tokens for each in of_source.values()}
-        both, largest = read_rows(memory, shape, dtype, parts, borders, rows.tokens, dtypes)
+        shelves: list[dict[int, Any]]
+        shelves = [{at: each.tokens for at, each in found.items()} for found in rows.windows]
+        dtypes = {tokens.dtype for shelf in shelves for tokens in shelf.values()}
+        both, largest = read_rows(memory, shape, dtype, parts, borders, shelves, dtypes)
     inputs, targets = both = both.reshape(2, -1)
     targets[:-1] = inputs[1:]
     targets[rows.ends - 1] = rows.following

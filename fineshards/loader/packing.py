@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ import numpy as np
 
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
+from fineshards.loader.boundaries import joined_ranges
 from fineshards.loader.sample_sources import Numbers
 
 
@@ -94,27 +96,22 @@ class Segments(NamedTuple):
 def pack(
     starts: Numbers, rows: int, length: int, max_documents: int | None = None, windows: int = 1
 ) -> Segments:
-    """The segments of windows of `rows * length` tokens, which are laid one after the other.
+    """The segments of windows of `rows * length` tokens: of many in little more time than of one.
 
-    Vectorised code takes little longer for many windows than for one.
-
-    starts: int64, increasing: where documents begin; one does at the beginning of each window.
+    starts: int64, increasing: where documents begin in the windows, which are laid one after the
+    other; one does at the beginning of each.
     max_documents: a row that holds so many takes no other whole document.
     """
     sizes = np.diff(starts, append=windows * rows * length)
-    whole, items = np.divmod(sizes, length)
-    window = starts // (rows * length)
+    filling, begins, items = divided(starts, sizes, length)
     # Rows that one document fills: the first ones of each window.
-    documents = np.repeat(np.arange(len(starts)), whole)
-    filling = starts[documents] + length * _ranks(whole)
-    filled = np.bincount(window[documents], minlength=windows)
+    filled = np.bincount(filling // (rows * length), minlength=windows)
     first_rows = np.arange(windows) * rows
-    filled_rows = np.repeat(first_rows, filled) + _ranks(filled)
+    filled_rows = joined_ranges(first_rows, first_rows + filled)
 
-    begins, window = (starts + whole * length)[items > 0], window[items > 0]
-    items = items[items > 0]
     # All items are shorter than a row, so those of a window come before those of the next one.
-    order = _stable_order(window * length - items)
+    window = begins // (rows * length)
+    order = stable_order(window * length - items)
     counts = np.bincount(window, minlength=windows)
     row_of = _best_fit(items[order], counts, first_rows + filled, rows, length, max_documents)
     placed, row_of = order[row_of >= 0], row_of[row_of >= 0]
@@ -135,12 +132,19 @@ def pack(
     cut_rows = np.searchsorted(room_ends, at, side="right")
 
     all_rows = np.concatenate((filled_rows, row_of, cut_rows))
-    into = _stable_order(all_rows)
+    into = stable_order(all_rows)
     return Segments(
         np.concatenate((filling, begins[placed], cut_begins))[into],
         np.concatenate((np.full(len(filling), length), items[placed], sizes_cut))[into],
         np.append(0, np.cumsum(np.bincount(all_rows, minlength=windows * rows))),
     )
+
+
+def divided(starts: Numbers, sizes: Numbers, length: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Where documents fill rows of their own, where the rests begin, and how long these are."""
+    whole, rests = np.divmod(sizes, length)
+    filling = np.repeat(starts, whole) + length * joined_ranges(0 * whole, whole)
+    return filling, (starts + whole * length)[rests > 0], rests[rests > 0]
 
 
 def _best_fit(
@@ -159,49 +163,52 @@ def _best_fit(
     stops = np.arange(1, len(counts) + 1) * rows
     size = len(counts) * rows
     # More than half a row: each takes an empty row, as long as there is one.
-    row_of = np.repeat(firsts, counts) + _ranks(counts)
+    row_of = joined_ranges(firsts, firsts + counts)
     alone = (2 * items > length) & (row_of < np.repeat(stops, counts))
     room = np.full(size, length)
     room[row_of[alone]] -= items[alone]
-    documents = (room < length).astype(np.int64).tolist()
-    # A row is its room times `size` plus its number. Sorted, the first of those that are large
-    # enough is the best fit.
+    left = (max_documents - (room < length)).tolist() if max_documents else None
     rooms, needs = (room * size + np.arange(size)).tolist(), (items * size).tolist()
     taken, end = list[int](), 0
     windows = zip(firsts.tolist(), stops.tolist(), counts.tolist(), strict=True)
     for first, stop, count in windows:
         begin, end = end, end + count
-        # Rows with less room take no more item.
-        least = needs[end - 1] if count else 0
-        begin += int(np.count_nonzero(alone[begin:end]))
-        if max_documents == 1:
-            first += begin - (end - count)
-        free = rooms[first:stop]
-        for need in needs[begin:end]:
-            place = bisect_left(free, need)
-            if place == len(free):
-                taken.append(-1)
-                continue
-            best = free.pop(place)
-            taken.append(best)
-            if max_documents is not None:
-                documents[best % size] += 1
-                if documents[best % size] == max_documents:
-                    continue
-            if best - need >= least:
-                insort(free, best - need, 0, place)
-    found = np.fromiter(taken, np.int64, len(taken))
-    row_of[~alone] = np.where(found < 0, -1, found % size)
+        placed = int(np.count_nonzero(alone[begin:end]))
+        free = rooms[first + placed if max_documents == 1 else first : stop]
+        taken += best_fit(free, needs[begin + placed : end], size, left)
+    row_of[~alone] = np.fromiter(taken, np.int64, len(taken))
     return row_of
 
 
-def _ranks(counts: Numbers) -> Numbers:
-    """0, 1, 2, … for each count, as many as it says."""
-    found: Numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return found
+def best_fit(
+    free: list[int], needs: Sequence[int], unit: int, left: list[int] | None = None
+) -> list[int]:
+    """The row of each item: that with the least room that is enough; -1 if there is none.
+
+    free: of each row its room times `unit` plus its number, sorted: the first that is large enough
+    is the best fit. Changes. needs: the lengths of items times `unit`, decreasing. left: how many
+    documents each row has room for, counted down; None for no limit.
+    """
+    taken: list[int] = []
+    # Rows with less room take no more item.
+    least = needs[-1] if needs else 0
+    for need in needs:
+        place = bisect_left(free, need)
+        if place == len(free):
+            taken.append(-1)
+            continue
+        best = free.pop(place)
+        taken.append(best % unit)
+        if left is not None:
+            left[best % unit] -= 1
+            if not left[best % unit]:
+                continue
+        if best - need >= least:
+            insort(free, best - need, 0, place)
+    return taken
 
 
-def _stable_order(keys: Numbers) -> Numbers:
+def stable_order(keys: Numbers) -> Numbers:
     """As a stable argsort, which takes six times as long as sorting numbers."""
     found: Numbers = np.sort(keys * len(keys) + np.arange(len(keys))) % len(keys)
     return found

@@ -9,7 +9,6 @@ count.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -21,11 +20,12 @@ import numpy.typing as npt
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, joined_ranges, whole_documents
+from fineshards.loader.packing import best_fit, divided, stable_order
 from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.token_dataset import TokenDataset
 
 if TYPE_CHECKING:
-    from fineshards.loader.sample_documents import SampleDocument
+    from fineshards.loader.tokens.split_documents import SampleDocument
 
 # Changes when a window is packed differently.
 _VERSION = 2
@@ -213,29 +213,21 @@ def pack_whole(starts: Numbers, sizes: Numbers, length: int) -> tuple[Numbers, N
 
     starts: in the stream, as its first document may be the rest of one.
     """
-    whole, rests = np.divmod(sizes, length)
-    rows = [
-        [(begin + nth * length, length)]
-        for begin, count in zip(starts.tolist(), whole.tolist(), strict=True)
-        for nth in range(count)
-    ]
-    ends = (starts + sizes).tolist()
-    items = [
-        # Even where the first token is an EOT, as it is once such a rest is redacted.
-        (rest, end - rest, count > 0 or end == rest)
-        for rest, end, count in zip(rests.tolist(), ends, whole.tolist(), strict=True)
-        if rest
-    ]
-    # Rests of documents first, each in a row of its own; then the longest, then the earliest.
-    items.sort(key=lambda item: (not item[2], -item[0]))
-    rooms: list[tuple[int, int]] = []
-    for size, begin, is_rest in items:
-        at = len(rooms) if is_rest else bisect_left(rooms, (size, 0))
-        room, row = (length, len(rows)) if at == len(rooms) else rooms.pop(at)
-        if row == len(rows):
-            rows.append([])
-        rows[row].append((begin, size))
-        if room > size:
-            insort(rooms, (room - size, row))
-    segments = np.array([segment for row in rows for segment in row], np.int64).reshape(-1, 2)
-    return segments[:, 0], segments[:, 1], np.array(list(map(len, rows)))
+    filling, begins, rests = divided(starts, sizes, length)
+    # Rests of documents first, each in a row of its own: even where the first token is an EOT, as
+    # it is once such a rest is redacted. Then the longest, then the earliest.
+    is_rest = (begins == 0) | ~np.isin(begins, starts)
+    order = stable_order(np.where(is_rest, 0, length) - rests)
+    begins, rests = begins[order], rests[order]
+    first, own = len(filling), int(np.count_nonzero(is_rest))
+    unit = first + len(rests)
+    rows = np.arange(first, unit)
+    free = np.append(length - rests[:own], np.full(len(rests) - own, length)) * unit + rows
+    fitting = best_fit(np.sort(free).tolist(), (rests[own:] * unit).tolist(), unit)
+    all_rows = np.concatenate((np.arange(first), rows[:own], np.array(fitting, np.int64)))
+    into = stable_order(all_rows)
+    return (
+        np.append(filling, begins)[into],
+        np.append(np.full(first, length), rests)[into],
+        np.bincount(all_rows),
+    )
