@@ -16,7 +16,8 @@ from fineshards.sources.compression import ENDINGS
 from fineshards.sources.formats.format import file_name
 from fineshards.sources.formats.table import FORMATS
 from fineshards.sources.patterns import check_same
-from fineshards.sources.places.schemes import is_url, place_of
+from fineshards.sources.places import schemes
+from fineshards.sources.places.schemes import is_url
 
 
 def _readable() -> str:
@@ -94,9 +95,9 @@ def _check_name(path: str) -> None:
 def check_unchanged(file: SourceFile) -> None:
     """Raises InputError if the file has changed since launch."""
     if is_url(file.path):
-        place_of(file.path).check(file)
+        schemes.check(file)
     else:
-        check_same(file, *_local_state(file.path))
+        check_same(file, _local_state(file.path))
 
 
 def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
@@ -107,7 +108,7 @@ def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
     try:
         if is_url(file.path):
             ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
-            return place_of(file.path).open_raw(file, ahead)
+            return schemes.open_raw(file, ahead)
         return open(file.path, "rb")
     except OSError as error:
         raise InputError(f"{file.path} cannot be opened: {error}.") from error

@@ -78,25 +78,24 @@ def find_matches(wanted: str, list_files: List) -> Matches:
     return Matches(matching, beside)
 
 
-def check_same(file: SourceFile, size: int, identity: str) -> None:
-    """Raises InputError if a file has not the size and version that it had at launch."""
-    if (size, identity) != (file.size, file.version):
+def check_same(file: SourceFile, now: tuple[int, str] | None) -> None:
+    """Raises InputError if a file has not the size and version that it had at launch.
+
+    now: the size and version that it has; None if it is not there any more.
+    """
+    if now is None:
+        raise InputError(
+            f"{file.path} was deleted since the job was launched: it had {file.described()}. Put "
+            "it back, or start over with --overwrite."
+        )
+    if now != (file.size, file.version):
         advice = "Put the old file back, or start over with --overwrite."
-        if size == file.size:
+        if now[0] == file.size:
             advice = "If its content is the same, run the same command again with --trust_input."
         raise InputError(
             f"{file.path} changed since the job was launched: it had {file.described()}, now "
-            f"{describe_state(size, identity)}. {advice}"
+            f"{describe_state(*now)}. {advice}"
         )
-
-
-def deleted(
-    file: SourceFile, advice: str = "Put it back, or start over with --overwrite."
-) -> InputError:
-    """What to raise for a file that is no longer there."""
-    return InputError(
-        f"{file.path} was deleted since the job was launched: it had {file.described()}. {advice}"
-    )
 
 
 def split_root(url: str) -> tuple[str, str]:

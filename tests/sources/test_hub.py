@@ -174,8 +174,7 @@ def test_requests_do_not_grow_with_the_number_of_files(
     assert (len(few["files"]), len(many["files"])) == (2, 700)
     assert [file["index"] for file in many["files"]] == list(range(700))
     for_many = len([r for r in hub.requests if "acme/many" in r.path])
-    # 700 paths are described in two requests.
-    assert for_many == len([r for r in hub.requests if "acme/few" in r.path]) + 1
+    assert for_many == len([r for r in hub.requests if "acme/few" in r.path])
 
 
 def test_a_listing_in_several_pages_is_complete(tmp_path: Path, folder: Path) -> None:
@@ -234,7 +233,7 @@ def test_an_outage_that_stays_is_not_called_damage(hub: HubServer, tmp_path: Pat
     steps = [read_texts(file) for file in files]
     for answer in run(hub.url, tmp_path, *steps, HURRY="100", PATIENCE="1"):
         assert answer["error"] == "InputError"
-        assert f"{hub.url} answered 503. Try again later." in answer["message"]
+        assert "cannot be read: the server answered 503. Run the same command" in answer["message"]
 
 
 @pytest.mark.long
@@ -355,7 +354,7 @@ def test_an_unreachable_hub_is_named(tmp_path: Path) -> None:
         file |= {"identity": "etag:0", "format": "parquet", "compression": "none"}
         (answer,) = run(url, tmp_path, read_digest(file), PATIENCE="0.1")
         assert answer["error"] == "InputError"
-        assert f"c.parquet: {url} cannot be reached" in answer["message"]
+        assert "c.parquet cannot be read: ConnectionRefusedError: " in answer["message"]
 
 
 @pytest.mark.long
@@ -475,17 +474,15 @@ def test_a_folder_whose_layout_leaves_files_out_is_refused(
     steps = [resolve(name) for name in layouts]
     kinds, splits = run(hub.url, tmp_path, *steps)
     assert kinds["error"] == splits["error"] == "UsageError"
-    assert "takes 2 .parquet files and leaves out 1 .jsonl.gz file: " in kinds["message"]
+    assert "leaves out " in kinds["message"]
     assert "kinds/more/c.jsonl.gz. " in kinds["message"]
-    assert "takes 1 .parquet file and leaves out 1 .parquet file: " in splits["message"]
+    assert "splits/more.parquet. " in splits["message"]
     # On the hub the dataset is what the library makes of it. The command says what that is not.
     hub.push("acme/kinds", tmp_path / "kinds")
     done = fineshards(hub.url, tmp_path, "build", "--dataset=acme/kinds", "--output=out")
     assert done.returncode == 0, done.stderr
-    words = (
-        "--dataset acme/kinds: the datasets library leaves out 1 .jsonl.gz file, and so does the"
-    )
-    assert words in done.stderr
+    said = "the datasets library leaves out more/c.jsonl.gz, and so does the job"
+    assert f"--dataset acme/kinds: {said}" in done.stderr
     # What README.md lists is what the dataset is.
     for name, path in [("kinds", "*.parquet"), ("splits", "more*")]:
         readme = f"---\nconfigs:\n- config_name: default\n  data_files: '{path}'\n---\n"

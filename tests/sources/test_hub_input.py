@@ -137,12 +137,12 @@ def test_the_hub_is_asked_once_per_file_and_again_when_an_address_has_expired(
 
     texts = documents["text"].to_pylist()
     assert run(hub.url, tmp_path, read_texts(file)) == [texts]  # in 20 blocks
-    assert asked() == ["HEAD"]
+    assert asked() == ["GET"]
     assert not [r for r in hub.requests if r.method == "HEAD" and "/lfs/" in r.path]
     hub.requests.clear()
     hub.expires_after = 10
     assert run(hub.url, tmp_path, read_texts(file)) == [texts]
-    assert asked() == ["HEAD", "HEAD"]
+    assert asked() == ["GET", "GET"]
 
 
 def test_a_reader_waits_as_long_as_the_hub_says(
@@ -185,11 +185,11 @@ def test_worker_processes_stay_below_the_hubs_limit_together(tmp_path: Path) -> 
         "from multiprocessing import get_context\n"
         "import huggingface_hub.hf_api\n"
         "from fineshards.shards.job.records import SourceFile\n"
-        "from fineshards.sources.places import hub_files\n"
+        "from fineshards.sources.places.schemes import open_raw\n"
         "def ask(number):\n"
         f"    path = f'hf://datasets/bench/text@{COMMIT}/{{number}}.parquet'\n"
         "    file = SourceFile(0, path, 4, '', 'parquet', 'none')\n"
-        "    assert hub_files.open_raw(file, 0).read(4) == b'PAR1'\n"
+        "    assert open_raw(file, 0).read(4) == b'PAR1'\n"
         "workers = [get_context('fork').Process(target=ask, args=(n,)) for n in range(16)]\n"
         "for worker in workers: worker.start()\n"
         "for worker in workers: worker.join()\n"

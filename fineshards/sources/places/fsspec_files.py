@@ -7,26 +7,16 @@ version that is asked for.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
-from fineshards.errors import FineshardsError, InputError, MissingLibraryError, UsageError
+from fineshards.errors import InputError, MissingLibraryError, UsageError
 from fineshards.extras import missing_extra
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import (
-    WILDCARDS,
-    FoundFile,
-    Matches,
-    check_same,
-    deleted,
-    find_matches,
-)
-from fineshards.storage.ranges import RangeReader
-from fineshards.storage.retries import retried
+from fineshards.sources.patterns import WILDCARDS, FoundFile, Matches, find_matches
+from fineshards.storage.retries import retried, translating
 
 # What stores call the version of a file's content, the best first. They are compared as text.
 _ETAGS = ("etag", "ETag", "sha")
@@ -39,61 +29,49 @@ _SUPPORTED = "local paths, file://, gs://, s3://, https://, http://, hf://datase
 _Result = TypeVar("_Result")
 
 
-def find(pattern: str) -> Matches:
-    """Returns the files that a URL, a folder or a pattern means.
+class FsspecFiles:
+    """Files of any protocol that fsspec knows. See Place."""
 
-    Raises UsageError for a protocol that fsspec does not know, MissingLibraryError if its package
-    is not installed, and InputError if the store cannot be listed.
-    """
-    store = _store(pattern)
-    with _explained("listed", pattern):
+    def find(self, pattern: str) -> Matches:
+        """Returns the files that a URL, a folder or a pattern means.
+
+        Raises UsageError for a protocol that fsspec does not know, MissingLibraryError if its
+        package is not installed, and InputError if the store cannot be listed.
+        """
+        store = _store(pattern)
         if not WILDCARDS.search(pattern):
             info = _info(store, pattern)
             if info is not None and info["type"] == "file":
                 return Matches([_found(pattern, pattern, info)])
-        root, wanted = _split(pattern)
-        return find_matches(wanted, partial(_list, store, root))
+        scheme, _, rest = pattern.partition("://")
+        root, _, wanted = rest.partition("/")
+        if not rest or WILDCARDS.search(root):
+            raise UsageError(
+                f"--input {pattern}: expected {scheme}://container-or-host/folder/*.parquet, "
+                "without wildcards in the first part."
+            )
+        # A URL such as hdfs:///folder names no host.
+        return find_matches(wanted, partial(_list, store, f"{scheme}://{root}"))
 
-
-def check(file: SourceFile) -> None:
-    """Raises InputError if the file has changed since launch."""
-    store = _store(file.path)
-    with _explained("read", file.path):
+    def state(self, file: SourceFile) -> tuple[int, str] | None:
+        store = _store(file.path)
         store.invalidate_cache()
         info = _info(store, file.path)
-        if info is None:
-            raise deleted(file)
-        now = _found(file.path, file.path, info)
-    check_same(file, now.size, now.identity)
+        found = info and _found(file.path, file.path, info)
+        return (found.size, found.identity) if found else None
 
-
-def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
-    """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read.
-
-    Not every file system of fsspec notices that a connection ended, and formats would take that for
-    the end of the file, so a read that would be short fails.
-    """
-    store = _store(file.path)
-    name = store._strip_protocol(file.path)
-    opened = _attempted("opened", file.path, lambda: store.open(name, "rb", cache_type="none"))
-    one_at_a_time = threading.Lock()
-
-    def attempt(start: int, stop: int) -> bytes:
-        with one_at_a_time:
-            opened.seek(start)
-            content: bytes = opened.read(stop - start)
-            return content
-
-    def download(start: int, stop: int) -> bytes:
-        content = _attempted("read", file.path, partial(attempt, start, stop))
+    def read(self, file: SourceFile, start: int, stop: int) -> bytes:
+        store = _store(file.path)
+        name = store._strip_protocol(file.path)
+        content: bytes = _tried("read", file.path, lambda: store.cat_file(name, start, stop))
+        # Not every file system of fsspec notices that a connection ended, and formats would take
+        # that for the end of the file.
         if len(content) != stop - start:
             raise InputError(
                 f"{file.path} cannot be read: received {len(content)} bytes from byte {start} on, "
                 f"expected {stop - start}. Run the same command again."
             )
         return content
-
-    return RangeReader(file.size, download).buffered(read_ahead)
 
 
 def _store(url: str) -> Any:
@@ -112,42 +90,34 @@ def _store(url: str) -> Any:
         cause = error.__cause__ or error
         named = missing_extra(cause) if isinstance(cause, ModuleNotFoundError) else None
         raise named or MissingLibraryError(f"{url} cannot be read: {error}.") from error
-    with _explained("read", url):
-        return fsspec.core.url_to_fs(url)[0]
-
-
-def _split(url: str) -> tuple[str, str]:
-    """The root of a URL, such as `az://container`, and the name or pattern below it.
-
-    A URL such as hdfs:///folder names no host.
-    """
-    scheme, _, rest = url.partition("://")
-    root, _, name = rest.partition("/")
-    if not rest or WILDCARDS.search(root):
-        raise UsageError(
-            f"--input {url}: expected {scheme}://container-or-host/folder/*.parquet, without "
-            "wildcards in the first part."
-        )
-    return f"{scheme}://{root}", name
+    return _tried("read", url, lambda: fsspec.core.url_to_fs(url)[0])
 
 
 def _info(store: Any, url: str) -> Mapping[str, Any] | None:
-    try:
-        found: Mapping[str, Any] = store.info(store._strip_protocol(url))
-    except FileNotFoundError:
-        return None
-    return found
+    def ask() -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = store.info(store._strip_protocol(url))
+        except FileNotFoundError:
+            return None
+        return found
+
+    return _tried("read", url, ask)
 
 
 def _list(store: Any, root: str, prefix: str, deep: bool) -> tuple[list[FoundFile], set[str]]:
     top = store._strip_protocol(f"{root}/").strip("/")
     folder = store._strip_protocol(f"{root}/{prefix.rpartition('/')[0]}")
-    try:
-        infos = store.find(folder, detail=True).values() if deep else store.ls(folder, detail=True)
-    except (FileNotFoundError, NotADirectoryError):
-        return [], set()
+
+    def ask() -> list[Mapping[str, Any]]:
+        try:
+            if deep:
+                return list(store.find(folder, detail=True).values())
+            return list(store.ls(folder, detail=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     files, folders = [], set[str]()
-    for info in infos:
+    for info in _tried("listed", f"{root}/{prefix}", ask):
         name = info["name"].strip("/").removeprefix(top).strip("/")
         if name.startswith(prefix) and info["type"] == "directory":
             folders.add(f"{name}/")
@@ -176,26 +146,17 @@ def identity_of(info: Mapping[str, Any]) -> str:
     return f"size:{info['size']}"
 
 
-def _attempted(what: str, url: str, action: Callable[[], _Result]) -> _Result:
-    """Runs an action, again after a broken connection; raises what `_explained` raises."""
-    with _explained(what, url):
+def _tried(what: str, url: str, action: Callable[[], _Result]) -> _Result:
+    """Runs an action, again after a broken connection. Each package of fsspec has own errors."""
+
+    def reason(error: Exception, *_: str) -> str:
+        said = " ".join(str(error).split()).rstrip(".") or "no reason given"
+        advice = "Check the URL and the credentials, or try again later"
+        return f"{type(error).__name__}: {said}. {advice}."
+
+    with translating(reason, what, url, InputError):
         return retried(
             action,
             lambda error: 0.0 if isinstance(error, ConnectionError | TimeoutError) else None,
             lambda error: f"{url}: {error}",
         )
-
-
-@contextmanager
-def _explained(what: str, url: str) -> Iterator[None]:
-    """Raises InputError where a store fails: each package of fsspec has errors of its own."""
-    try:
-        yield
-    except (FineshardsError, ImportError):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()).rstrip(".") or "no reason given"
-        raise InputError(
-            f"{url} cannot be {what}: {type(error).__name__}: {reason}. Check the URL and the "
-            "credentials, or try again later."
-        ) from error

@@ -7,20 +7,19 @@ never mix. https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, check_same
-from fineshards.storage.ranges import RangeReader
-from fineshards.storage.retries import TRANSIENT_STATUS, retried
+from fineshards.storage.retries import TRANSIENT_STATUS, retried, translating
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -42,12 +41,16 @@ _WITH_IT = {
 
 
 class WebRange(NamedTuple):
-    """A range of a file as a server answers it. size, identity, encoding: of the whole file."""
+    """A range of a file as a server answers it. size, identity, encoding: of the whole file.
+
+    url: that of the server which has the content.
+    """
 
     content: bytes
     size: int
     identity: str
     encoding: str
+    url: str
 
 
 def unsigned(url: str) -> str:
@@ -67,52 +70,42 @@ def unsigned(url: str) -> str:
     return f"{place}?{left}" if left else place
 
 
-def find(url: str) -> Matches:
-    """Returns the one file that a URL names.
+class WebFiles:
+    """Single files, of which servers tell no more than their headers. See Place."""
 
-    Raises UsageError for a URL that looks like a pattern or a folder, and InputError for a file
-    that cannot be read by ranges.
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise UsageError(f"--input {url}: is not a URL: {error}. Correct it.") from error
-    if not parts.hostname or "*" in parts.path or not parts.path or parts.path.endswith("/"):
-        raise UsageError(
-            f"--input {url}: a web server does not list its files, so patterns and folders cannot "
-            "be read from it. Give the URL of each file."
-        )
-    name = unsigned(url)
-    with web_session() as session:
-        size, identity, encoding = fetch(session, url, 0, 1, name=name, seconds=_FIND_SECONDS)[1:]
-    signed = url if url != name else ""
-    return Matches([FoundFile(name, parts.path, size, identity, encoding, signed)])
+    def find(self, url: str) -> Matches:
+        """Returns the one file that a URL names.
 
+        Raises UsageError for a URL that looks like a pattern or a folder, and InputError for a file
+        that cannot be read by ranges.
+        """
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise UsageError(f"--input {url}: is not a URL: {error}. Correct it.") from error
+        if not parts.hostname or "*" in parts.path or not parts.path or parts.path.endswith("/"):
+            raise UsageError(
+                f"--input {url}: a web server does not list its files, so patterns and folders "
+                "cannot be read from it. Give the URL of each file."
+            )
+        name = unsigned(url)
+        _, size, identity, encoding, _ = fetch(url, 0, 1, name=name, seconds=_FIND_SECONDS)
+        signed = url if url != name else ""
+        return Matches([FoundFile(name, parts.path, size, identity, encoding, signed)])
 
-def check(file: SourceFile) -> None:
-    """Raises InputError if the file has changed since launch. Makes one request."""
-    with web_session() as session:
-        found = fetch(session, file.signed or file.path, 0, 1, name=file.path)
-    check_same(file, found.size, found.identity)
+    def state(self, file: SourceFile) -> tuple[int, str]:
+        found = fetch(file.signed or file.path, 0, 1, name=file.path)
+        return found.size, found.identity
 
-
-def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
-    """Opens the version of the file that the job was launched with. Makes no request yet.
-
-    read_ahead: minimum bytes per request; 0 for exactly the bytes read.
-    """
-    session = web_session()
-
-    def download(start: int, stop: int) -> bytes:
-        found = fetch(session, file.signed or file.path, start, stop, name=file.path)
-        check_same(file, found.size, found.identity)
+    def read(self, file: SourceFile, start: int, stop: int) -> bytes:
+        found = fetch(file.signed or file.path, start, stop, name=file.path)
+        check_same(file, (found.size, found.identity))
         return found.content
 
-    return RangeReader(file.size, download).buffered(read_ahead)
 
-
-def web_session() -> Session:
-    """The connections of one file, one for each of its requests in flight; for one process."""
+@functools.cache
+def _session(_process: int) -> Session:
+    """The connections of a process."""
     import requests
 
     session = requests.Session()
@@ -122,7 +115,6 @@ def web_session() -> Session:
 
 
 def fetch(
-    session: Session,
     url: str,
     start: int,
     stop: int,
@@ -137,19 +129,32 @@ def fetch(
     seconds: how long it is tried again where a failure may pass; None for the default. Raises
     RefusedError where the server refuses access, and InputError for other failures that stay.
     """
+    from requests import exceptions
+    from urllib3.exceptions import HTTPError
+
+    stay = (exceptions.InvalidURL, exceptions.InvalidSchema, exceptions.TooManyRedirects)
+    passing = (_TransientError, exceptions.RequestException, HTTPError, ConnectionError)
+    session = _session(os.getpid())
     headers = {**(headers or {}), "Range": f"bytes={start}-{stop - 1}"}
-    try:
-        return retried(
-            lambda: _attempt(session, url, start, stop, headers, name),
-            lambda error: error.wait if isinstance(error, _TransientError) else None,
-            lambda error: f"{name}: {error}",
-            seconds,
-        )
-    except _TransientError as error:
-        raise InputError(
-            f"{name} cannot be read: {error}. Run the same command again when the server is "
-            "reachable."
-        ) from error
+
+    def attempt() -> WebRange:
+        with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+            return _range_of(name, response, start, stop)
+
+    def pause(error: Exception) -> float | None:
+        if isinstance(error, stay) or not isinstance(error, passing):
+            return None
+        return error.wait if isinstance(error, _TransientError) else 0.0
+
+    def reason(error: Exception, *_: str) -> str | None:
+        if isinstance(error, stay):
+            return f"{_brief(error)}. Check the URL."
+        if isinstance(error, passing):
+            return f"{_brief(error)}. Run the same command again when the server is reachable."
+        return None
+
+    with translating(reason, "read", name, InputError):
+        return retried(attempt, pause, lambda error: f"{name}: {_brief(error)}", seconds)
 
 
 class RefusedError(InputError):
@@ -181,14 +186,6 @@ def asked_wait(headers: Any) -> float:
         return 0.0
 
 
-def _attempt(
-    session: Session, url: str, start: int, stop: int, headers: Mapping[str, str], name: str
-) -> WebRange:
-    get = partial(session.get, url, headers=headers, stream=True, timeout=_TIMEOUT)
-    with _failures(name), get() as response:
-        return _range_of(name, response, start, stop)
-
-
 def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
     """What a server has answered; raises InputError unless it is exactly what was asked for."""
     status, headers = response.status_code, response.headers
@@ -197,9 +194,9 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
     found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     # Beyond the end of a file that is empty, or has become shorter.
     if status == 416 and found is not None and int(found[3]) <= start:
-        return _whole(headers, int(found[3]), b"")
+        return _whole(response, int(found[3]), b"")
     if status == 200 and headers.get("Content-Length") == "0":
-        return _whole(headers, 0, b"")
+        return _whole(response, 0, b"")
     if status == 200:
         raise InputError(
             f"{url} cannot be read in parts: its server ignores range requests. Download the file, "
@@ -225,38 +222,25 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
     content = response.raw.read(expected + 1, decode_content=False)
     if len(content) != expected:
         raise _TransientError(f"received {len(content)} bytes, expected {expected}")
-    return _whole(headers, size, content)
+    return _whole(response, size, content)
 
 
-def _whole(headers: Any, size: int, content: bytes) -> WebRange:
+def _whole(response: Response, size: int, content: bytes) -> WebRange:
     """What an answer says of the whole file. Its identity is the best that the server tells."""
-    identity = f"size:{size}"
+    headers, identity = response.headers, f"size:{size}"
     if etag := headers.get("ETag"):
         identity = "etag:" + etag.replace('"', "")
     elif changed := headers.get("Last-Modified"):
         identity = f"mtime:{changed}"
     # Apache says x-gzip of a file that is named .gz.
     encoding = headers.get("Content-Encoding", "").removeprefix("x-")
-    return WebRange(content, size, identity, encoding)
-
-
-@contextmanager
-def _failures(url: str) -> Iterator[None]:
-    """Sorts the failures of requests: those that may pass, and those that stay."""
-    from requests import exceptions
-    from urllib3.exceptions import HTTPError
-
-    stay = (exceptions.InvalidURL, exceptions.InvalidSchema, exceptions.TooManyRedirects)
-    try:
-        yield
-    except stay as error:
-        raise InputError(f"{url} cannot be read: {_brief(error)}. Check the URL.") from error
-    except (exceptions.RequestException, HTTPError, ConnectionError) as error:
-        raise _TransientError(_brief(error)) from error
+    return WebRange(content, size, identity, encoding, response.url)
 
 
 def _brief(error: BaseException) -> str:
     """The innermost reason, which does not repeat the URL."""
+    if isinstance(error, _TransientError):
+        return str(error)
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {error}".rstrip(".")

@@ -33,11 +33,8 @@ from fineshards.sources.places.hub_errors import (
     hub_failures,
     quiet_hub,
 )
-from fineshards.sources.places.hub_files import content_hash, pin
+from fineshards.sources.places.hub_files import list_files, pin
 from fineshards.storage.temporary import scratch_folder
-
-# The hub refuses to describe more than 1,000 paths in one request.
-PATHS_PER_REQUEST = 500
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,15 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
         )
     # An absolute path, because the library treats a bare `json` or `parquet` as a file format.
     config, paths, all_paths = _list_files(request, os.path.abspath(request.name), commit=None)
-    _refuse_left_out(request, paths, all_paths)
+    known = {os.path.realpath(path) for path in all_paths}
+    left_out = [path for path in walk(request.name) if os.path.realpath(path) not in known]
+    # A folder whose README.md lists its configs says itself which files they are.
+    if left_out and not _lists_configs(request.name):
+        raise UsageError(
+            f"--dataset {request.name}: the datasets library leaves out {some(sorted(left_out))}. "
+            "Give the folder, or a pattern for one kind of file, with --input; or list the files "
+            "under configs in its README.md."
+        )
     return ResolvedDataset(describe_files(map(os.path.abspath, paths)), config, commit=None)
 
 
@@ -106,14 +111,30 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
             f"--dataset {request.name}: expected a folder or OWNER/NAME on the Hugging Face Hub, "
             f"but {found}."
         )
-    with hub_failures(_flags_of(request)):
-        info = pin(request.name, request.revision, _flags_of(request), "siblings", "cardData")
-        repository, commit = info.id, info.sha
-        config, urls, all_urls = _list_files(request, repository, commit)
-        for url in urls:
-            format_of(url)  # fails before the hub is queried about thousands of unusable files
-        warning = _warning_of_left_out(request, info, all_urls)
-        return ResolvedDataset(_describe_urls(urls, repository, commit), config, commit, warning)
+    flags = _flags_of(request)
+    with hub_failures(flags):
+        info = pin(request.name, request.revision, flags, "cardData")
+        config, urls, all_urls = _list_files(request, info.id, info.sha)
+        formats = [format_of(url) for url in urls]  # fails before thousands of files are described
+        known = {file.path: file for file in list_files(info.id, info.sha, "", deep=True)[0]}
+    if missing := [url for url in urls if url not in known]:
+        raise InputError(
+            f"{missing[0]}: the hub lists the file, but does not describe it. Try again later."
+        )
+    files = [
+        SourceFile(index, url, known[url].size, known[url].identity, *format_of_it)
+        for index, (url, format_of_it) in enumerate(zip(urls, formats, strict=True))
+    ]
+    left_out = sorted(
+        known[url].name
+        for url in known.keys() - {*all_urls}
+        if has_known_format(url) and not is_beside_data(known[url].name)
+    )
+    warning = ""
+    # It is not refused: on the hub a dataset is what the library makes of it.
+    if left_out and not (info.card_data or {}).get("configs"):
+        warning = f"{flags}: the datasets library leaves out {some(left_out)}, and so does the job"
+    return ResolvedDataset(files, config, info.sha, warning)
 
 
 def _list_files(
@@ -140,47 +161,6 @@ def _list_files(
     return config, urls, [str(url) for files in splits.values() for url in files]
 
 
-def _refuse_left_out(request: DatasetRequest, paths: list[str], all_paths: list[str]) -> None:
-    """Raises UsageError if the library leaves out data files of a folder.
-
-    It reads the format that most files have, and where names tell splits, no other names. A folder
-    whose README.md lists its configs says itself which files they are.
-    """
-    if _lists_configs(request.name):
-        return
-    known = {os.path.realpath(path) for path in all_paths}
-    left_out = sorted(path for path in walk(request.name) if os.path.realpath(path) not in known)
-    if left_out:
-        raise UsageError(
-            f"--dataset {request.name}: its layout takes {_kinds(paths)} and leaves out "
-            f"{_kinds(left_out)}: {some(left_out)}. Give the folder, or a pattern for one kind of "
-            f"file, with --input; or list the files under configs in its README.md."
-        )
-
-
-def _warning_of_left_out(request: DatasetRequest, info: Any, all_urls: list[str]) -> str:
-    """A sentence if the library leaves out data files of a repository on the hub, or nothing.
-
-    It is not refused, because on the hub a dataset is what the library makes of it.
-    """
-    if (info.card_data or {}).get("configs"):
-        return ""
-    prefix = f"hf://datasets/{info.id}@{info.sha}/"
-    known = {url.removeprefix(prefix) for url in all_urls}
-    names = [file.rfilename for file in info.siblings or []]
-    left_out = sorted(
-        name
-        for name in names
-        if name not in known and has_known_format(name) and not is_beside_data(name)
-    )
-    if not left_out:
-        return ""
-    return (
-        f"{_flags_of(request)}: the datasets library leaves out {_kinds(left_out)}, and so does "
-        f"the job: {some(left_out)}"
-    )
-
-
 def _lists_configs(folder: str) -> bool:
     """Whether a folder's README.md lists configs; the library has read it already."""
     from huggingface_hub import DatasetCard
@@ -189,16 +169,6 @@ def _lists_configs(folder: str) -> bool:
     standalone = os.path.join(folder, ".huggingface.yaml")
     return os.path.exists(standalone) or (
         os.path.isfile(readme) and bool(DatasetCard.load(readme).data.to_dict().get("configs"))
-    )
-
-
-def _kinds(paths: list[str]) -> str:
-    """How many files of which extensions, such as `3 .parquet files and 1 .jsonl.gz file`."""
-    names = [os.path.basename(path) for path in paths]
-    counts = Counter("." + ".".join(name.split(".")[1:][-2:]) for name in names)
-    return " and ".join(
-        f"{count:,} {ending if ending != '.' else ''} file{'s' if count != 1 else ''}"
-        for ending, count in counts.most_common()
     )
 
 
@@ -232,28 +202,6 @@ def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any
             with suppress(TypeError, ValueError, YAMLError):  # if README.md is malformed
                 names = datasets.get_dataset_config_names(path, revision=commit)
             raise config_refused(_flags_of(request), request.config, names, error) from error
-
-
-def _describe_urls(urls: list[str], repository: str, commit: str) -> list[SourceFile]:
-    """Returns the files with size and content hash, from a few requests to the hub."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
-
-    prefix = f"hf://datasets/{repository}@{commit}/"
-    found: dict[str, RepoFile] = {}
-    for start in range(0, len(urls), PATHS_PER_REQUEST):
-        paths = [url.removeprefix(prefix) for url in urls[start : start + PATHS_PER_REQUEST]]
-        for info in HfApi().get_paths_info(repository, paths, revision=commit, repo_type="dataset"):
-            if isinstance(info, RepoFile):
-                found[prefix + info.path] = info
-    if missing := [url for url in urls if url not in found]:
-        raise InputError(
-            f"{missing[0]}: the hub lists the file, but does not describe it. Try again later."
-        )
-    return [
-        SourceFile(index, url, found[url].size, content_hash(found[url]), *format_of(url))
-        for index, url in enumerate(urls)
-    ]
 
 
 def _flags_of(request: DatasetRequest) -> str:

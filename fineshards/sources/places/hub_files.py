@@ -11,19 +11,17 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, find_matches
-from fineshards.sources.places.http_files import RefusedError, asked_wait, fetch, web_session
-from fineshards.sources.places.hub_errors import brief, http_error, hub_failures, quiet_hub
-from fineshards.storage.ranges import RangeReader
-from fineshards.storage.retries import TRANSIENT_STATUS, retried
+from fineshards.sources.places.http_files import RefusedError, WebRange, fetch
+from fineshards.sources.places.hub_errors import hub_failures, quiet_hub
 
 # The hub's own references hold slashes.
 _URL = re.compile(
@@ -52,46 +50,45 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def find(pattern: str) -> Matches:
-    """Returns the files that `hf://datasets/OWNER/NAME@REVISION/pattern` means.
-
-    Without a revision it is that of the main branch. Raises UsageError or InputError if the hub has
-    no such dataset, or cannot be reached.
-    """
-    match = _URL.fullmatch(pattern)
-    if match is None:
-        raise UsageError(
-            f"--input {pattern}: expected hf://datasets/OWNER/NAME@REVISION/folder/*.parquet. "
-            "Only datasets can be read from the hub, without wildcards in the name or revision."
-        )
-    quiet_hub()
-    revision = match["revision"] and unquote(match["revision"])
-    with hub_failures(f"--input {pattern}", revision="the @REVISION"):
-        info = pin(match["name"], revision, f"--input {pattern}")
-        return find_matches(match["wanted"] or "", partial(_list, info.id, info.sha))
-
-
-def check(file: SourceFile) -> None:
-    """Does nothing: a file of a commit cannot change."""
-
-
-def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
-    """Opens the file; read_ahead: minimum bytes per request, 0 for exactly the bytes read.
+class HubFiles:
+    """Files in datasets. See Place.
 
     Each process asks the hub once per file, which counts against the hub's limit, and reads from
     where the hub keeps the content until that address is refused.
     """
-    session = web_session()
 
-    def download(start: int, stop: int) -> bytes:
-        address = _address(file.path)
-        try:
-            return content(address, start, stop)
-        except RefusedError:
-            return content(_address(file.path, refused=address), start, stop)
+    def find(self, pattern: str) -> Matches:
+        """Returns the files that `hf://datasets/OWNER/NAME@REVISION/pattern` means.
 
-    def content(address: str, start: int, stop: int) -> bytes:
-        found = fetch(session, address, start, stop, name=file.path, headers=_headers(address))
+        Without a revision it is that of the main branch. Raises UsageError or InputError if the hub
+        has no such dataset, or cannot be reached.
+        """
+        match = _URL.fullmatch(pattern)
+        if match is None:
+            raise UsageError(
+                f"--input {pattern}: expected hf://datasets/OWNER/NAME@REVISION/folder/*.parquet. "
+                "Only datasets can be read from the hub, without wildcards in the name or revision."
+            )
+        quiet_hub()
+        revision = match["revision"] and unquote(match["revision"])
+        with hub_failures(f"--input {pattern}", revision="the @REVISION"):
+            info = pin(match["name"], revision, f"--input {pattern}")
+            return find_matches(match["wanted"] or "", partial(list_files, info.id, info.sha))
+
+    def state(self, file: SourceFile) -> tuple[int, str]:
+        """A file of a commit cannot change."""
+        return file.size, file.version
+
+    def read(self, file: SourceFile, start: int, stop: int) -> bytes:
+        found, address = None, _addresses.get(file.path, "")
+        if address:
+            with suppress(RefusedError):  # it has expired
+                found = _fetch(address, file, start, stop)
+        if found is None:
+            with _asking:
+                other = _addresses.get(file.path, "")  # of another thread
+                known = other != address
+                found = _fetch(other, file, start, stop) if known else _resolved(file, start, stop)
         if found.size != file.size:
             raise InputError(
                 f"{file.path} cannot be read: the hub sends {found.size} bytes, expected "
@@ -99,18 +96,31 @@ def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
             )
         return found.content
 
-    return RangeReader(file.size, download).buffered(read_ahead)
+
+def _resolved(file: SourceFile, start: int, stop: int) -> WebRange:
+    """Bytes of a file, from where the hub says that they are."""
+    from huggingface_hub import hf_hub_url
+
+    match = _URL.fullmatch(file.path)
+    assert match is not None
+    name, path, revision = match["name"], match["wanted"], match["revision"]
+    with _in_turn():
+        url = hf_hub_url(name, path, repo_type="dataset", revision=revision)
+        found = _fetch(url, file, start, stop)
+    if len(_addresses) >= _MOST_ADDRESSES:
+        _addresses.clear()
+    _addresses[file.path] = found.url
+    return found
 
 
-def _address(path: str, refused: str | None = None) -> str:
-    """Where a file's content is; asks the hub if that is not known, or was refused."""
-    with _asking:
-        if _addresses.get(path) in (None, refused):
-            if len(_addresses) >= _MOST_ADDRESSES:
-                _addresses.clear()
-            with _in_turn():
-                _addresses[path] = _attempted(path, partial(_ask, path))
-        return _addresses[path]
+def _fetch(address: str, file: SourceFile, start: int, stop: int) -> WebRange:
+    """As `fetch`, with the token for what the hub sends itself; other addresses are signed."""
+    from huggingface_hub import constants, get_token
+
+    own = urlsplit(address).netloc == urlsplit(constants.ENDPOINT).netloc
+    token = get_token() if own else None
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return fetch(address, start, stop, name=file.path, headers=headers)
 
 
 @contextmanager
@@ -127,46 +137,6 @@ def _in_turn() -> Iterator[None]:
         fcntl.lockf(_turns, fcntl.LOCK_UN, 1, turn)
 
 
-def _ask(path: str) -> str:
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-
-    match = _URL.fullmatch(path)
-    assert match is not None
-    url = hf_hub_url(
-        match["name"], match["wanted"], repo_type="dataset", revision=match["revision"]
-    )
-    location: str = get_hf_file_metadata(url, timeout=_TIMEOUT_SECONDS).location
-    return location
-
-
-def _headers(address: str) -> dict[str, str]:
-    """The credentials for what the hub sends itself, small files; other addresses are signed."""
-    from huggingface_hub import constants, get_token
-
-    own = urlsplit(address).netloc == urlsplit(constants.ENDPOINT).netloc
-    token = get_token() if own else None
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _attempted(url: str, action: Callable[[], Any]) -> Any:
-    """Runs requests of the library's, again after failures that may pass, as the hub asks.
-
-    Raises UsageError or InputError for what stays.
-    """
-    quiet_hub()
-
-    def pause(error: Exception) -> float | None:
-        response = getattr(error, "response", None)
-        if not isinstance(error, (ConnectionError, http_error())):
-            return None
-        if response is None:
-            return 0.0
-        return asked_wait(response.headers) if response.status_code in TRANSIENT_STATUS else None
-
-    with hub_failures(url):
-        return retried(action, pause, lambda error: f"{url}: {brief(error)}")
-
-
 def pin(name: str, revision: str | None, flags: str, *more: str) -> Any:
     """What the hub says of a dataset: its commit and current name, as it redirects old ones.
 
@@ -181,14 +151,10 @@ def pin(name: str, revision: str | None, flags: str, *more: str) -> Any:
     return info
 
 
-def content_hash(info: Any) -> str:
-    """The identity of a file on the hub: SHA-256 where the hub has it (LFS), otherwise git's."""
-    return f"etag:{info.lfs.sha256 if info.lfs else info.blob_id}"
-
-
-def _list(
+def list_files(
     repository: str, commit: str, prefix: str, deep: bool
 ) -> tuple[list[FoundFile], set[str]]:
+    """The files of a commit whose names have a prefix, and the folders that were not listed."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.hf_api import RepoFile
@@ -201,7 +167,9 @@ def _list(
         ):
             if isinstance(info, RepoFile) and info.path.startswith(prefix):
                 path = f"hf://datasets/{repository}@{commit}/{info.path}"
-                files.append(FoundFile(path, info.path, info.size, content_hash(info)))
+                # SHA-256 where the hub has it (LFS), otherwise git's.
+                content_hash = info.lfs.sha256 if info.lfs else info.blob_id
+                files.append(FoundFile(path, info.path, info.size, f"etag:{content_hash}"))
             elif info.path.startswith(prefix):
                 folders.add(f"{info.path}/")
     except EntryNotFoundError:  # no such folder

@@ -7,15 +7,14 @@ secret, which is all that a job's flags, graph and logs contain.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import re
 from typing import Any
 
 from fineshards.credentials import refuse_secrets_in_endpoint
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.errors import UsageError
 from fineshards.extras import require
-from fineshards.storage.retries import TRANSIENT_STATUS, retried
+from fineshards.storage.retries import TRANSIENT_STATUS, retried, translating
 
 # As gcloud's, for a private address, or a server of tests.
 _ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
@@ -38,10 +37,6 @@ def provide_token(secret: str | None) -> None:
     _fetched.add(secret)
 
 
-class _TransientError(FineshardsError):
-    """An answer that may be another one later."""
-
-
 def _fetch(secret: str) -> str:
     require("google.auth", "google-auth", "gcs")
     import google.auth
@@ -53,34 +48,37 @@ def _fetch(secret: str) -> str:
     refuse_secrets_in_endpoint(endpoint, _ENDPOINT)
     new_session: Any = AuthorizedSession  # google-auth is typed, but not this
 
-    def attempt() -> Any:
+    def attempt() -> str:
         credentials, _ = google.auth.default(scopes=[_SCOPE])
         with new_session(credentials) as session:
-            response = session.get(
-                f"{endpoint.rstrip('/')}/v1/{secret}:access", timeout=_TIMEOUT_SECONDS
-            )
-        if response.status_code in TRANSIENT_STATUS:
-            raise _TransientError(f"Secret Manager answers {response.status_code}")
-        return response
+            url = f"{endpoint.rstrip('/')}/v1/{secret}:access"
+            response = session.get(url, timeout=_TIMEOUT_SECONDS)
+        response.raise_for_status()
+        return base64.b64decode(response.json()["payload"]["data"]).decode("ascii").strip()
+
+    def status(error: Exception) -> int | None:
+        found: int | None = getattr(getattr(error, "response", None), "status_code", None)
+        return found
 
     def pause(error: Exception) -> float | None:
-        passing = (requests.ConnectionError, TransportError, _TransientError)
-        return 0.0 if isinstance(error, passing) else None
+        broken = isinstance(error, requests.ConnectionError | TransportError)
+        return 0.0 if broken or status(error) in TRANSIENT_STATUS else None
 
-    try:
-        response = retried(attempt, pause, lambda error: f"{secret}: {type(error).__name__}")
-    except (GoogleAuthError, requests.RequestException, _TransientError) as error:
-        raise UsageError(f"--hf_token_secret {secret} cannot be read: {error}") from error
-    if response.status_code != 200:
-        raise UsageError(
-            f"--hf_token_secret {secret} cannot be read: Secret Manager answers "
-            f"{response.status_code}. Check the name, that secretmanager.googleapis.com is "
-            "enabled, and that the account has roles/secretmanager.secretAccessor on the secret."
-        )
-    try:
-        token = base64.b64decode(response.json()["payload"]["data"]).decode("ascii").strip()
-    except (ValueError, KeyError, TypeError, binascii.Error):
-        token = ""
-    if not re.fullmatch(r"[!-~]+", token):
-        raise UsageError(f"--hf_token_secret {secret}: the secret is not a token, one ASCII word.")
+    def reason(error: Exception, *_: str) -> str | None:
+        if isinstance(error, requests.HTTPError):
+            return (
+                f"Secret Manager answers {status(error)}. Check the name, that "
+                "secretmanager.googleapis.com is enabled, and that the account has "
+                "roles/secretmanager.secretAccessor on the secret."
+            )
+        if isinstance(error, GoogleAuthError | requests.RequestException):
+            return str(error)
+        if isinstance(error, ValueError | KeyError | TypeError):
+            return "the secret is not a token, one ASCII word."
+        return None
+
+    with translating(reason, "read", f"--hf_token_secret {secret}", UsageError):
+        token = retried(attempt, pause, lambda error: f"{secret}: {type(error).__name__}")
+        if not re.fullmatch(r"[!-~]+", token):
+            raise ValueError
     return token

@@ -8,53 +8,36 @@ https://cloud.google.com/storage/docs/object-versioning
 from __future__ import annotations
 
 from functools import partial
-from typing import BinaryIO
 
 from fineshards.errors import InputError
 from fineshards.extras import require
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources import patterns
-from fineshards.sources.patterns import FoundFile
+from fineshards.sources.patterns import FoundFile, Matches, check_same, find_matches, split_root
 from fineshards.storage.names import split_url
 from fineshards.storage.objects import ObjectStorage
-from fineshards.storage.ranges import RangeReader
 
 _VERSIONS = {"gs": "generation", "s3": "etag"}
 
 
-def find(pattern: str) -> patterns.Matches:
-    """Returns the objects that `scheme://bucket/pattern` means, from one listing if it matches.
+class ObjectFiles:
+    """Objects that `scheme://bucket/pattern` means. See Place."""
 
-    Raises UsageError for a URL without a bucket, and InputError if the bucket cannot be listed.
-    """
-    root, wanted = patterns.split_root(pattern)
-    return patterns.find_matches(wanted, partial(_list, _bucket(root)))
+    def find(self, pattern: str) -> Matches:
+        root, wanted = split_root(pattern)
+        return find_matches(wanted, partial(_list, _bucket(root)))
 
+    def state(self, file: SourceFile) -> tuple[int, str] | None:
+        store = _bucket(file.path)
+        found = store.find_object(split_url(file.path)[1])
+        return found and (found.size, f"{_VERSIONS[store.scheme]}:{found.version}")
 
-def check(file: SourceFile) -> None:
-    """Raises InputError if the object was deleted or replaced since launch. Makes one request."""
-    store = _bucket(file.path)
-    found = store.find_object(split_url(file.path)[1])
-    if found is None:
-        raise patterns.deleted(file)
-    patterns.check_same(file, found.size, f"{_VERSIONS[store.scheme]}:{found.version}")
-
-
-def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
-    """Opens the object in the version that it had at launch. Makes no request yet.
-
-    read_ahead: minimum bytes per request; 0 for exactly the bytes read.
-    """
-    store, key = _bucket(file.path), split_url(file.path)[1]
-
-    def read_at(start: int, stop: int) -> bytes:
-        content = store.fetch(key, start, stop, file.version.partition(":")[2])
+    def read(self, file: SourceFile, start: int, stop: int) -> bytes:
+        key, version = split_url(file.path)[1], file.version.partition(":")[2]
+        content = _bucket(file.path).fetch(key, start, stop, version)
         if content is None:
-            check(file)
-            raise patterns.deleted(file)
+            check_same(file, self.state(file))
+            raise InputError(f"{file.path} was away while it was read. Run the same command again.")
         return content
-
-    return RangeReader(file.size, read_at).buffered(read_ahead)
 
 
 def _bucket(url: str) -> ObjectStorage:

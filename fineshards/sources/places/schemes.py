@@ -1,41 +1,66 @@
-"""Where source files may be, by the scheme of their URL. Each kind of place is a module."""
+"""Where source files may be, by the scheme of their URL."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import BinaryIO, Protocol
 
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import Matches
-from fineshards.sources.places import fsspec_files, http_files, hub_files, object_files
+from fineshards.sources.patterns import Matches, check_same
+from fineshards.sources.places.fsspec_files import FsspecFiles
+from fineshards.sources.places.http_files import WebFiles
+from fineshards.sources.places.hub_files import HubFiles
+from fineshards.sources.places.object_files import ObjectFiles
+from fineshards.storage.ranges import RangeReader
 
 
 class Place(Protocol):
-    """What the module of a place has. Its libraries are imported when a file is read from it."""
+    """A kind of place. Its libraries are imported when a file is read from it.
+
+    Failures that may pass are tried again, and what stays is raised as InputError or UsageError.
+    """
 
     def find(self, pattern: str, /) -> Matches:
         """Returns the files that a URL, pattern or folder means, as they are now."""
         ...
 
-    def check(self, file: SourceFile, /) -> None:
-        """Raises InputError if a file has changed since it was found."""
+    def state(self, file: SourceFile, /) -> tuple[int, str] | None:
+        """The size and the identity of a file now; None if it is not there any more."""
         ...
 
-    def open_raw(self, file: SourceFile, read_ahead: int, /) -> BinaryIO:
-        """Opens a file as it is stored, for random access.
-
-        read_ahead: minimum bytes per request; 0 for exactly the bytes read.
-        """
+    def read(self, file: SourceFile, start: int, stop: int, /) -> bytes:
+        """Bytes `[start, stop)` of a file in its version, by one request. Threads may call it."""
         ...
 
 
 _PLACES: dict[str, Place] = {
-    "gs": object_files,
-    "s3": object_files,
-    "hf": hub_files,
-    "http": http_files,
-    "https": http_files,
+    "gs": ObjectFiles(),
+    "s3": ObjectFiles(),
+    "hf": HubFiles(),
+    "http": WebFiles(),
+    "https": WebFiles(),
 }
+_OTHERS = FsspecFiles()
+
+
+def place_of(url: str) -> Place:
+    """Returns the place of a URL: that of its scheme, or fsspec's."""
+    return _PLACES.get(url.partition("://")[0], _OTHERS)
+
+
+def check(file: SourceFile) -> None:
+    """Raises InputError if a file has changed since launch."""
+    check_same(file, place_of(file.path).state(file))
+
+
+def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
+    """Opens a file as it is stored, for random access; makes no request yet.
+
+    read_ahead: minimum bytes per request; 0 for exactly the bytes read.
+    """
+    read = partial(place_of(file.path).read, file)
+    return RangeReader(file.size, read).buffered(read_ahead)
 
 
 def is_url(path: str) -> bool:
@@ -47,11 +72,6 @@ def without_scheme(path: str) -> str:
     """The local path that a URL of fsspec's names, such as local:///data; any other as it is."""
     scheme, separator, local = path.partition("://")
     return os.path.expanduser(local) if separator and scheme in ("file", "local") else path
-
-
-def place_of(url: str) -> Place:
-    """Returns the module for a URL: that of its scheme, or fsspec's."""
-    return _PLACES.get(url.partition("://")[0], fsspec_files)
 
 
 def imports_libraries(pattern: str) -> bool:
