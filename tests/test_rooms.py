@@ -82,7 +82,7 @@ MOST_LINES = {
     "reports": 1_000,
     "root": 1_490,
     "shards": 7_322,
-    "sources": 4_304,
+    "sources": 4_258,
     "storage": 2_334,
     "templates": 721,
     "transforms": 1_176,

@@ -57,14 +57,13 @@ def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) ->
     kind = FORMATS[file.format]
     place = partial(kind.place, file, opened)
     for batch in kind.read(file, opened, block, columns):
-        for part in batch.parts():
-            rows = rows_of(part, columns, kind.typed, place)
-            if file.stop_row is None:
-                yield rows
-                continue
-            yield rows.before(file.stop_row)
-            if any(int(row) >= file.stop_row for row in rows.numbers[-1:]):
-                return
+        rows = rows_of(batch, columns, kind.typed, place)
+        if file.stop_row is None:
+            yield rows
+            continue
+        yield rows.before(file.stop_row)
+        if any(int(row) >= file.stop_row for row in rows.numbers[-1:]):
+            return
 
 
 def cut(file: SourceFile, columns: Columns, block: Block, limit: int) -> tuple[int | None, float]:
@@ -79,9 +78,8 @@ def cut(file: SourceFile, columns: Columns, block: Block, limit: int) -> tuple[i
             text += batch.text_bytes
             if text >= limit:
                 stop = int(max([*batch.numbers[-1:], *(bad.row for bad in batch.bad)])) + 1
-                all_rows = FORMATS[file.format].rows_in(file, opened, block)
-                if all_rows is not None:
-                    return stop, rows / max(all_rows, 1)
                 # Of a whole file by the position in it. Some readers close a file at its end.
-                return stop, 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
+                share = 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
+                all_rows = FORMATS[file.format].rows_in(file, opened, block)
+                return stop, share if all_rows is None else rows / max(all_rows, 1)
     return None, 1.0

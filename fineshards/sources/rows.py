@@ -40,24 +40,6 @@ class RowBatch(NamedTuple):
     columns: pa.RecordBatch
     bad: list[BadRow]
 
-    def parts(self) -> Iterator[RowBatch]:
-        """The rows in batches of at most BATCH_ROWS, and of about BATCH_BYTES or twice as many."""
-        count = len(self.numbers)
-        parts = max(-(-count // BATCH_ROWS), min(self.columns.nbytes // (2 * BATCH_BYTES), count))
-        if parts <= 1:
-            yield self
-            return
-        first_bad = 0
-        for part in range(parts):
-            start, stop = count * part // parts, count * (part + 1) // parts
-            bad = [
-                each
-                for each in self.bad[first_bad:]
-                if part == parts - 1 or each.row < self.numbers[stop]
-            ]
-            first_bad += len(bad)
-            yield RowBatch(self.numbers[start:stop], self.columns.slice(start, stop - start), bad)
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:

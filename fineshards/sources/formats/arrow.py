@@ -21,7 +21,7 @@ from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import check_columns, wanted_columns
 from fineshards.sources.formats.format import Format, whole
-from fineshards.sources.rows import RowBatch
+from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 _FILE = b"ARROW1"
@@ -72,8 +72,11 @@ class Arrow(Format):
         row = block.first_row
         for batch in _batches(file, reader, block, is_file):
             _check_content(file, batch, row)
-            yield RowBatch(np.arange(row, row + batch.num_rows, dtype=np.int64), batch, [])
-            row += batch.num_rows
+            size = max(1, min(BATCH_ROWS, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+            for start in range(0, batch.num_rows, size):
+                part = batch.slice(start, size)
+                yield RowBatch(np.arange(row, row + part.num_rows, dtype=np.int64), part, [])
+                row += part.num_rows
         if not is_file and opened.tell() != file.size:
             raise InputError(
                 f"{file.path}: its stream ends at byte {opened.tell():,} of {file.size:,}. Streams "
@@ -82,14 +85,10 @@ class Arrow(Format):
 
     def rows_in(self, file: SourceFile, opened: BinaryIO, block: Block) -> int | None:
         """See Format."""
-        at = opened.tell()
-        try:
-            if not _is_file(file, opened):
-                return None
-            rows = _batch_rows(file, opened, self.schema(file, opened))
-            return sum(rows[block.first_group : block.stop_group])
-        finally:
-            opened.seek(at)
+        if not _is_file(file, opened):
+            return None
+        rows = _batch_rows(file, opened, self.schema(file, opened))
+        return sum(rows[block.first_group : block.stop_group])
 
 
 def _open(file: SourceFile, opened: BinaryIO, names: list[str] | None = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -22,6 +23,8 @@ from fineshards.sources.rows import LABEL_COLUMNS, RowBatch
 
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# JSON to Python alone.
+_CONSTANT = re.compile("NaN|Infinity")
 # Finds the values of an object as they are written.
 _WRITTEN = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -129,22 +132,12 @@ def _parse(line: bytes) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        if constant := _constant(line):
-            raise ValueError(f"holds {constant}, which JSON does not have") from None
+        if constant := _CONSTANT.match(error.doc, error.pos):
+            raise ValueError(f"holds {constant[0]}, which JSON does not have") from None
         raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
     if not isinstance(record, dict):
         raise ValueError(f"holds {_kind(record)}, expected an object")
     return record
-
-
-def _constant(line: bytes) -> str | None:
-    """The constant, such as NaN, for which a line is JSON to Python alone."""
-    found: list[str] = []
-    try:
-        json.loads(line, parse_constant=found.append)
-    except (RecursionError, ValueError):
-        return None
-    return found[0] if found else None
 
 
 def _kind(value: object) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from threading import Lock
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -98,17 +98,18 @@ class Parquet(Format):
         if isinstance(opened, RangeReader):
             opened.plan(_ranges(file, footer, block, names))
         row = block.first_row
-        for run in _runs(footer, block):
-            stop = row + run.rows
-            for batch in _batches(file, parquet, run, names):
+        for groups, rows, size in _runs(footer, block):
+            # By the average row, so BATCH_ROWS bounds a batch whose rows are longer.
+            at_once = max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))
+            stop = row + rows
+            for batch in _batches(file, parquet, groups, names, at_once):
                 numbers = np.arange(row, row + batch.num_rows, dtype=np.int64)
                 yield RowBatch(numbers, batch, [])
                 row += batch.num_rows
             if row != stop:
                 raise InputError(
-                    f"{file.path}, {_place(run.first, run.stop)}: has {row - stop + run.rows} "
-                    f"rows, expected {run.rows} from the footer. The file is damaged; download it "
-                    "again."
+                    f"{file.path}, {_place(groups)}: has {row - stop + rows} rows, expected {rows} "
+                    "from the footer. The file is damaged; download it again."
                 )
 
     def place(self, file: SourceFile, opened: BinaryIO, row: int) -> str:
@@ -116,7 +117,7 @@ class Parquet(Format):
         footer = open_source(file, opened).metadata
         rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
         group = int(np.searchsorted(np.cumsum(rows), row, side="right"))
-        return f"{_place(group, group + 1)}, "
+        return f"{_place(range(group, group + 1))}, "
 
     def rows_in(self, file: SourceFile, opened: BinaryIO, block: Block) -> int | None:
         """See Format."""
@@ -175,54 +176,37 @@ def _ranges(
     return [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
-class _GroupRun(NamedTuple):
-    """Row groups `[first, stop)` that are read together: one, or small ones that fit into a batch.
+def _runs(footer: pq.FileMetaData, block: Block) -> Iterator[tuple[range, int, int]]:
+    """Row groups that are read together, with their rows and about the bytes of their text.
 
-    rows: their rows. bytes: estimated size of their text.
+    One, or small ones that fit into a record batch, which costs some milliseconds however small.
     """
-
-    first: int
-    stop: int
-    rows: int
-    bytes: int
-
-    @property
-    def batch_rows(self) -> int:
-        """The number of rows that have about BATCH_BYTES of text, by the average row."""
-        return max(1, min(BATCH_ROWS, BATCH_BYTES * self.rows // max(self.bytes, 1)))
-
-
-def _runs(footer: pq.FileMetaData, block: Block) -> list[_GroupRun]:
-    """The row groups of a block, in runs. A record batch costs some milliseconds, however small."""
-    runs: list[_GroupRun] = []
+    begin, rows, size = block.first_group, 0, 0
     for group in range(block.first_group, block.stop_group):
         row_group = footer.row_group(group)
         # The size of all columns is more than that of the text, and so is the block's.
-        size = min(row_group.total_byte_size, block.bytes)
-        run = _GroupRun(group, group + 1, row_group.num_rows, size)
-        if runs:
-            joined = _GroupRun(
-                runs[-1].first, group + 1, runs[-1].rows + run.rows, runs[-1].bytes + size
-            )
-            if joined.rows <= BATCH_ROWS and joined.bytes <= BATCH_BYTES:
-                run = joined
-                runs.pop()
-        runs.append(run)
-    return runs
+        more = min(row_group.total_byte_size, block.bytes)
+        fits = rows + row_group.num_rows <= BATCH_ROWS and size + more <= BATCH_BYTES
+        if group > begin and not fits:
+            yield range(begin, group), rows, size
+            begin, rows, size = group, 0, 0
+        rows += row_group.num_rows
+        size += more
+    if begin < block.stop_group:
+        yield range(begin, block.stop_group), rows, size
 
 
 def _batches(
-    file: SourceFile, parquet: pq.ParquetFile, run: _GroupRun, names: list[str]
+    file: SourceFile, parquet: pq.ParquetFile, groups: range, names: list[str], rows: int
 ) -> Iterator[pa.RecordBatch]:
-    groups = range(run.first, run.stop)
     try:
-        yield from parquet.iter_batches(run.batch_rows, groups, names, use_threads=False)
+        yield from parquet.iter_batches(rows, groups, names, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         # Which row group it is.
         for group in groups if len(groups) > 1 else ():
-            for _ in _batches(file, parquet, run._replace(first=group, stop=group + 1), names):
+            for _ in _batches(file, parquet, range(group, group + 1), names, rows):
                 pass
-        raise _cannot_decode(file, run.first, run.stop, error) from error
+        raise _cannot_decode(file, groups, error) from error
 
 
 class _EncryptedError(InputError):
@@ -249,7 +233,7 @@ def _column_chunks(
         except _ReadError:
             yield footer.row_group(group).column(position)
         except (pa.ArrowException, OSError) as error:
-            raise _cannot_decode(file, group, group + 1, error) from error
+            raise _cannot_decode(file, range(group, group + 1), error) from error
 
 
 def _leaves(footer: pq.FileMetaData, column: str) -> list[str]:
@@ -271,22 +255,23 @@ def _paths(footer: pq.FileMetaData) -> list[str]:
     return [footer.schema.column(index).path for index in range(footer.num_columns)]
 
 
-def _cannot_decode(file: SourceFile, first: int, stop: int, error: Exception) -> InputError:
-    """The error for row groups `[first, stop)` that cannot be read."""
+def _cannot_decode(file: SourceFile, groups: range, error: Exception) -> InputError:
+    """The error for row groups that cannot be read."""
     if "decrypt" in str(error).lower():
         return _EncryptedError(
-            f"{file.path}, {_place(first, stop)}: a column that is needed is encrypted. Decrypt "
+            f"{file.path}, {_place(groups)}: a column that is needed is encrypted. Decrypt "
             "the file, or exclude it."
         )
     return InputError(
-        f"{file.path}, {_place(first, stop)}: cannot be decoded: {_reason(error)}. "
+        f"{file.path}, {_place(groups)}: cannot be decoded: {_reason(error)}. "
         "The file is damaged; download it again."
     )
 
 
-def _place(first: int, stop: int) -> str:
-    """Row groups `[first, stop)` as words."""
-    return f"row group {first}" if stop == first + 1 else f"row groups {first} to {stop - 1}"
+def _place(groups: range) -> str:
+    """Row groups as words."""
+    more = len(groups) > 1
+    return f"row groups {groups[0]} to {groups[-1]}" if more else f"row group {groups[0]}"
 
 
 def _reason(error: Exception) -> str:
@@ -312,9 +297,6 @@ class _Unreadable(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
