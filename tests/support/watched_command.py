@@ -193,7 +193,7 @@ class Command:
         pool.Pool._start, pool.Pool._end_processes = start, end  # type: ignore[method-assign]
         pool._serve = work
         for module, name, task in (
-            (blocks, "_make_block", _BLOCK),
+            (blocks, "_encode", _BLOCK),
             (buckets, "merge_runs", _BLOCK),
             (buckets, "write_bucket", _BLOCK),
             (assembly, "write_shard", _SHARD),
