@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.dealing import deal
 from fineshards.loader.packing import Packing, pack
+from fineshards.loader.ranks import deal
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.token_dataset import TokenDataset
 

@@ -22,7 +22,7 @@ from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Stage, Status
 from fineshards.loader.batches import DrawnSample
-from fineshards.loader.tokens.split_documents import SampleDocument, WholeDocument
+from fineshards.loader.tokens.split_documents import SampleDocument, SplitDocuments, WholeDocument
 from fineshards.maintenance.redact import Redacted
 from fineshards.maintenance.repair import Repaired
 from fineshards.pipeline.sample import Check, Estimate
@@ -80,7 +80,7 @@ PAGES = {
 _HELPERS = {
     *("part", "plain_source", "saved", "fingerprint_of", "generation_of"),
     *("gather_into", "refuse_unknown", "expect", "request", "work"),
-    *("request_tokens", "mask_between", "within_redacted", "documents_between"),
+    *("request_tokens", "mask_between", "within_redacted", "documents_between", "ranges_of"),
 }
 _NOTHING = inspect.Signature.empty
 _HEADINGS = ("Args", "Returns", "Yields", "Raises", "Example", "Attributes")
@@ -118,14 +118,16 @@ def _described(value: Any) -> Iterator[str]:
     yield _markdown(inspect.getdoc(value) or "")
     if not inspect.isclass(value):
         return
-    for name, member in vars(value).items():
+    bases = [value, *(base for base in value.__mro__ if base is SplitDocuments)]
+    members = {name: member for each in reversed(bases) for name, member in vars(each).items()}
+    for name, member in members.items():
         if name in _HELPERS:
             continue
         member = getattr(member, "__func__", member)
         member = getattr(member, "fget", member)
         if name.startswith("_") or not inspect.isfunction(member) or not member.__doc__:
             continue
-        is_property = isinstance(vars(value)[name], property)
+        is_property = isinstance(members[name], property)
         shown = name if is_property else _signature(name, member)
         yield f"#### {value.__name__}.{name}\n"
         yield f"```python\n{shown}\n```\n"

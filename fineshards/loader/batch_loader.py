@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.batches import Batches, DrawnSample, Order, Shape, Share
+from fineshards.loader.batches import Batches, DrawnSample, Order, Shape
 from fineshards.loader.context_parallel import ContextParallel, check_context
 from fineshards.loader.fields import Batch, Fields, checked_dtype
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
+from fineshards.loader.ranks import Share
 from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
 from fineshards.loader.state import (
     STATE_VERSION,

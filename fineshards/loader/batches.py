@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, starts
-from fineshards.loader.dealing import deal
 from fineshards.loader.fields import Batch, BatchRows, Fields
 from fineshards.loader.joined_datasets import JoinedDatasets, Places
 from fineshards.loader.memory import Memory
 from fineshards.loader.order import EpochOrder, locate
 from fineshards.loader.packed_source import PackedRows, PackedSource, fill_packed, packed_rows
 from fineshards.loader.packing import Packing
+from fineshards.loader.ranks import Share, deal
 from fineshards.loader.sample_sources import (
     MixedSource,
     Numbers,
@@ -38,46 +37,6 @@ _SPAN = 1 << 14
 _STEPS = 1 << 7
 # Packed rows whose parts are found together. More would need more windows at a time.
 _PACKED_ROWS = 1 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One rank's share of every global batch."""
-
-    rank: int
-    world_size: int
-
-    @classmethod
-    def checked(cls, rank: int, world_size: int, sizes: Ramp, uneven: bool) -> Share:
-        """A share; raises UsageError if a number is out of range or a batch cannot be divided."""
-        share = cls(checked_integer("rank", rank, 0), checked_integer("world_size", world_size, 1))
-        if share.rank >= share.world_size:
-            raise UsageError(
-                f"rank is {rank}, but with world_size {world_size} ranks go from 0 to "
-                f"{world_size - 1}."
-            )
-        for size in sizes.values:
-            if size % share.world_size and not uneven:
-                raise UsageError(
-                    f"batch_size {size} cannot be divided by world_size {world_size}; give a "
-                    "multiple of it, or uneven=True."
-                )
-        return share
-
-    def part(self, samples: int) -> tuple[int, int]:
-        """This rank's part `[start, stop)` of a batch; ranks take consecutive parts.
-
-        They are equal, or differ by one sample if `world_size` does not divide the batch.
-        """
-        return (
-            samples * self.rank // self.world_size,
-            samples * (self.rank + 1) // self.world_size,
-        )
-
-    def place(self, sample: int, samples: int) -> tuple[int, int]:
-        """The rank that gets a sample of a batch of `samples`, and the row in its part."""
-        rank = ((sample + 1) * self.world_size - 1) // samples
-        return rank, sample - samples * rank // self.world_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,14 +16,14 @@ from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.loss_masks import LearnedTokens, LossMask, RedactedTokens
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS
 from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
-from fineshards.loader.tokens.split_documents import SampleDocument, SplitDocuments, WholeDocument
+from fineshards.loader.tokens.split_documents import SampleDocument, SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.loader.tokens.token_stream import TokenStream
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 
 
-class TokenDataset:
+class TokenDataset(SplitDocuments):
     """The samples of one split: sample i is tokens `[i*T, i*T + T + 1)` of the split.
 
     T is the sequence length. `sample[:-1]` is the model's input and `sample[1:]` its labels. Each
@@ -98,9 +98,9 @@ class TokenDataset:
         if generation is not None:
             generation = checked_integer("generation", generation, 1)
         storage = open_storage(path)
-        self._split = OPEN_SHARDS.with_room(lambda: SplitShards.open(storage, split, generation))
-        # The first token of sample 0; tokens and samples are counted from there.
-        self._begin = 0
+        super().__init__(
+            OPEN_SHARDS.with_room(lambda: SplitShards.open(storage, split, generation))
+        )
         if after_generation is not None:
             self._begin = self._tokens_of(after_generation)
         if len(self) == 0:
@@ -112,19 +112,12 @@ class TokenDataset:
                 f"{path}: {which}the {split} split has {self.tokens:,} tokens, but a sample of "
                 f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. {advice}"
             )
-        reading = Reading.checked(
-            self._split,
-            mapped,
-            check,
-            cache_folder,
-            cache_folder_bytes,
-        )
+        reading = Reading.checked(self._split, mapped, check, cache_folder, cache_folder_bytes)
         # Without an underscore for what reads several datasets together.
         self.stream = TokenStream(self._split, self._begin, self.sequence_length + 1, reading)
         self._hinted = False
-        self._documents = SplitDocuments(self._split)
         self._redacted = RedactedTokens(self._split)
-        self._mask = LossMask(skip, self._documents, self._redacted)
+        self._mask = LossMask(skip, self._redacted)
         self._learned: LearnedTokens | None = None
         if self._split.learned:
             self._learned = LearnedTokens(self._split, self.sequence_length, reading)
@@ -373,7 +366,7 @@ class TokenDataset:
     ) -> npt.NDArray[np.bool_]:
         """As `loss_mask`, of tokens [starts[i], stops[i]) of each i, one range after the other."""
         starts, stops = self._begin + starts, self._begin + stops
-        counts = self._mask.of(starts, stops)
+        counts = self._mask.of(starts, stops, self)
         return counts if self._learned is None else counts & self._learned.of(starts, stops)
 
     def within_redacted(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -407,67 +400,10 @@ class TokenDataset:
         begin = self._number(index) * self.sequence_length
         return self.documents_between(begin, begin + self.sequence_length + 1)
 
-    def documents_between(self, begin: int, end: int) -> list[SampleDocument]:
-        """As `documents`, of tokens [begin, end) of the split; see `Source`."""
-        self._check_tokens(begin, end)
-        return self._documents.between(self._begin + begin, self._begin + end)
-
-    def decode(self, tokens: npt.ArrayLike) -> str:
-        """The text of tokens, by the dataset's own tokenizer.
-
-        Args:
-            tokens: Integers, shape (n,), such as a sample.
-
-        Returns:
-            The text. An EOT has none, and a part of a character at an end is U+FFFD.
-
-        Raises:
-            UsageError: A number is not a token, or the tokenizer's library or pyarrow is missing.
-
-        Example:
-            >>> from fineshards import TokenDataset
-            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
-            >>> dataset.decode(dataset[0][151:156])
-            'LibreOffice Chart'
-        """
-        return self._documents.decode(tokens)
-
-    def document(self, number: int) -> WholeDocument:
-        """A document of the dataset, with its text and tokens.
-
-        Args:
-            number: Its number in the dataset, as in `documents`; not one of the other split.
-
-        Raises:
-            IndexError: There is no such document.
-            UsageError: It is in the other split, or the tokenizer's library or pyarrow is missing.
-            OutputError: A document table or a shard is missing or damaged.
-
-        Example:
-            >>> from fineshards import TokenDataset
-            >>> document = TokenDataset(dataset_folder, sequence_length=1024).document(176)
-            >>> document.row, document.text[:17], document.tokens.shape
-            (176, 'LibreOffice Chart', (737,))
-        """
-        number = checked_integer("the document's number", number, 0)
-        return self._documents.whole(number)
-
-    def all_documents(self) -> Iterator[WholeDocument]:
-        """The documents with tokens in `tokens`, one by one, as `document` gives them.
-
-        Example:
-            >>> from fineshards import TokenDataset
-            >>> dataset = TokenDataset(dataset_folder, "test", sequence_length=1024)
-            >>> documents = list(dataset.all_documents())
-            >>> len(documents), sum(len(document.tokens) for document in documents)
-            (176, 100151)
-        """
-        return map(self._documents.whole, self._documents.numbers(self._begin))
-
     def close(self) -> None:
         """Closes all files. The dataset can still be used and reopens them."""
         self.stream.close()
-        self._documents.close()
+        self._dataset = None
         if self._learned is not None:
             self._learned.close()
 
@@ -477,13 +413,6 @@ class TokenDataset:
             f"sequence_length={self.sequence_length}): {len(self):,} samples, "
             f"{self.tokens:,} tokens"
         )
-
-    def _check_tokens(self, begin: int, end: int) -> None:
-        if not 0 <= begin <= end <= self.tokens:
-            raise IndexError(
-                f"there are no tokens [{begin:,}, {end:,}): the split has {self.tokens:,}, "
-                "numbered from 0"
-            )
 
     @property
     def _from(self) -> str:

@@ -13,7 +13,7 @@ from support.sentences import refused
 
 from benchmarks.made_up_dataset import make_dataset, uneven
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
-from fineshards.loader.dealing import deal
+from fineshards.loader.ranks import deal
 from fineshards.storage.open import open_storage
 
 LENGTH = 64

@@ -98,16 +98,15 @@ def _within(ranges: Numbers, places: Numbers) -> Bools:
 class LossMask:
     """The loss mask of a split's tokens. Raises UsageError if `skip` is not what it must be."""
 
-    def __init__(self, skip: object, documents: SplitDocuments, redacted: RedactedTokens) -> None:
+    def __init__(self, skip: object, redacted: RedactedTokens) -> None:
         self._skip = _checked_skip(skip)
-        self._documents = documents
         self._redacted = redacted
         self._skipped: Numbers | None = None
 
-    def of(self, starts: Numbers, stops: Numbers) -> Bools:
+    def of(self, starts: Numbers, stops: Numbers, documents: SplitDocuments) -> Bools:
         """Which tokens of ranges count, one range after the other."""
         if self._skipped is None:
-            self._skipped = self._find_skipped()
+            self._skipped = self._find_skipped(documents)
         sizes = stops - starts
         if not len(self._skipped):
             return np.ones(sizes.sum(), np.bool_)
@@ -115,12 +114,12 @@ class LossMask:
         found: Bools = masked(self._skipped, starts, most)[np.arange(most) < sizes[:, None]]
         return found
 
-    def _find_skipped(self) -> Numbers:
+    def _find_skipped(self, documents: SplitDocuments) -> Numbers:
         """The tokens of the documents to skip, as ranges in the split: int64, shape (n, 2)."""
         if self._skip == "redacted":
             return self._redacted.ranges()
         try:
-            return self._documents.ranges(self._skip)
+            return documents.ranges_of(self._skip)
         except IndexError as error:
             raise UsageError(f"skip: the dataset has no document {error}.") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError, quoted
 from fineshards.extras import naming_the_extra
+from fineshards.loader.arguments import checked_integer
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.manifest import Manifest
@@ -68,7 +69,7 @@ class WholeDocument:
 
 
 class SplitDocuments:
-    """The documents of a split. Tables are read when they are first needed.
+    """The documents of a split, as a dataset gives them. Tables are read when first needed.
 
     Its methods raise UsageError if pyarrow is not installed, and OutputError if a table is missing
     or damaged.
@@ -76,11 +77,111 @@ class SplitDocuments:
 
     def __init__(self, split: SplitShards) -> None:
         self._split = split
+        # The first token of sample 0; tokens and samples are counted from there.
+        self._begin = 0
         self._dataset: Dataset | None = None
         self._encoder: Encoder | None = None
 
-    def between(self, begin: int, end: int) -> list[SampleDocument]:
-        """The documents that tokens [begin, end) of the split touch."""
+    def documents_between(self, begin: int, end: int) -> list[SampleDocument]:
+        """The documents of tokens [begin, end) of the split; see `Source`."""
+        self._check_tokens(begin, end)
+        return self._between(self._begin + begin, self._begin + end)
+
+    def decode(self, tokens: npt.ArrayLike) -> str:
+        """The text of tokens, by the dataset's own tokenizer.
+
+        Args:
+            tokens: Integers, shape (n,), such as a sample.
+
+        Returns:
+            The text. An EOT has none, and a part of a character at an end is U+FFFD.
+
+        Raises:
+            UsageError: A number is not a token, or the tokenizer's library or pyarrow is missing.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
+            >>> dataset.decode(dataset[0][151:156])
+            'LibreOffice Chart'
+        """
+        ids = np.asarray(tokens)
+        size = self._split.vocabulary_size
+        if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
+            raise UsageError(f"tokens are {quoted(tokens)}; give integers in one dimension.")
+        if len(ids) and not 0 <= ids.min() <= ids.max() < size:
+            wrong = ids[(ids < 0) | (ids >= size)][0]
+            raise UsageError(f"{wrong} is not a token: they go from 0 to {size - 1:,}.")
+        if self._encoder is None:
+            with naming_the_extra():
+                from fineshards.encoders.loading import load_reference
+
+                settings = self._tables().manifest.settings
+                self._encoder = load_reference(settings.tokenizer, self._split.storage)
+        try:
+            return self._encoder.decode(ids.astype(np.uint32))
+        except KeyError as error:
+            raise UsageError(f"{error.args[0]}: it is not in the vocabulary.") from error
+
+    def document(self, number: int) -> WholeDocument:
+        """A document of the dataset, with its text and tokens.
+
+        Args:
+            number: Its number in the dataset, as in `documents`; not one of the other split.
+
+        Raises:
+            IndexError: There is no such document.
+            UsageError: It is in the other split, or the tokenizer's library or pyarrow is missing.
+            OutputError: A document table or a shard is missing or damaged.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> document = TokenDataset(dataset_folder, sequence_length=1024).document(176)
+            >>> document.row, document.text[:17], document.tokens.shape
+            (176, 'LibreOffice Chart', (737,))
+        """
+        number = checked_integer("the document's number", number, 0)
+        if all(split != self._split.name for split, _, _ in self._tables().ranges(number)):
+            numbers = self._numbers(0)
+            raise UsageError(
+                f"document {number} is not in the {self._split.name} split, which has documents "
+                f"{numbers[0]} to {numbers[-1]}. Open the other split to read it."
+            )
+        found = self._tables().document(number)
+        # A table says so late if the redaction is not finished; an EOT alone is an empty text.
+        tokens, eot = found.tokens, self._split.eot
+        redacted = found.redacted or bool(len(tokens) > 1 and (tokens == eot).all())
+        text = "" if redacted else self.decode(tokens[1:])
+        return WholeDocument(number, found.file, found.row, found.id, text, tokens, redacted)
+
+    def all_documents(self) -> Iterator[WholeDocument]:
+        """The documents with tokens in `tokens`, one by one, as `document` gives them.
+
+        Example:
+            >>> from fineshards import TokenDataset
+            >>> dataset = TokenDataset(dataset_folder, "test", sequence_length=1024)
+            >>> documents = list(dataset.all_documents())
+            >>> len(documents), sum(len(document.tokens) for document in documents)
+            (176, 100151)
+        """
+        return map(self.document, self._numbers(self._begin))
+
+    def ranges_of(self, numbers: Iterable[int]) -> Numbers:
+        """The split's tokens of documents of the dataset: int64, shape (n, 2), ascending.
+
+        Raises IndexError with the number of a document that there is not.
+        """
+        found: list[tuple[str, int, int]] = []
+        for number in numbers:
+            try:
+                found += self._tables().ranges(number)
+            except IndexError:
+                raise IndexError(number) from None
+        ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
+        return np.array(ranges, np.int64).reshape(-1, 2)
+
+    def _between(self, begin: int, end: int) -> list[SampleDocument]:
+        """The documents that tokens [begin, end) of the whole split touch."""
         layout, split = self._split.layout, self._split.name
         (first, _), (last, _) = layout.place(split, begin), layout.place(split, end - 1)
         found: list[SampleDocument] = []
@@ -103,67 +204,19 @@ class SplitDocuments:
                 )
         return found
 
-    def ranges(self, numbers: Iterable[int]) -> Numbers:
-        """The split's tokens of documents of the dataset: int64, shape (n, 2), ascending.
-
-        Raises IndexError with the number of a document that there is not.
-        """
-        found: list[tuple[str, int, int]] = []
-        for number in numbers:
-            try:
-                found += self._tables().ranges(number)
-            except IndexError:
-                raise IndexError(number) from None
-        ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
-        return np.array(ranges, np.int64).reshape(-1, 2)
-
-    def numbers(self, begin: int) -> range:
+    def _numbers(self, begin: int) -> range:
         """The numbers of the documents with tokens of the split from one on."""
         last = self._split.tokens - 1
-        (first,), (end,) = self.between(begin, begin + 1), self.between(last, last + 1)
+        (first,), (end,) = self._between(begin, begin + 1), self._between(last, last + 1)
         return range(first.number, end.number + 1)
 
-    def whole(self, number: int) -> WholeDocument:
-        """A document with tokens in the split, with its text.
-
-        Raises IndexError if there is none of this number, UsageError if it is of the other split.
-        """
-        if all(split != self._split.name for split, _, _ in self._tables().ranges(number)):
-            numbers = self.numbers(0)
-            raise UsageError(
-                f"document {number} is not in the {self._split.name} split, which has documents "
-                f"{numbers[0]} to {numbers[-1]}. Open the other split to read it."
+    def _check_tokens(self, begin: int, end: int) -> None:
+        tokens = self._split.tokens - self._begin
+        if not 0 <= begin <= end <= tokens:
+            raise IndexError(
+                f"there are no tokens [{begin:,}, {end:,}): the split has {tokens:,}, "
+                "numbered from 0"
             )
-        found = self._tables().document(number)
-        # A table says so late if the redaction is not finished; an EOT alone is an empty text.
-        tokens, eot = found.tokens, self._split.eot
-        redacted = found.redacted or bool(len(tokens) > 1 and (tokens == eot).all())
-        text = "" if redacted else self.decode(tokens[1:])
-        return WholeDocument(number, found.file, found.row, found.id, text, tokens, redacted)
-
-    def decode(self, tokens: npt.ArrayLike) -> str:
-        """The text of tokens; raises UsageError for other numbers."""
-        ids = np.asarray(tokens)
-        size = self._split.vocabulary_size
-        if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
-            raise UsageError(f"tokens are {quoted(tokens)}; give integers in one dimension.")
-        if len(ids) and not 0 <= ids.min() <= ids.max() < size:
-            wrong = ids[(ids < 0) | (ids >= size)][0]
-            raise UsageError(f"{wrong} is not a token: they go from 0 to {size - 1:,}.")
-        if self._encoder is None:
-            with naming_the_extra():
-                from fineshards.encoders.loading import load_reference
-
-                settings = self._tables().manifest.settings
-                self._encoder = load_reference(settings.tokenizer, self._split.storage)
-        try:
-            return self._encoder.decode(ids.astype(np.uint32))
-        except KeyError as error:
-            raise UsageError(f"{error.args[0]}: it is not in the vocabulary.") from error
-
-    def close(self) -> None:
-        """Releases the tables. The next use reads them again."""
-        self._dataset = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_dataset": None, "_encoder": None}
