@@ -22,6 +22,7 @@ from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Stage, Status
 from fineshards.loader.batches import DrawnSample
+from fineshards.loader.drawn_samples import DrawnSamples
 from fineshards.loader.tokens.split_documents import SampleDocument, SplitDocuments, WholeDocument
 from fineshards.maintenance.redact import Redacted
 from fineshards.maintenance.repair import Repaired
@@ -118,7 +119,7 @@ def _described(value: Any) -> Iterator[str]:
     yield _markdown(inspect.getdoc(value) or "")
     if not inspect.isclass(value):
         return
-    bases = [value, *(base for base in value.__mro__ if base is SplitDocuments)]
+    bases = [value, *(base for base in value.__mro__ if base in (SplitDocuments, DrawnSamples))]
     members = {name: member for each in reversed(bases) for name, member in vars(each).items()}
     for name, member in members.items():
         if name in _HELPERS:

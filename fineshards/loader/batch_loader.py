@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Self
 
@@ -15,25 +14,16 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.batches import Batches, DrawnSample, Order, Shape
+from fineshards.loader.batches import Batches, Order, Shape
 from fineshards.loader.context_parallel import ContextParallel, check_context
+from fineshards.loader.drawn_samples import DrawnSamples
 from fineshards.loader.fields import Batch, Fields, checked_dtype
-from fineshards.loader.mixing.apportionment import MAX_DRAWS
 from fineshards.loader.packing import Packing, check_packing
-from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.prefetch import Prefetcher
 from fineshards.loader.ranks import Share
-from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
-from fineshards.loader.state import (
-    STATE_VERSION,
-    check_position,
-    checked_state,
-    differences,
-    first_known,
-    position_in,
-)
+from fineshards.loader.sample_sources import MixedSource, Source
+from fineshards.loader.state import States
 from fineshards.loader.steps import Position, Ramp, Ramped, checked_lengths
-from fineshards.loader.tokens.split_documents import SampleDocument
 
 # What a source says of itself, and what a batch without a mask then trains on.
 _UNMASKED = {
@@ -46,7 +36,7 @@ _FOR_TORCH = (
 )
 
 
-class BatchLoader:
+class BatchLoader(DrawnSamples):
     """Iterates over one rank's part of every global batch.
 
     The global order is all samples in the order of training. It depends only on `source`, `seed`,
@@ -198,7 +188,7 @@ class BatchLoader:
         order = Order(seed, shuffle, shuffle_shards, epochs)
         balanced = bool(balance_attention)
         shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped, max_documents, balanced)
-        self.batches = Batches(source, share, order, shape, packing)
+        super().__init__(Batches(source, share, order, shape, packing))
         self._refuse_useless(ignore_index)
         for member, words in _UNMASKED.items():
             masked = any(getattr(each, member, False) for each in self.batches.sources)
@@ -207,22 +197,13 @@ class BatchLoader:
                     f"{words}, take the field loss_mask, or give ignore_index.", stacklevel=2
                 )
                 break
-        self._mixture = source if is_mixed(source) else None
-        # What the order depends on. A state can be loaded only where all of it is equal. These are
-        # the keys of saved states: others need another version of states.
-        self._order = {
-            "algorithm": ALGORITHM_VERSION,
-            # A mixture's is that of the draws so far; see `_order_of`.
-            "fingerprint": None if self._mixture else source.fingerprint,
-            # A mixture's fingerprint covers its sources' lengths. Its own end may still change.
-            "samples": None if self._mixture else len(self.batches.sources[0]),
-            "sequence_length": source.sequence_length,
+        choices = {
             "seed": seed,
             "shuffle": bool(shuffle),
             "shuffle_shards": shuffle_shards if shuffle else None,
             "packing": None if packing is None else packing.saved(),
         }
-        self._epochs = epochs
+        self.states = States(self.batches, source, choices, epochs)
         self._depth = checked_integer("prefetch", prefetch, 0)
         self._position = Position()
         self._iterations = 0
@@ -373,14 +354,7 @@ class BatchLoader:
         position = self.batches.steps.advance(self._position, checked_integer("steps", steps, 0))
         if self._ended is self._position and not steps:
             position = self.batches.steps.next_pass(position) or position
-        return {
-            "version": STATE_VERSION,
-            **self._order_of(position.consumed),
-            **asdict(position),
-            # All values are leaves, or have a fixed length: see `Ramp.saved`.
-            **self._settings(),
-            "since": list(astuple(self.batches.steps.first)),
-        }
+        return self.states.of(position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Moves the loader to a saved position, with the same or another batch size and world size.
@@ -395,28 +369,8 @@ class BatchLoader:
             UsageError: The state belongs to another order of samples or another source, or is not
                 a state. The loader keeps its position.
         """
-        state = checked_state(state, self._order)
-        position = position_in(state, self.batches.steps, self._epochs)
-        self._refuse_beyond_end(position)
-        order = self._order_of(position.consumed)
-        # Other mixtures than Mixture may not know.
-        find: Callable[[int], Source | None] = getattr(
-            self._mixture, "plain_source", lambda _: None
-        )
-        plain = None if state["samples"] is None else find(position.consumed)
-        if plain is not None:
-            # A run that began without a mixture.
-            order = order | {"fingerprint": plain.fingerprint, "samples": len(plain)}
-        different = differences(state, order)
-        if different:
-            self._refuse_other_generation(state["fingerprint"])
-            raise UsageError(
-                f"the state belongs to another order of samples: {'; '.join(different)}. Open the "
-                "same dataset with the same arguments, in the version of fineshards that saved the "
-                "state, or start without it."
-            )
-        check_position(state)
-        self.batches.know_steps_from(first_known(state, self._settings(), position))
+        position, since = self.states.read(state)
+        self.batches.know_steps_from(since)
         self._go_to(position)
 
     def _refuse_useless(self, ignore_index: int | None) -> None:
@@ -435,134 +389,6 @@ class BatchLoader:
                 "batch_size, or drop_last=False."
             )
 
-    def _settings(self) -> dict[str, Any]:
-        """What steps depend on beside the order."""
-        steps = self.batches.steps
-        return {
-            "batch_size": steps.sizes.saved(),
-            "epochs": self._epochs,
-            "drop_last": steps.drop_last,
-        }
-
-    def _refuse_beyond_end(self, position: Position) -> None:
-        """Raises UsageError for more draws than a mixture has."""
-        if self._mixture is not None:
-            end = MAX_DRAWS if self._mixture.length is None else self._mixture.length
-            if position.consumed > end:
-                raise UsageError(
-                    f"the state was saved after {position.consumed} samples, but the mixture ends "
-                    f"after {end}. Give it the weights and the schedule of that run."
-                )
-
-    def _refuse_other_generation(self, fingerprint: object) -> None:
-        """Raises UsageError if a state belongs to another generation of the dataset."""
-        if self._mixture is not None:
-            return
-        (source,) = self.batches.sources
-        # Other sources than a TokenDataset may not have generations.
-        find: Callable[[object], int | None] = getattr(source, "generation_of", lambda _: None)
-        found = None if fingerprint == source.fingerprint else find(fingerprint)
-        if found is not None:
-            raise UsageError(
-                f"the state belongs to generation {found} of the dataset, and this is another "
-                f"one. Open the dataset with generation={found} to go on."
-            )
-
-    def samples(self, step: int) -> list[DrawnSample]:
-        """The samples of this rank's part of a global batch.
-
-        Reads no shard, except with `balance_attention`, which packs the rows of the batch.
-
-        Args:
-            step: The global batch, from 0 at the beginning of the order.
-
-        Returns:
-            One DrawnSample per row of the batch, in order; none beyond the end.
-
-        Raises:
-            UsageError: `step` is not an integer of at least 0, or beyond what can be drawn.
-
-        Example:
-            >>> from fineshards import BatchLoader, TokenDataset
-            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
-            >>> loader = BatchLoader(dataset, batch_size=2, seed=1)
-            >>> batch = next(loader)
-            >>> for drawn in loader.samples(0):
-            ...     print(bool((batch[drawn.row] == dataset[drawn.sample]).all()))
-            True
-            True
-            >>> loader.close()
-        """
-        step = checked_integer("step", step, 0)
-        steps = self.batches.steps
-        # Draws of a mixture end there.
-        if steps.sizes.before(step + 1) > MAX_DRAWS:
-            raise UsageError(f"step is {step}; no order is computed beyond {MAX_DRAWS} samples.")
-        if step < steps.first.step:
-            raise UsageError(
-                f"step is {step}, but this loader was resumed at step {steps.first.step} with "
-                "other batch sizes or epochs. Ask a loader with those of the earlier steps."
-            )
-        return self.batches.drawn(step)
-
-    def explain(self, step: int) -> list[tuple[DrawnSample, list[SampleDocument]]]:
-        """The samples of this rank's part of a global batch, each with its documents.
-
-        Args:
-            step: The global batch, from 0 at the beginning of the order.
-
-        Returns:
-            For each row of the batch its DrawnSample, and what `TokenDataset.documents` says of it.
-
-        Raises:
-            UsageError: As `samples`, or if a source does not know its documents.
-            OutputError: A document table is missing or damaged.
-        """
-        explained = []
-        for drawn in self.samples(step):
-            source = self.batches.readers[self._number(drawn.source)]
-            if not hasattr(source, "documents"):
-                raise UsageError(f"the source {drawn.source!r} does not know its documents.")
-            explained.append((drawn, source.documents(drawn.sample)))
-        return explained
-
-    def occurrences(self, sample: int, source: str = "", epochs: int = 1) -> list[DrawnSample]:
-        """Where a sample is drawn, epoch by epoch; computed, not searched.
-
-        Args:
-            sample: The sample's number in its source.
-            source: The source's name in a mixture; empty for a single source.
-            epochs: How many epochs of the source to look at, from the first.
-
-        Returns:
-            One DrawnSample per epoch in which the loader returns the sample, in later iterations
-            too; none for a batch that is left out.
-
-        Raises:
-            UsageError: There is no such source or sample, or `epochs` is not at least 1.
-
-        Example:
-            >>> from fineshards import BatchLoader, TokenDataset
-            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024)
-            >>> loader = BatchLoader(dataset, batch_size=8, seed=1)
-            >>> (drawn,) = loader.occurrences(100)
-            >>> loader.samples(drawn.step)[drawn.row] == drawn
-            True
-        """
-        number = self._number(source)
-        length = len(self.batches.sources[number])
-        if checked_integer("sample", sample, 0) >= length:
-            raise UsageError(f"sample is {sample}, but the source has {length} samples.")
-        wanted = range(checked_integer("epochs", epochs, 1))
-        found = (self.batches.draws_of(number, sample, epoch) for epoch in wanted)
-        return [drawn for drawn in found if drawn is not None]
-
-    def _number(self, name: str) -> int:
-        if name not in self.batches.names:
-            known = ", ".join(map(repr, self.batches.names))
-            raise UsageError(f"source is {name!r}; choose {known}.")
-        return self.batches.names.index(name)
-
     def close(self) -> None:
         """Stops the background thread. The loader can still be used, from the same position."""
         self._items = None
@@ -570,12 +396,16 @@ class BatchLoader:
         self._stop_ahead()
 
     def __repr__(self) -> str:
-        share, order, size = self.batches.share, self._order, self.batches.steps.sizes(self.step)
+        share, order, size = (
+            self.batches.share,
+            self.states.order,
+            self.batches.steps.sizes(self.step),
+        )
         how = f"shuffled by seed {order['seed']}" if order["shuffle"] else "in order"
         return (
             f"BatchLoader at step {self.step:,}: batches of {size:,} samples of "
             f"{order['sequence_length']:,} tokens, {how}, rank {share.rank} of {share.world_size}, "
-            f"from {self.batches.sources[0] if self._mixture is None else self._mixture!r}"
+            f"from {self.states.source!r}"
         )
 
     def __enter__(self) -> Self:
@@ -586,12 +416,6 @@ class BatchLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_items": None, "_ahead": None, "_readers": {}}
-
-    def _order_of(self, consumed: int) -> dict[str, Any]:
-        """What the order of the first `consumed` samples depends on."""
-        if self._mixture is None:
-            return self._order
-        return self._order | {"fingerprint": self._mixture.fingerprint_of(consumed)}
 
     def _go_to(self, position: Position) -> None:
         self.close()

@@ -19,7 +19,6 @@ import json
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -81,26 +80,15 @@ def check_packing(packing: object, shuffle_shards: int | None) -> None:
         )
 
 
-class Segments(NamedTuple):
-    """Runs of a window's tokens, in the order in which they follow each other in its rows.
-
-    begins: int64, shape (n,), where each begins in the window. lengths: int64, shape (n,). rows:
-    int64, shape (rows + 1,): segments `[rows[r], rows[r + 1])` fill row r.
-    """
-
-    begins: Numbers
-    lengths: Numbers
-    rows: Numbers
-
-
 def pack(
     starts: Numbers, rows: int, length: int, max_documents: int | None = None, windows: int = 1
-) -> Segments:
+) -> tuple[Numbers, Numbers, Numbers]:
     """The segments of windows of `rows * length` tokens: of many in little more time than of one.
 
     starts: int64, increasing: where documents begin in the windows, which are laid one after the
-    other; one does at the beginning of each.
-    max_documents: a row that holds so many takes no other whole document.
+    other; one does at the beginning of each. max_documents: a row that holds so many takes no other
+    whole document. Returns where each segment begins, and its length, row by row; and the borders
+    of rows: row r has segments `[borders[r], borders[r + 1])`.
     """
     sizes = np.diff(starts, append=windows * rows * length)
     filling, begins, items = divided(starts, sizes, length)
@@ -133,7 +121,7 @@ def pack(
 
     all_rows = np.concatenate((filled_rows, row_of, cut_rows))
     into = stable_order(all_rows)
-    return Segments(
+    return (
         np.concatenate((filling, begins[placed], cut_begins))[into],
         np.concatenate((np.full(len(filling), length), items[placed], sizes_cut))[into],
         np.append(0, np.cumsum(np.bincount(all_rows, minlength=windows * rows))),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, astuple, fields, replace
 from typing import Any
 
 from fineshards.errors import UsageError, contrasted, quoted
 from fineshards.loader.arguments import checked_integer
+from fineshards.loader.batches import Batches
+from fineshards.loader.mixing.apportionment import MAX_DRAWS
+from fineshards.loader.permutation import ALGORITHM_VERSION
+from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
 from fineshards.loader.steps import MOST_SAMPLES, Position, Ramp, Steps
 
 STATE_VERSION = 2
@@ -16,6 +20,114 @@ _MOST = 1 << 61
 # What states have beside the order.
 _POSITION = ("consumed", "step", "begin", "batch_size", "epochs", "drop_last", "since")
 _FLAGS = ("shuffle", "drop_last")
+
+
+class States:
+    """The states of one loader: what it saves, and where a saved one leads.
+
+    Attributes:
+        source: What the loader reads.
+        order: What the order of samples depends on. A state can be loaded only where all of it is
+            equal. These are the keys of saved states: others need another version of states.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        source: Source | MixedSource,
+        choices: Mapping[str, Any],
+        epochs: int | None,
+    ) -> None:
+        self.source, self._batches, self._epochs = source, batches, epochs
+        self._mixture = source if is_mixed(source) else None
+        self.order = {
+            "algorithm": ALGORITHM_VERSION,
+            # A mixture's is that of the draws so far; see `_order_of`.
+            "fingerprint": None if self._mixture else source.fingerprint,
+            # A mixture's fingerprint covers its sources' lengths. Its own end may still change.
+            "samples": None if self._mixture else len(batches.sources[0]),
+            "sequence_length": source.sequence_length,
+            **choices,
+        }
+
+    def of(self, position: Position) -> dict[str, Any]:
+        """The state at a position. All ranks' states are equal."""
+        return {
+            "version": STATE_VERSION,
+            **self._order_of(position.consumed),
+            **asdict(position),
+            # All values are leaves, or have a fixed length: see `Ramp.saved`.
+            **self._settings(),
+            "since": list(astuple(self._batches.steps.first)),
+        }
+
+    def read(self, state: object) -> tuple[Position, Position]:
+        """The position in a state, and from where the steps of the run are known.
+
+        Raises UsageError if it belongs to another order of samples, or is no state.
+        """
+        state = checked_state(state, self.order)
+        position = position_in(state, self._batches.steps, self._epochs)
+        self._refuse_beyond_end(position)
+        order = self._order_of(position.consumed)
+        # Other mixtures than Mixture may not know.
+        find: Callable[[int], Source | None] = getattr(
+            self._mixture, "plain_source", lambda _: None
+        )
+        plain = None if state["samples"] is None else find(position.consumed)
+        if plain is not None:
+            # A run that began without a mixture.
+            order = order | {"fingerprint": plain.fingerprint, "samples": len(plain)}
+        different = differences(state, order)
+        if different:
+            self._refuse_other_generation(state["fingerprint"])
+            raise UsageError(
+                f"the state belongs to another order of samples: {'; '.join(different)}. Open the "
+                "same dataset with the same arguments, in the version of fineshards that saved the "
+                "state, or start without it."
+            )
+        check_position(state)
+        # That is where the loader that saved it knew them from, if it had the same settings.
+        same = all(state[name] == value for name, value in self._settings().items())
+        return position, _since(state) if same else position
+
+    def _settings(self) -> dict[str, Any]:
+        """What steps depend on beside the order."""
+        steps = self._batches.steps
+        return {
+            "batch_size": steps.sizes.saved(),
+            "epochs": self._epochs,
+            "drop_last": steps.drop_last,
+        }
+
+    def _order_of(self, consumed: int) -> dict[str, Any]:
+        """What the order of the first `consumed` samples depends on."""
+        if self._mixture is None:
+            return self.order
+        return self.order | {"fingerprint": self._mixture.fingerprint_of(consumed)}
+
+    def _refuse_beyond_end(self, position: Position) -> None:
+        """Raises UsageError for more draws than a mixture has."""
+        if self._mixture is not None:
+            end = MAX_DRAWS if self._mixture.length is None else self._mixture.length
+            if position.consumed > end:
+                raise UsageError(
+                    f"the state was saved after {position.consumed} samples, but the mixture ends "
+                    f"after {end}. Give it the weights and the schedule of that run."
+                )
+
+    def _refuse_other_generation(self, fingerprint: object) -> None:
+        """Raises UsageError if a state belongs to another generation of the dataset."""
+        if self._mixture is not None:
+            return
+        # Other sources than a TokenDataset may not have generations.
+        find: Callable[[object], int | None] = getattr(self.source, "generation_of", lambda _: None)
+        found = None if fingerprint == self.source.fingerprint else find(fingerprint)
+        if found is not None:
+            raise UsageError(
+                f"the state belongs to generation {found} of the dataset, and this is another "
+                f"one. Open the dataset with generation={found} to go on."
+            )
 
 
 def checked_state(state: object, order: Collection[str]) -> Mapping[str, Any]:
@@ -76,15 +188,6 @@ def position_in(state: Mapping[str, Any], steps: Steps, epochs: int | None) -> P
         # Saved with other epochs: the pass of this loader that the position is in.
         return replace(here, begin=here.consumed - taken % steps.length)
     return here
-
-
-def first_known(state: Mapping[str, Any], settings: Mapping[str, Any], here: Position) -> Position:
-    """From where the steps of a loader with these settings are those of the run.
-
-    That is where the loader that saved the state knew them from, if it had the same settings.
-    """
-    same = all(state[name] == value for name, value in settings.items())
-    return _since(state) if same else here
 
 
 def _saved(state: Mapping[str, Any]) -> Position:

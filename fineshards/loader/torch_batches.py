@@ -165,7 +165,7 @@ class _Iteration:
         if (
             not (given or ended)
             and self._last == step
-            and (endless or self._loader._order["shuffle"])
+            and (endless or self._loader.states.order["shuffle"])
         ):
             advice = "load the state of the batches taken" if endless else "call set_epoch"
             warnings.warn(

@@ -77,7 +77,8 @@ class WholeDocuments:
     @property
     def fingerprint(self) -> str:
         """Changes when any row changes."""
-        return self._dataset.fingerprint + self._packed
+        how = f"/whole documents of {self._rows} rows, version {_VERSION}"
+        return self._dataset.fingerprint + how
 
     # Rows end with EOTs that no one should train on.
     has_padding = True
@@ -159,10 +160,6 @@ class WholeDocuments:
     def __repr__(self) -> str:
         padding = 1 - int(self._ends[-1]) / (len(self) * self.sequence_length)
         return f"WholeDocuments({self._dataset!r}): {len(self):,} rows, {padding:.2%} padding"
-
-    @property
-    def _packed(self) -> str:
-        return f"/whole documents of {self._rows} rows, version {_VERSION}"
 
     def _segments(self, numbers: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """The segments of rows, in their order: where each begins and ends in the stream.
