@@ -11,7 +11,7 @@ from fineshards.errors import FineshardsError
 from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import Numbers, Samples
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.loader.tokens.local_shards import LocalShards, Parts, read_rows
+from fineshards.loader.tokens.local_shards import Parts, read_rows
 from fineshards.shards.layout import SPLITS
 
 # Where tokens are: their shards, and their places there.
@@ -102,6 +102,5 @@ class JoinedDatasets:
                 each.drop()
             raise
 
-    def _readers(self) -> list[LocalShards]:
-        files: list[Any] = [each.files() for each in self._streams]
-        return files
+    def _readers(self) -> list[Any]:
+        return [each.files() for each in self._streams]

@@ -24,6 +24,8 @@ Mask = npt.NDArray[np.bool_]
 
 # Windows kept beyond those whose rows are shuffled together: a batch can reach into the next ones.
 _MORE_WINDOWS = 4
+# Tokens of windows that are read, to be packed together.
+_READ = 1 << 23
 
 
 @dataclass(slots=True, eq=False)
@@ -160,22 +162,19 @@ class PackedSource:
         for _, window, *place in packed_rows([self], zeros, zeros + number).parts.T.tolist():
             begin, end = (window * self._window_tokens + each for each in place)
             for part in self._source.documents_between(begin, end):
-                moved = replace(part, begin=part.begin + column, end=part.end + column)
-                found.append(moved)
+                found.append(replace(part, begin=part.begin + column, end=part.end + column))
             column += end - begin
         return found
 
     def rows_of(self, begin: int, end: int) -> list[int]:
         """The rows whose inputs hold any of the source's tokens [begin, end), in their order."""
-        size = self._packing.rows
-        end = min(end, len(self) * self._length)
-        first, last = begin // (size * self._length), -(-end // (size * self._length))
-        found = list[int]()
-        for number, window in self.windows(range(first, last)).items():
+        size, found = self._window_tokens, list[int]()
+        numbers = range(begin // size, -(-min(end, self._tokens) // size))
+        for number, window in self.windows(numbers).items():
             begins, ends, _ = window.parts
             rows = np.repeat(np.arange(len(window.counts)), window.counts)
             here = (begins < end) & (begin < ends)
-            found += (number * size + np.unique(rows[here])).tolist()
+            found += (number * self._packing.rows + np.unique(rows[here])).tolist()
         return found
 
     def request(self, numbers: Numbers) -> None:
@@ -189,12 +188,13 @@ class PackedSource:
     def windows(self, numbers: Sequence[int]) -> dict[int, _Window]:
         """Windows by number; those that are not kept are packed together."""
         kept, packed = self._windows, dict[int, _Window]()
-        missing = {number for number in numbers if number not in kept}
+        missing = [number for number in numbers if number not in kept]
         # The last window may have fewer rows than the others.
-        last = {(len(self) - 1) // self._packing.rows} & missing
-        for together in (missing - last, last):
-            if together:
-                packed |= self._pack(sorted(together))
+        last, many = (len(self) - 1) // self._packing.rows, max(1, _READ // self._window_tokens)
+        while missing:
+            together = missing[:many] if last not in missing[:many] else missing[-1:]
+            packed |= self._pack(together)
+            missing = [number for number in missing if number not in together]
         found = {each: packed[each] if each in packed else kept[each] for each in numbers}
         many = max(self._packing.shuffle_windows + _MORE_WINDOWS, len(found))
         others = [item for item in kept.items() if item[0] not in found]
@@ -265,13 +265,12 @@ def packed_rows(
     begins, stops, following = every_part[:, joined_ranges(ends - counts, ends)]
     of_parts, sizes = which.repeat(counts), stops - begins
     borders = np.append(0, np.cumsum(counts))
-    following = following.astype(np.uint32)
     if joined is not None:
-        parts = joined.parts(of_parts, begins, stops)
-        return PackedRows(parts, (), sizes.cumsum(), following, borders)
-    at, places = np.divmod(begins, sources[0]._window_tokens)
-    parts = np.stack((of_parts, at, places, places + sizes))
-    return PackedRows(parts, windows, sizes.cumsum(), following, borders)
+        parts, windows = joined.parts(of_parts, begins, stops), []
+    else:
+        at, places = np.divmod(begins, sources[0]._window_tokens)
+        parts = np.stack((of_parts, at, places, places + sizes))
+    return PackedRows(parts, windows, sizes.cumsum(), following.astype(np.uint32), borders)
 
 
 def fill_packed(
