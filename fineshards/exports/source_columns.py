@@ -17,8 +17,8 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.scores import scores_there, values_at
-from fineshards.sources.chosen_rows import RowReader
 from fineshards.sources.finding import as_it_is
+from fineshards.sources.reading import RowReader
 
 # Sources that are kept open.
 _MOST_OPEN = 8

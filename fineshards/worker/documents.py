@@ -20,8 +20,7 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.tables.decisions import NO_DECISIONS, NO_STEP, Decisions
-from fineshards.sources.chosen_rows import read_rows
-from fineshards.sources.reading import discover_blocks, read_block
+from fineshards.sources.reading import discover_blocks, read_block, read_rows
 from fineshards.sources.rows import Rows
 
 

@@ -17,8 +17,14 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.formats.extraction import DEPTH_LIMIT, HTML_LIMITS, extract, with_extraction
-from fineshards.sources.formats.page_encoding import decoded, header_charset
+from fineshards.sources.formats.extraction import (
+    DEPTH_LIMIT,
+    HTML_LIMITS,
+    decoded,
+    extract,
+    header_charset,
+    with_extraction,
+)
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.storage.open import open_storage
 

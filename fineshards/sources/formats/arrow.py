@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -55,10 +55,10 @@ class Arrow(Format):
             return whole(file)
         with _damage_explained(file):
             rows = _batch_rows(file, opened, schema)
-        count = max(1, min(len(rows), file.size // block_bytes))
-        groups = [len(rows) * number // count for number in range(count + 1)]
+        blocks = max(1, min(len(rows), file.size // block_bytes))
+        groups = [len(rows) * number // blocks for number in range(blocks + 1)]
         return [
-            Block(file.index, index, count, first, stop, sum(rows[:first]), file.size // count)
+            Block(file.index, index, blocks, first, stop, sum(rows[:first]), file.size // blocks)
             for index, (first, stop) in enumerate(pairwise(groups))
         ]
 
@@ -70,7 +70,12 @@ class Arrow(Format):
         with _damage_explained(file):
             reader = _open(file, opened, wanted_columns(self.schema(file, opened), columns))
         row = block.first_row
-        for batch in _batches(file, reader, block, is_file):
+        for number in range(block.first_group, block.stop_group) if is_file else count():
+            with _damage_explained(file, f", record batch {number}"):
+                try:
+                    batch = reader.get_batch(number) if is_file else reader.read_next_batch()
+                except StopIteration:
+                    break
             _check_content(file, batch, row)
             size = max(1, min(BATCH_ROWS, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
             for start in range(0, batch.num_rows, size):
@@ -143,20 +148,6 @@ def _check_end_of_stream(file: SourceFile, opened: BinaryIO) -> None:
             f"{file.path}: does not end as a finished Arrow stream. It is truncated, or its writer "
             "was stopped; write or download it again."
         )
-
-
-def _batches(
-    file: SourceFile, reader: Any, block: Block, is_file: bool
-) -> Iterator[pa.RecordBatch]:
-    number = block.first_group
-    while not is_file or number < block.stop_group:
-        with _damage_explained(file, f", record batch {number}"):
-            try:
-                batch = reader.get_batch(number) if is_file else reader.read_next_batch()
-            except StopIteration:
-                return
-        yield batch
-        number += 1
 
 
 def _check_content(file: SourceFile, batch: pa.RecordBatch, row: int) -> None:

@@ -25,9 +25,9 @@ from fineshards.sources.formats.extraction import (
     ExtractionError,
     check_versions,
     extract,
+    header_charset,
 )
 from fineshards.sources.formats.format import Format, gathered
-from fineshards.sources.formats.page_encoding import header_charset
 from fineshards.sources.rows import RowBatch
 
 _SCHEMA = pa.schema(
