@@ -14,13 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from functools import partial
+from typing import BinaryIO
 
 from fineshards.errors import OutputError
+from fineshards.storage.ranges import RangeReader
 
 TEMPORARY = "checkpoints/unfinished"
 # Bytes per request, where requests have a price.
 READ_AHEAD = 16 << 20
+# Small enough to stay in a core's cache between the read, the checksum and the write.
+_COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +43,6 @@ class FileRange:
     name: str
     start: int
     stop: int
-
-
-class Ranges(Protocol):
-    """One version of a file, for reading ranges of its bytes; threads can share it."""
-
-    @property
-    def size(self) -> int:
-        """Of the whole file, in bytes."""
-
-    def read_at(self, start: int, stop: int) -> bytes:
-        """Bytes `[start, stop)`; raises OutputError if it has fewer or was replaced."""
 
 
 def always() -> None:
@@ -133,7 +126,7 @@ class Storage(ABC):
         read_ahead: the least bytes to fetch per request; large for sequential reads.
         """
 
-    def open_ranges(self, name: str) -> Ranges:
+    def open_ranges(self, name: str) -> RangeReader:
         """Opens a file for reading ranges of it; raises OutputError if there is none.
 
         Where the storage has versions, all ranges are of the one that is there now.
@@ -144,7 +137,7 @@ class Storage(ABC):
                 f"{self.path(name)} cannot be read: there is no such file. Check the name, or "
                 "build the dataset again."
             )
-        return _NamedRanges(self, name, size)
+        return RangeReader(size, partial(self.read_range, name))
 
     def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         """A file to write. It appears under `name` if the `with` body ends without an exception.
@@ -243,18 +236,22 @@ class Storage(ABC):
 
         checksum: that of what is before it.
         """
-        from fineshards.storage.checksums import copy_with_checksum  # imported late, as above
+        from fineshards.storage.checksums import crc32c  # imported late, as above
 
-        size = part.stop - part.start
-        with self.open(part.name, min(size, READ_AHEAD)) as source:
+        left = part.stop - part.start
+        with self.open(part.name, min(left, READ_AHEAD)) as source:
             source.seek(part.start)
-            try:
-                return copy_with_checksum(source, size, target, checksum)
-            except EOFError as error:
-                raise OutputError(
-                    f"{self.path(part.name)} {error}, while it was copied. Someone changed the "
-                    "checkpoints folder; start again with --overwrite."
-                ) from error
+            while left:
+                content = source.read(min(left, _COPY_BYTES))
+                if not content:
+                    raise OutputError(
+                        f"{self.path(part.name)} ended {left} bytes early, while it was copied. "
+                        "Someone changed the checkpoints folder; start again with --overwrite."
+                    )
+                target.write(content)
+                checksum = crc32c(content, checksum)
+                left -= len(content)
+        return checksum
 
     def read(self, name: str) -> bytes:
         """The content of a small file; raises OutputError if there is none."""
@@ -296,15 +293,3 @@ class Storage(ABC):
         from fineshards.storage.checksums import crc32c  # imported late, as in `assemble`
 
         return crc32c(content)
-
-
-@dataclass(frozen=True, slots=True)
-class _NamedRanges:
-    """Ranges of whatever has a name at the time of each read."""
-
-    storage: Storage
-    name: str
-    size: int
-
-    def read_at(self, start: int, stop: int) -> bytes:
-        return self.storage.read_range(self.name, start, stop)

@@ -54,25 +54,6 @@ def _multiply(a: int, b: int) -> int:
     return product
 
 
-def copy_with_checksum(source: BinaryIO, size: int, target: BinaryIO, checksum: int) -> int:
-    """Copies `size` bytes; returns the checksum of the target's whole content.
-
-    checksum: that of the target before the copy. Raises EOFError with the number of missing bytes
-    if the source ends early. Bytes go through one small buffer. `copy_file_range` would save
-    nothing: a shard's header makes the ranges unaligned, so no file system can share them, and the
-    checksum needs the bytes anyway.
-    """
-    buffer = np.empty(min(_COPY_BYTES, size), np.uint8)
-    while size:
-        count = source.readinto(buffer[:size].data)  # type: ignore[attr-defined]
-        if not count:
-            raise EOFError(f"ended {size} bytes early")
-        target.write(buffer[:count].data)
-        checksum = google_crc32c.extend(checksum, buffer[:count])
-        size -= count
-    return checksum
-
-
 def write_with_checksum(content: npt.NDArray[np.uint8], target: BinaryIO, checksum: int) -> int:
     """Writes bytes; returns the checksum of the target's whole content.
 

@@ -18,8 +18,6 @@ from fineshards.storage.base import TEMPORARY
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.objects import ObjectStorage, StoredObject
 from fineshards.storage.s3_client import (
-    ask_bucket,
-    check_bucket,
     client,
     code_of,
     endpoint_of_environment,
@@ -59,16 +57,14 @@ class S3Storage(ObjectStorage):
         """Does nothing: S3 has no folders."""
 
     def _find(self, key: str) -> StoredObject | None:
-        """Takes a second request if it is refused, or if the bucket was not seen yet."""
         try:
             found = self._send("head_object", Key=key, ChecksumMode="ENABLED")
         except Exception as error:
-            if status_of(error) in (400, 401, 403):
-                ask_bucket(self.bucket, self.endpoint)
-            if status_of(error) != 404:
-                raise
-            check_bucket(self.bucket, self.endpoint)
-            return None
+            if status_of(error) == 404:
+                return None
+            # The answer to HEAD has no body that could say why.
+            self._send("list_objects_v2", Prefix=key, MaxKeys=1)
+            raise
         return StoredObject(
             key,
             found["ContentLength"],
@@ -110,8 +106,6 @@ class S3Storage(ObjectStorage):
                 return b""
             if not _condition_failed(error):
                 raise
-            if code_of(error) == "404":
-                check_bucket(self.bucket, self.endpoint)
             return None
 
     def _put(self, key: str, content: Any, size: int, checksum: str, replaced: str | None) -> bool:
@@ -196,7 +190,7 @@ class S3Storage(ObjectStorage):
     def _client(self) -> Any:
         return client(self.endpoint)
 
-    def _send(self, what: str, **parameters: str) -> dict[str, Any]:
+    def _send(self, what: str, **parameters: Any) -> dict[str, Any]:
         """Sends a request that can be repeated."""
         found: dict[str, Any] = retried(
             lambda: getattr(self._client, what)(Bucket=self.bucket, **parameters)

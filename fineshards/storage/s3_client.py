@@ -37,7 +37,6 @@ class _Clients:
         self.lock = threading.Lock()
         self.session: Any = None
         self.by_endpoint: dict[str | None, Any] = {}
-        self.known_buckets: set[tuple[str | None, str]] = set()
 
     def make(self, endpoint: str | None) -> Any:
         """A new client; the caller holds the lock."""
@@ -131,19 +130,6 @@ def code_of(error: BaseException) -> str:
 def is_about_us(error: BaseException) -> bool:
     """Whether a request was refused because of who sent it, or where to."""
     return code_of(error) in {"NoSuchBucket", *_REFUSED_CREDENTIALS}
-
-
-def check_bucket(bucket: str, endpoint: str | None) -> None:
-    """Raises boto's error if there is no such bucket; the answer to HEAD does not say that."""
-    known = (endpoint or endpoint_of_environment(), bucket)
-    if known not in _clients.known_buckets:
-        ask_bucket(bucket, endpoint)
-        _clients.known_buckets.add(known)
-
-
-def ask_bucket(bucket: str, endpoint: str | None) -> None:
-    """Lists one object, and so raises boto's error with the reason that HEAD does not tell."""
-    retried(lambda: client(endpoint).list_objects_v2(Bucket=bucket, MaxKeys=1))
 
 
 def reason_of(error: Exception, what: str, url: str) -> str | None:

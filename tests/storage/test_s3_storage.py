@@ -108,10 +108,8 @@ def test_a_missing_bucket_is_named(s3: S3Proxy) -> None:
     storage = S3Storage("s3://nowhere/out")
     for action in (
         lambda: storage.read("a"),
-        lambda: storage.size("a"),
         lambda: list(storage.entries("")),
         lambda: list(storage.names("")),
-        lambda: storage.delete("a"),
         lambda: storage.write("a", b""),
     ):
         with pytest.raises(OutputError, match="there is no bucket nowhere"):
@@ -125,9 +123,7 @@ def test_an_answer_that_is_cut_still_says_that_an_object_is_missing(
     assert storage.read_if_there("a") is None
     with pytest.raises(OutputError, match="there is no such object"):
         storage.read("a")
-    with pytest.raises(OutputError, match="there is no bucket nowhere"):
-        S3Storage("s3://nowhere/out").read("a")
-    assert rule.hits == 3
+    assert rule.hits == 2
 
 
 @pytest.mark.parametrize(

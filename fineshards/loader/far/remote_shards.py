@@ -19,8 +19,7 @@ import numpy.typing as npt
 from fineshards.errors import OutputError
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
-from fineshards.storage.base import Ranges
-from fineshards.storage.ranges import submit
+from fineshards.storage.ranges import RangeReader, submit
 
 # Of the largest request.
 BLOCK_BYTES = 8 << 20
@@ -58,7 +57,7 @@ class FarShards:
 
     def __init__(self, split: SplitShards) -> None:
         self._split = split
-        self._open: dict[int, Future[Ranges]] = {}
+        self._open: dict[int, Future[RangeReader]] = {}
 
     def read(self, shard: int, start: int, stop: int) -> bytes:
         """Bytes `[start, stop)` of a shard's file, by one request.
@@ -73,9 +72,9 @@ class FarShards:
             self._forget(shard, opened)
             return self._opened(shard).result().read_at(start, stop)
 
-    def _opened(self, shard: int) -> Future[Ranges]:
+    def _opened(self, shard: int) -> Future[RangeReader]:
         """The opened shard. The first thread that wants it opens it, and the others wait."""
-        mine: Future[Ranges] = Future()
+        mine: Future[RangeReader] = Future()
         try:
             found = self._open.setdefault(shard, mine)
             if found is mine:
@@ -90,7 +89,7 @@ class FarShards:
                 mine.set_exception(error)
             raise
 
-    def _forget(self, shard: int, opened: Future[Ranges]) -> None:
+    def _forget(self, shard: int, opened: Future[RangeReader]) -> None:
         if self._open.get(shard) is opened:
             self._open.pop(shard, None)
 
