@@ -21,8 +21,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.measure import measure
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import describe_job
-from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.discovered_files import FILES_TOGETHER, DiscoveredFiles
+from fineshards.shards.checkpoints import FILES_TOGETHER, Checkpoints, DiscoveredFiles
 from fineshards.shards.job.records import Block
 from fineshards.shards.layout import Layout, shard_stem
 from fineshards.storage.base import TEMPORARY

@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.made_up import FINEWEB, Size, file_summaries
 from benchmarks.scale import RULE
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns, Settings, Tokenizer
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.storage.open import open_storage
 from fineshards.worker import blocks
 from fineshards.worker.pool import Pool

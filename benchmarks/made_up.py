@@ -8,8 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.shards.counts import Counts, LabelCount, Sums
-from fineshards.shards.job.source_counts import BlockSummary
+from fineshards.shards.counts import BlockSummary, Counts, LabelCount, Sums
 
 # About as in FineWeb.
 DOCUMENT_TOKENS = 650

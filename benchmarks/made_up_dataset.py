@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from benchmarks.made_up import DOCUMENT_TOKENS
 from fineshards.shards import npy
-from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.counts import Counts, FileReport, LabelCount
+from fineshards.shards.job.generations import blocks_name
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, SourceFile
 from fineshards.shards.job.settings import Chat, Columns, Settings, Tokenizer
-from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import Layout, SplitRule, mask_name
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
@@ -121,7 +121,8 @@ def make_dataset(
         )
         documents += starts
     job = Job(settings, sources, {})
-    metadata = [MetadataFile(name, 0, "AAAAAA==") for name in (JOB_NAME, *settings.stored_files)]
+    names = (JOB_NAME, blocks_name(1), *settings.stored_files)
+    metadata = [MetadataFile(name, 0, "AAAAAA==") for name in names]
     all_learned = sum(record.learned or 0 for record in records)
     reports = _reports(files, documents, tokens, all_learned)
     Manifest.of(job, layout, records, reports, metadata, Leaks(0, 0)).save(storage)

@@ -33,15 +33,15 @@ from benchmarks.results import free_path, save
 from benchmarks.scale_shuffle import shuffle_table, simulate_shuffle
 from fineshards import TokenDataset
 from fineshards.errors import FineshardsError
-from fineshards.shards.job.records import Piece
-from fineshards.shards.job.source_counts import (
+from fineshards.shards.counts import (
     BlockSummary,
     FileReport,
     check_reports,
     complete_file,
     report_file,
 )
-from fineshards.shards.layout import SplitRule
+from fineshards.shards.job.records import Piece
+from fineshards.shards.layout import Layout, ShardKey, SplitRule
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 from fineshards.storage.open import open_storage
 
@@ -109,7 +109,7 @@ def simulate(size: Size) -> ScaleReport:
             for key, piece in cutting.time(_pieces, arriving, plan):
                 pieces += 1
                 pieces_bytes += len(piece_coder.encode(((key.split, key.index), piece)))
-                per_shard[:, plan.layout.window(key)] += (1, piece.stop - piece.start)
+                per_shard[:, _window(plan.layout, key)] += (1, piece.stop - piece.start)
     _check(per_shard[1], plan)
 
     return ScaleReport(
@@ -197,9 +197,14 @@ def _pieces(arriving: list[BlockSummary], plan: StreamPlan) -> list[Any]:
     return list(plan_pieces(complete_file(arriving), plan))
 
 
+def _window(layout: Layout, key: ShardKey) -> int:
+    """The place of a shard in global order, from 0."""
+    return key.index + (layout.test_windows if key.split == "train" else 0)
+
+
 def _check(tokens_per_shard: Any, plan: StreamPlan) -> None:
     for key in plan.layout.shard_keys():
-        found, expected = tokens_per_shard[plan.layout.window(key)], plan.layout.shard_length(key)
+        found, expected = tokens_per_shard[_window(plan.layout, key)], plan.layout.shard_length(key)
         if found != expected:
             raise FineshardsError(
                 f"the pieces of {plan.layout.shard_name(key)} hold {found} tokens, "

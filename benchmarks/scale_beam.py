@@ -16,9 +16,9 @@ from benchmarks.made_up import Size, file_summaries
 from benchmarks.scale import RULE
 from fineshards.errors import FineshardsError
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import Piece
 from fineshards.shards.job.settings import Columns, Settings, Tokenizer
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan
 from fineshards.storage.open import open_storage

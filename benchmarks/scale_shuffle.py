@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from benchmarks.made_up import DOCUMENT_TOKENS, Size, file_summaries
-from fineshards.shards.job.source_counts import BlockSummary, SortedRun, complete_file, report_file
+from fineshards.shards.counts import BlockSummary, SortedRun, complete_file, report_file
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,

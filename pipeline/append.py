@@ -21,7 +21,7 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
-from fineshards.shards.job.generations import Generation, kept_name
+from fineshards.shards.job.generations import Generation, blocks_name, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
@@ -268,6 +268,7 @@ def _discard(
 
     # A manifest that is kept without checkpoints is that of a finished generation.
     storage.delete(kept_name(generation), check)
+    storage.delete(blocks_name(generation), check)
     for folder in folders:
         # First, so that workers of an append that still runs finish no shard behind our back.
         with suppress(*() if own is None else (OutputError,)):  # one of them writes there

@@ -60,6 +60,5 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
         records = records | "AllShards" >> WithEarlier(work)
     compares = work.earlier or work.settings.split.may_leak
     shared = records | "CompareTexts" >> CompareTexts(work) if compares else None
-    with_tables = work.settings.statistics
-    files = read["by_file"] | "Tables" >> WriteTables(work) if with_tables else None
-    return records | "Commit" >> Commit(work, read["reports"], planned["plan"], shared, files)
+    files = read["by_file"] | "Tables" >> WriteTables(work) if work.settings.statistics else None
+    return records | "Commit" >> Commit(work, read, planned["plan"], shared, files)

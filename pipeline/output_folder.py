@@ -19,11 +19,11 @@ from fineshards.publishing.sums import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
-from fineshards.shards.job.generations import GENERATIONS_FOLDER
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, blocks_name
 from fineshards.shards.job.job import JOB_NAME, Job, job_name
-from fineshards.shards.job.local_run import is_running
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.runs import is_running
 from fineshards.shards.job.settings import STORED_FILES
 from fineshards.shards.layout import MASKS_FOLDER, SPLITS
 from fineshards.shards.record import replace
@@ -255,7 +255,7 @@ def _clear_job(storage: Storage, check: Callable[[], object]) -> None:
     lists = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, GENERATIONS_FOLDER)
     for folder in (CHECKPOINTS, *SPLITS, *lists, *CURATED_FOLDERS):
         storage.delete_folder(folder, check)
-    for name in STORED_FILES:
+    for name in (*STORED_FILES, blocks_name(1)):
         storage.delete(name, check)
     storage.delete(JOB_NAME, check)
 

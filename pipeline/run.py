@@ -15,10 +15,9 @@ from fineshards.extras import naming_the_extra
 from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.runners import choice, dataflow
 from fineshards.pipeline.share import Share, describe_left, part_of, share_of
-from fineshards.shards.job.local_run import claimed_shards, forget, held_lock
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.remote_run import RemoteRun
+from fineshards.shards.job.runs import RemoteRun, claimed_shards, forget, held_lock
 from fineshards.storage.base import Storage
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_and_hear, call_in_fresh_interpreter

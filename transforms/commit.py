@@ -1,6 +1,6 @@
 """Commit: if all records add up, write the manifest, which finishes the dataset.
 
-Then the checkpoints are deleted: on a store there may be millions, so all workers do that.
+Then the checkpoints are deleted.
 
 This is the only commit point. It is part of the graph because a Flex Template launch executes
 nothing after `pipeline.run()` where the job is.
@@ -12,18 +12,19 @@ from collections.abc import Iterable
 import apache_beam as beam
 
 from fineshards.errors import FineshardsError, OutputError
+from fineshards.shards.counts import FileReport
+from fineshards.shards.job.generations import blocks_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import MetadataFile, ShardRecord
-from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.piece_plan import StreamPlan
 from fineshards.shards.record import replace
+from fineshards.shards.tables.block_counts import Rows, write_blocks
 from fineshards.shards.tables.shared_texts import (
     Comparison,
     SharedTexts,
-    example_of_leak,
-    example_of_repeat,
+    example,
 )
 from fineshards.storage.base import Storage
 from fineshards.transforms.run_tasks import Gather, JobStep, StepMetrics
@@ -35,7 +36,7 @@ _log = logging.getLogger("fineshards.worker.commit")
 
 
 class Commit(JobStep):
-    """From shard records, file reports, the plan and what texts share to the manifest.
+    """From shard records, what FileReports gives, the plan and what texts share to the manifest.
 
     shared: None where nothing can leak or repeat. written: files of the dataset that other steps
     have written: decisions and statistics.
@@ -44,29 +45,24 @@ class Commit(JobStep):
     def __init__(
         self,
         work: Work,
-        reports: beam.PCollection,
+        counted: dict[str, beam.PCollection],
         plan: beam.PCollection,
         shared: beam.PCollection | None,
         written: beam.PCollection | None,
     ) -> None:
         super().__init__(work)
         self._sides = (
-            beam.pvalue.AsList(reports),
+            beam.pvalue.AsList(counted["reports"]),
             beam.pvalue.AsSingleton(plan),
             work,
+            beam.pvalue.AsList(counted["blocks"]),
             None if shared is None else beam.pvalue.AsSingleton(shared),
             () if written is None else beam.pvalue.AsList(written),
         )
 
     def expand(self, records: beam.PCollection) -> beam.PCollection:
         name = records | "AllRecords" >> Gather() | "Manifest" >> beam.Map(commit, *self._sides)
-        cleared = (
-            name
-            | "Parts" >> beam.FlatMap(_parts, self._work, self._sides[1])
-            | "SpreadParts" >> beam.Reshuffle()
-            | "ClearParts" >> beam.Map(_clear_part, self._work)
-        )
-        return name | "Clear" >> beam.Map(_clear, self._work, beam.pvalue.AsIter(cleared))
+        return name | "Clear" >> beam.Map(_clear, self._work)
 
 
 def commit(
@@ -74,6 +70,7 @@ def commit(
     reports: list[FileReport],
     plan: StreamPlan,
     work: Work,
+    blocks: list[Rows],
     shared: SharedTexts | None = None,
     written: Iterable[MetadataFile] = (),
 ) -> str:
@@ -88,8 +85,9 @@ def commit(
         before = work.earlier.manifest(storage)
         reports = [*before.reports, *reports]
     metadata = [*metadata_files(storage, job, reports), *written]
+    metadata.append(write_blocks(storage, blocks_name(job.generation), blocks))
     if before is not None:
-        metadata += of_earlier_jobs(before.metadata)
+        metadata += of_earlier_jobs(job, before.metadata)
     leaks = shared.leaks if shared and work.settings.split.may_leak else None
     manifest = Manifest.of(job, plan.layout, records, reports, metadata, leaks)
     if shared is not None:
@@ -110,42 +108,26 @@ def _check_shared(manifest: Manifest, shared: SharedTexts, work: Work) -> None:
     leave = "Leave these documents out of the new files, or finish the append"
     if shared.leaking is not None:
         if work.fail_on_leak:
-            example = example_of_leak(storage, rule, comparison, shared.leaking)
+            found = example(storage, rule, comparison, shared.leaking, "train")
             advice = f"Build again with {flags_against_leaks(rule)} and --overwrite, or finish it"
             raise FineshardsError(
-                f"{describe_leaks(shared.leaks)}, such as {example}, so the dataset is not "
+                f"{describe_leaks(shared.leaks)}, such as {found}, so the dataset is not "
                 f"finished (--fail_on_leak). {leave if work.earlier else advice} by the same "
                 "command without --fail_on_leak."
             )
         _log.warning("commit: %s", warn_of_leaks(shared.leaks, rule))
     if shared.repeated is not None:
         if work.fail_on_repeats:
-            example = example_of_repeat(storage, rule, comparison, shared.repeated)
+            found = example(storage, rule, comparison, shared.repeated, "earlier")
             raise FineshardsError(
-                f"{describe_repeats(manifest)}, such as {example}, so the append is not finished "
+                f"{describe_repeats(manifest)}, such as {found}, so the append is not finished "
                 f"(--fail_on_repeats). {leave} by the same command without --fail_on_repeats."
             )
         _log.warning("commit: %s", describe_repeats(manifest))
 
 
-def _parts(_: str, work: Work, plan: StreamPlan) -> list[str]:
-    """Parts of the checkpoints, each to be deleted by some worker."""
-    if work.keep_checkpoints:
-        return []
-    return work.checkpoints.parts(len(work.checkpoints.job().files), plan.layout)
-
-
-def _clear_part(part: str, work: Work) -> int:
-    deleted = work.checkpoints.clear_part(part)
-    METRICS.count(checkpoints_deleted=deleted)
-    return deleted
-
-
-def _clear(name: str, work: Work, cleared: Iterable[int]) -> str:
-    """Deletes the checkpoints that are in no part; returns the manifest's name."""
-    deleted = sum(cleared)
-    if deleted:
-        _log.info("commit: %s checkpoints are deleted", f"{deleted:,}")
+def _clear(name: str, work: Work) -> str:
+    """Deletes the checkpoints; returns the manifest's name."""
     # A worker that comes late must not delete the checkpoints of a job that came after.
     work.checkpoints.clear(keep=work.keep_checkpoints)
     return name

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.discovered_files import FILES_TOGETHER
+from fineshards.shards.checkpoints import FILES_TOGETHER, Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics
 from fineshards.worker.tasks import Task, discover_files, side_by_side

@@ -5,13 +5,12 @@ of functions to choose coders, and takes a textual annotation for Any.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 
-from fineshards.shards.job.records import Piece
-from fineshards.shards.job.source_counts import (
+from fineshards.shards.counts import (
     BlockSummary,
     FileReport,
     check_masks,
@@ -19,7 +18,9 @@ from fineshards.shards.job.source_counts import (
     complete_file,
     report_file,
 )
+from fineshards.shards.job.records import Piece
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
+from fineshards.shards.tables.block_counts import rows_of
 from fineshards.transforms.run_tasks import Gather, JobStep, StepMetrics
 from fineshards.worker.work import Work
 
@@ -30,7 +31,7 @@ _log = logging.getLogger("fineshards.worker")
 class FileReports(beam.PTransform):
     """From block summaries to lists of them, one per file, and one report per file.
 
-    Returns a dict of collections: `by_file` and `reports`.
+    Returns a dict of collections: `by_file`, `reports`, and `blocks`, the rows of their table.
     """
 
     def expand(self, summaries: beam.PCollection) -> Any:
@@ -41,9 +42,10 @@ class FileReports(beam.PTransform):
             summaries
             | "ByFile" >> beam.Map(_by_file)
             | "GroupFiles" >> beam.GroupByKey()
-            | "Complete" >> beam.Map(_complete)
+            | "Complete" >> beam.MapTuple(lambda _, summaries: complete_file(summaries))
         )
-        return {"by_file": by_file, "reports": by_file | "Report" >> beam.Map(_report)}
+        reports, blocks = "Report" >> beam.Map(report_file), "Blocks" >> beam.Map(rows_of)
+        return {"by_file": by_file, "reports": by_file | reports, "blocks": by_file | blocks}
 
 
 class Plan(JobStep):
@@ -69,14 +71,6 @@ class Plan(JobStep):
 
 def _by_file(summary: BlockSummary) -> tuple[int, BlockSummary]:
     return summary.file, summary
-
-
-def _complete(group: tuple[int, Iterable[BlockSummary]]) -> list[BlockSummary]:
-    return complete_file(group[1])
-
-
-def _report(summaries: list[BlockSummary]) -> FileReport:
-    return report_file(summaries)
 
 
 def check_counts(reports: list[FileReport], work: Work) -> None:

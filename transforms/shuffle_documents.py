@@ -10,8 +10,8 @@ from typing import Any
 
 import apache_beam as beam
 
+from fineshards.shards.counts import BlockSummary, FileReport
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, FileReport
 from fineshards.shards.shuffle_order import (
     MOST_BUCKET_BYTES,
     Bucket,

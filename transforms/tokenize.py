@@ -2,8 +2,8 @@
 
 import apache_beam as beam
 
+from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics
 from fineshards.worker.tasks import Task, finish_block, read_counts
 

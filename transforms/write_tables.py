@@ -5,8 +5,8 @@ Modules in this folder do without `from __future__ import annotations`: see plan
 
 import apache_beam as beam
 
+from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import MetadataFile
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics
 from fineshards.worker.tasks import Task, write_tables
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.local_run import is_running, seconds_running
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block
-from fineshards.shards.job.remote_run import RemoteRun
+from fineshards.shards.job.runs import RemoteRun, is_running, seconds_running
 from fineshards.shards.layout import Layout
 from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.base import TEMPORARY, Storage

@@ -22,12 +22,11 @@ from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.content_fingerprint import content_fingerprint
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
-from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.job.records import ShardRecord, content_fingerprint
 from fineshards.shards.job.redaction import Redaction, overwritten
 from fineshards.shards.layout import files_of
 from fineshards.shards.record import replace
@@ -154,7 +153,7 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, _Rows]) -> No
         list(pool.map(lambda plan: plan[1](), plans))
     records = dict(zip(by_shard, (record for record, _ in plans), strict=True))
     own = metadata_files(storage, job, manifest.reports)
-    metadata = [*own, *of_earlier_jobs(manifest.metadata)]
+    metadata = [*own, *of_earlier_jobs(job, manifest.metadata)]
     shards = tuple(records.get(at, shard) for at, shard in enumerate(manifest.shards))
     replace(
         manifest,

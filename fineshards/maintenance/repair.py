@@ -1,12 +1,13 @@
 """Repair: makes lost and damaged files of a dataset again, from its sources.
 
-They are made in a scratch folder by the tasks of a build, of the source files with documents in
-them, and go into the dataset only if they are what the manifest says. So a repair that fails or is
-killed has changed nothing that was whole, and the same command starts again. No token of a redacted
-document is written anywhere.
+They are made in a scratch folder by the plan and the tasks of a build, of the blocks with documents
+in them, and go into the dataset only if they are what the manifest says. So a repair that fails or
+is killed has changed nothing that was whole, and the same command starts again. No token of a
+redacted document is written anywhere.
 
-The manifest has the counts of each source file, and with them the place of its tokens in each
-stream. So no counts of blocks are kept: a shard costs the reading of the files that lie in it.
+Counts of files are in the manifest, and of blocks in a table. With them the place of the tokens of
+each block is known, so a shard costs the reading of the blocks that lie in it. A shuffled shard has
+documents of all blocks of its generation, and a lost table of blocks has the counts of all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import PurePosixPath
 
@@ -33,20 +35,21 @@ from fineshards.extras import naming_the_extra
 from fineshards.shards import record
 from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.counts import BlockSummary, report_file, sums_by_stream
 from fineshards.shards.dataset_files import Dataset, expected_files
 from fineshards.shards.job.curated_files import CURATED_FOLDERS, decisions_name
-from fineshards.shards.job.generations import GENERATIONS_FOLDER, borders, kept_name
+from fineshards.shards.job.generations import GENERATIONS_FOLDER, block_tables, borders, kept_name
 from fineshards.shards.job.job import Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, has_checkpoints
-from fineshards.shards.job.records import Piece, ShardRecord, SourceFile, TokenBlock
+from fineshards.shards.job.records import Piece, ShardRecord, SourceFile
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Tokenizer
-from fineshards.shards.job.source_counts import BlockSummary, FileReport, sums_by_stream
 from fineshards.shards.layout import ShardKey, files_of, table_name
-from fineshards.shards.piece_plan import pieces_of
+from fineshards.shards.piece_plan import EarlierGeneration, StreamPlan, pieces_of_shards
 from fineshards.shards.readable import readable_manifest
 from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of
+from fineshards.shards.tables import block_counts
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.finding import as_it_is
@@ -72,8 +75,6 @@ from fineshards.worker.work import Work
 
 # A file's name, size and checksum.
 _File = tuple[str, int, str]
-# Parts of the stream with their counts: token blocks, or files that were not read.
-_Parts = list[tuple[TokenBlock, FileReport | BlockSummary]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,14 @@ class Repaired:
     """What a repair has done.
 
     checked: files that were read. repaired: names of those that were made again. sources: source
-    files that were tokenized for it. left: what is still wrong, a sentence each.
+    files of which some blocks, `blocks` in all, were tokenized. left: what is still wrong.
     """
 
     folder: str
     checked: int
     repaired: list[str]
     sources: list[str]
+    blocks: int
     left: list[str]
 
 
@@ -131,10 +133,10 @@ def repair(
         whole = pool.map(lambda file: _is_whole(storage, *file), files)
         wrong = [file for file, is_whole in zip(files, whole, strict=True) if not is_whole]
     with_sources(manifest, sources)  # refuses what names none
-    taken, damaged = list[str](), [name for name, _, _ in wrong]
+    taken, blocks, damaged = list[str](), 0, [name for name, _, _ in wrong]
     if damaged:
         with scratch_folder(place) as scratch:
-            taken = call_in_fresh_interpreter(
+            taken, blocks = call_in_fresh_interpreter(
                 _make_again, storage.root, damaged, tokenizer, sources, scratch
             )
             _put_in_place(storage, wrong, scratch, taken)
@@ -143,13 +145,13 @@ def repair(
     _, left = check_names(storage, manifest, following)
     if not left and following is None:
         left += check_published(storage, manifest, hashes=False)
-    return Repaired(storage.root, len(files), [*restored, *damaged], taken, left)
+    return Repaired(storage.root, len(files), [*restored, *damaged], taken, blocks, left)
 
 
 def _restore_manifests(storage: Storage) -> list[str]:
     """Puts manifests back that are lost, damaged or in each other's place; returns their names."""
     names = [MANIFEST_NAME, *(entry.name for entry in storage.entries(GENERATIONS_FOLDER))]
-    names = [name for name in names if not name.endswith(".job.json")]
+    names = [name for name in names if not name.endswith((".job.json", ".parquet"))]
     stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
     found = [Manifest.parse(each, "a copy") for each in stored.values() if record.seal_holds(each)]
     wanted = {kept_name(each.generation): each.to_bytes() for each in found}
@@ -184,8 +186,8 @@ def _make_again(
     tokenizer: str | None,
     sources: Sequence[str],
     scratch_path: str,
-) -> list[str]:
-    """Makes files again in a scratch folder; returns the paths of the sources that it took.
+) -> tuple[list[str], int]:
+    """Makes files again in a scratch folder; returns the paths of the sources, and how many blocks.
 
     They are in its folders `records`, if they follow from other files of the dataset, and `job`.
     """
@@ -212,8 +214,8 @@ def _make_again(
         content = _vocabulary(settings.tokenizer, tokenizer) if is_lost else storage.read(name)
         scratch.write(name, content)
     left = [name for name in damaged if records.size(name) is None]
-    files = _make_of_sources(dataset, left, scratch, records)
-    return [manifest.files[file].path for file in files]
+    files, blocks = _make_of_sources(dataset, left, scratch, records)
+    return [manifest.files[file].path for file in files], blocks
 
 
 def _put_in_place(
@@ -237,73 +239,82 @@ def _put_in_place(
 
 def _make_of_sources(
     dataset: Dataset, damaged: list[str], scratch: Storage, records: Storage
-) -> list[int]:
-    """Makes files again as a build does, of the source files with documents in them.
+) -> tuple[list[int], int]:
+    """Makes files again as a build does, of the blocks with documents in them.
 
-    With a shuffle these are all files of a generation. Returns their numbers.
+    Returns the numbers of their source files, and how many blocks were tokenized.
     """
     manifest, settings = dataset.manifest, dataset.manifest.settings
-    reports, shuffle, ends = manifest.reports, settings.shuffle, borders(manifest.generations)
+    reports, rule, ends = manifest.reports, settings.split, borders(manifest.generations)
+    generation_of = partial(bisect_right, (0, *ends))  # of the number of a file
     shards = {
         each.key: each for each in manifest.shards if not {*files_of(each.name)}.isdisjoint(damaged)
     }
-    # The documents of a file that was not read, in one block, so that others have their places.
-    parts_of: dict[int, _Parts] = {
-        file: [(TokenBlock("unread", file, 0), reports[file])] for file in range(len(reports))
-    }
-    needed = {piece.block.file for _, piece in _pieces(parts_of.values(), manifest, shards)}
-    if shuffle is not None:
-        shuffled = {bisect_right(ends, file) for file in needed}
-        needed = {file for file in parts_of if bisect_right(ends, file) in shuffled}
+    plan = StreamPlan.of(manifest.layout, rule, reports)
+    of_files = ([BlockSummary(each.file, 0, 1, each.counts, each.test)] for each in reports)
+    touched = {piece.block.file for _, piece in pieces_of_shards(of_files, plan, shards)}
+    # All blocks are read of these generations, and of source files with tables of their own.
+    shuffled = {*map(generation_of, touched)} if settings.shuffle else set[int]()
+    tables = block_tables(manifest.generations)
+    lost = {generation for generation, name in tables.items() if name in damaged}
     judged = _files_of(damaged, CURATED_FOLDERS)
-    needed |= judged | _files_of(damaged, (REJECTED_FOLDER,))
+    whole = judged | _files_of(damaged, (REJECTED_FOLDER,))
+    whole |= {file for file in range(len(reports)) if generation_of(file) in shuffled | lost}
+    whole_tables = (name for name in tables.values() if name not in damaged)
+    rows = block_counts.read_blocks(dataset.storage, whole_tables)
+    recorded = {
+        file: block_counts.blocks_of_file(rows, file, rule.by_document) for file in touched - whole
+    }
+    wanted = {piece.block for _, piece in pieces_of_shards(recorded.values(), plan, shards)}
+    needed = sorted(touched | whole)
     if not needed:
-        return []
+        return [], 0
     redacted = {place: n for n, of in _redactions(dataset, records) for place in of.documents}
     job = Job(settings, manifest.files, manifest.origin)
     scratch.write(job.record_name, job.to_bytes())
-    work = Work(Checkpoints.of(scratch, job), settings, max_bad_rows=sys.maxsize)
-    work = replace(work, redacted=tuple(redacted))
-    if settings.recipe is not None and settings.recipe.keyed:
-        # Documents were compared with others, so the decisions are taken as they are.
-        work = replace(work, decided=True)
+    # Where documents were compared with others, the decisions are taken as they are.
+    decided = settings.recipe is not None and bool(settings.recipe.keyed)
+    checkpoints, places = Checkpoints.of(scratch, job), tuple(redacted)
+    work = Work(checkpoints, settings, max_bad_rows=sys.maxsize, redacted=places, decided=decided)
+    if decided:
         there = {file.name for file in manifest.metadata}
         for name in there.intersection(map(decisions_name, needed)):
             _copy(dataset.storage, name, scratch)
-    files = [manifest.files[file] for file in sorted(needed)]
+    files = [manifest.files[file] for file in needed]
     apart = any(imports_libraries(file.path) for file in files)
     files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
     with Pool(work, usable_cores(), ()) as pool:
         looks = pool.results([discover_files(*each) for each in side_by_side(files)])
-        blocks = [(file, block) for pairs, _ in looks for file, of in pairs for block in of]
-        read: dict[int, _Parts] = {file: [] for file in sorted(needed)}
-        done = pool.results([finish_block(*each) for each in blocks])
-        for (_, block), ((summary, _), _) in zip(blocks, done, strict=True):
-            read[block.file].append((block.place, summary))
-        for file, parts in read.items():
-            now = sums_by_stream([counts for _, counts in parts], settings.split)
-            if now != sums_by_stream([reports[file]], settings.split):
+        found = [(file, block) for pairs, _ in looks for file, of in pairs for block in of]
+        chosen = [each for each in found if each[1].file in whole or each[1].place in wanted]
+        read: dict[int, list[BlockSummary]] = {file: [] for file in needed}
+        for (summary, _), _ in pool.results([finish_block(*each) for each in chosen]):
+            read[summary.file].append(summary)
+        for file, now in read.items():
+            then = [each for each in recorded.get(file, ()) if each.place in wanted]
+            expected = sums_by_stream([reports[file]] if file in whole else then, rule)
+            if sums_by_stream(now, rule) != expected:
                 raise InputError(
                     f"{manifest.files[file].path} has changed since the dataset was built: it has "
                     "other numbers of documents or tokens. Nothing was repaired; put the file back."
                 )
-        if shuffle is not None:
-            for generation in shuffled:
-                of = [file for file in read if bisect_right(ends, file) == generation]
-                parts = [part for file in of for part in read[file]]
-                buckets = _sort(pool, parts, [reports[file] for file in of], work, generation)
-                parts_of |= {file: buckets if file == of[0] else [] for file in of}
-        else:
-            parts_of |= read
-        pieces: dict[ShardKey, list[Piece]] = defaultdict(list)
-        for key, piece in _pieces(parts_of.values(), manifest, shards):
+        for generation in lost:
+            of_table = [read[file] for file in needed if generation_of(file) == generation]
+            rows_of_files = map(block_counts.rows_of, of_table)
+            block_counts.write_blocks(scratch, tables[generation], rows_of_files)
+        placed = [pieces_of_shards((read | recorded).values(), plan, () if shuffled else shards)]
+        for generation in shuffled:
+            summaries = chain(*(read[file] for file in needed if generation_of(file) == generation))
+            placed.append(_sorted(pool, summaries, manifest, work, generation, shards))
+        pieces = defaultdict[ShardKey, list[Piece]](list)
+        for key, piece in chain(*placed):
             pieces[key].append(piece)
         tasks = [write_shard(manifest.layout.shard(key), tuple(pieces[key])) for key in shards]
         for _ in pool.results([*tasks, *map(write_tables, sorted(judged))]):
             pass
     for shard in shards.values():
         _mark_redacted(scratch, shard, manifest, redacted)
-    return sorted(needed)
+    return needed, len(chosen)
 
 
 def _files_of(names: Sequence[str], folders: tuple[str, ...]) -> set[int]:
@@ -312,41 +323,31 @@ def _files_of(names: Sequence[str], folders: tuple[str, ...]) -> set[int]:
     return {int(re.split("[-.]", name)[0]) for name in found}
 
 
-def _pieces(
-    parts: Iterable[_Parts], manifest: Manifest, wanted: Container[ShardKey]
+def _sorted(
+    pool: Pool,
+    summaries: Iterable[BlockSummary],
+    manifest: Manifest,
+    work: Work,
+    generation: int,
+    wanted: Container[ShardKey],
 ) -> Iterator[tuple[ShardKey, Piece]]:
-    """The pieces of some shards. parts: of all documents of the dataset, in order."""
-    layout, rule = manifest.layout, manifest.settings.split
-    starts = dict(zip(rule.streams, (0, layout.test_tokens), strict=False))
-    documents = dict.fromkeys(rule.streams, 0)
-    for place, counts in chain.from_iterable(parts):
-        for stream, sums in zip(rule.streams, counts.streams(), strict=True):
-            start, first = starts[stream], documents[stream]
-            for key, piece in pieces_of(place, stream, sums.tokens, layout, start, first):
-                if key in wanted:
-                    yield key, piece
-            starts[stream] += sums.tokens
-            documents[stream] += sums.documents
-
-
-def _sort(
-    pool: Pool, parts: _Parts, reports: Sequence[FileReport], work: Work, generation: int
-) -> _Parts:
-    """The buckets of a generation, from its token blocks, in the order of the keys."""
-    settings, fragments = work.settings, defaultdict[int, list[Fragment]](list)
-    size = settings.token_dtype.itemsize
-    plan = ShufflePlan.of(reports, settings.split, settings.block_bytes, size, None)
-    for place, summary in parts:
-        assert isinstance(summary, BlockSummary)
-        for number, fragment in buckets_of(place, summary, plan):
+    """The pieces of some shards of a generation, of the buckets that its blocks are sorted into."""
+    settings, ends = work.settings, (0, *borders(manifest.generations))
+    reports, rule = manifest.reports[ends[generation - 1] : ends[generation]], settings.split
+    size, fragments = settings.token_dtype.itemsize, defaultdict[int, list[Fragment]](list)
+    by_keys = ShufflePlan.of(reports, rule, settings.block_bytes, size, None)
+    for summary in summaries:
+        for number, fragment in buckets_of(summary.place, summary, by_keys):
             fragments[number].append(fragment)
-    numbers = sorted(fragments)
-    buckets = [Bucket.numbered(number, len(plan.streams)) for number in numbers]
-    done = pool.results(
-        [write_bucket(each, tuple(fragments[each.number]), generation) for each in buckets]
-    )
-    places = [TokenBlock("buckets", number, generation) for number in numbers]
-    return [(place, summary) for place, (summary, _) in zip(places, done, strict=True)]
+    tasks = [
+        write_bucket(Bucket.numbered(number, len(rule.streams)), tuple(of), generation)
+        for number, of in sorted(fragments.items())
+    ]
+    buckets = [[summary] for summary, _ in pool.results(tasks)]
+    before = sums_by_stream(manifest.reports[: ends[generation - 1]], rule)
+    earlier = EarlierGeneration(generation - 1, before)
+    plan = StreamPlan.of(manifest.layout, rule, [*map(report_file, buckets)], earlier)
+    return pieces_of_shards(buckets, plan, wanted, "buckets")
 
 
 def _mark_redacted(
@@ -375,8 +376,7 @@ def _write_what_follows(dataset: Dataset, damaged: list[str], records: Storage) 
     for shard in manifest.shards:
         _, table, mask_name = files_of(shard.name)
         if mask_name in damaged and table not in damaged:
-            read = DocumentTable.parse(dataset.storage.read(table))
-            mask, _ = shard_mask(read, shard.tokens)
+            mask, _ = shard_mask(DocumentTable.parse(dataset.storage.read(table)), shard.tokens)
             records.write(mask_name, mask or b"")
     for number in range(1, manifest.generation + 1):
         job = manifest.job.at(number)
@@ -447,7 +447,8 @@ def describe_repaired(done: Repaired) -> list[str]:
         lines = [
             *(f"repaired {name}" for name in done.repaired),
             f"repaired {len(done.repaired):,} of {counted(done.checked, 'file')} in "
-            f"{done.folder}, from {counted(len(done.sources), 'source file')}",
+            f"{done.folder}, from {counted(done.blocks, 'block')} of "
+            f"{counted(len(done.sources), 'source file')}",
         ]
     if done.left:
         lines.append(f"{counted(len(done.left), 'problem')} left that repair cannot fix")

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.counts import BlockSummary, Counts, Sums
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import SplitRule
 from fineshards.shards.ledger import Range
 from fineshards.shards.tables.documents import source_schema

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import Counts
+from fineshards.shards.counts import BlockSummary, Counts
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shuffle
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group, key_order, shuffle_keys
 from fineshards.shards.sorted_runs import Gathered
@@ -64,7 +63,7 @@ def write_bucket(
             (sources,) = documents.take(pa.array(chosen)).combine_chunks().to_batches()
             writer.append(Documents(tokens, offsets, sources))
         counts = Counts(rows=len(order), documents=len(order), tokens=int(lengths[order].sum()))
-        return writer.finish(0, 1, counts)
+        return writer.finish(index, 1, counts)
 
 
 def _keys(sources: pa.Table | pa.RecordBatch, shuffle: Shuffle) -> npt.NDArray[np.uint64]:

@@ -1,6 +1,6 @@
 """Checkpoints: files in `checkpoints/<fingerprint>/` from which a restarted job resumes.
 
-    dataflow.json                  where the job runs, on Dataflow: see job/remote_run.py
+    dataflow.json                  where the job runs, on Dataflow: see job/runs.py
     files/00003.json               the blocks of a source file (step Discover)
     files/00000-00999.json         those of many, on object storage, for `status`
     shards/train-17.npy            an unfinished shard: token blocks at their places
@@ -24,24 +24,30 @@ and therefore not durable: a power cut may damage them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.discovered_files import DiscoveredFiles
 from fineshards.shards.job.job import Job, job_name
-from fineshards.shards.job.records import ShardRecord, SourceFile
+from fineshards.shards.job.records import Block, ShardRecord, SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import Layout, SplitRule, shard_stem
-from fineshards.shards.ledger import ENTRY, NUMBERS_IN_A_PART, Kind, Ledger, Range, leading_digits
+from fineshards.shards.ledger import ENTRY, Kind, Ledger, Range
 from fineshards.shards.record import replace
 from fineshards.shards.token_blocks import BLOCKS, LAYOUT, PLAN, SHARDS, TokenBlocks, block_of
 from fineshards.storage.base import TEMPORARY, Storage
 
 FOLDER = "checkpoints"
+# Source files whose blocks are also stored together.
+FILES_TOGETHER = 1000
+# Small files of a store that are read at the same time.
+_READ_THREADS = 32
+_FILES = Kind("files", list[Block])
+_TOGETHER = Kind("files", dict[int, list[Block]])
 _REDACTED = Kind("redacted", ShardRecord)
-# Folders that have one folder per stage of a recipe.
-_BY_STAGE = ("judged", "marks", "marked")
 _NO_TEST = SplitRule(None, 0)
 
 
@@ -135,35 +141,6 @@ class Checkpoints:
             if not keep:
                 self.storage.delete_folder(self.folder, self.job)
 
-    def parts(self, files: int, layout: Layout) -> list[str]:
-        """How the names of many checkpoints begin, to delete them side by side with `clear_part`.
-
-        files: how many the job has. Not all checkpoints are in a part: `clear` follows. No parts if
-        there are few, and none on a disk.
-        """
-        if max(files, layout.windows) <= NUMBERS_IN_A_PART or self.storage.on_disk:
-            return []
-        folders: list[str] = []
-        for folder in self.storage.names(f"{self.folder}/"):
-            by_stage = folder.rsplit("/", 2)[-2] in _BY_STAGE
-            folders += self.storage.names(folder) if by_stage else [folder]
-        count = max(files, layout.windows)
-        of_files = leading_digits(count, 5)
-        of_shards = [f"train_{digits}" for digits in leading_digits(count, layout.index_width)]
-        return [
-            f"{folder}{leading}"
-            for folder in folders
-            if folder.endswith("/")
-            for leading in (of_shards if folder == f"{self.folder}/shards/" else of_files)
-        ]
-
-    def clear_part(self, part: str) -> int:
-        """Deletes a part of the checkpoints; returns how many files. Raises as `clear` does."""
-        try:
-            return self.storage.delete_prefix(part, self._check_last)
-        except _FollowedError:
-            return self.storage.delete_prefix(part, self.job)
-
     def _check_last(self) -> None:
         self.job()
         if self.storage.size(job_name(self._generation + 1)) is not None:
@@ -219,3 +196,55 @@ class Checkpoints:
         """The record of a finished shard, if its files are still what that says."""
         found = self.ledger.get(SHARDS, shard_stem(shard_name))
         return found if found is not None and found.name == shard_name else None
+
+
+class DiscoveredFiles:
+    """The blocks of a job's source files. folder: of its checkpoints."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._ledger = Ledger(storage, folder)
+
+    def write_blocks(self, file: int, blocks: list[Block]) -> None:
+        """Stores the blocks of a file."""
+        self._ledger.put(_FILES, _file_key(file), (), blocks)
+
+    def read_blocks(self, file: int) -> list[Block] | None:
+        """The blocks of a file, or None if they are not stored yet, or damaged."""
+        return self._ledger.get(_FILES, _file_key(file))
+
+    def write_blocks_together(
+        self, part: int, blocks: dict[int, list[Block]], check: Callable[[int], None]
+    ) -> None:
+        """Stores the blocks of many files once more, so that `status` reads few objects.
+
+        part: of the files `[part * FILES_TOGETHER, (part + 1) * FILES_TOGETHER)`. check: called
+        before, with a file; raises OutputError if another job has the folder.
+        """
+        first = part * FILES_TOGETHER
+        key = f"{_file_key(first)}-{_file_key(first + FILES_TOGETHER - 1)}"
+        if blocks and self._storage.size(self._ledger.name(_TOGETHER, key)) is None:
+            check(min(blocks))
+            self._ledger.put(_TOGETHER, key, (), dict(sorted(blocks.items())))
+
+    def read_new_blocks(self, known: Collection[int]) -> dict[int, list[Block]]:
+        """The blocks of all files whose blocks are stored, but of those that are known."""
+        keys = self._ledger.list(_FILES)
+        together = [key for key in keys if "-" in key]
+        files = {int(key) for key in keys if key.isdecimal()}.difference(known)
+        if len(files) < len(together):
+            together.clear()
+        with ThreadPoolExecutor(1 if self._storage.on_disk else _READ_THREADS) as pool:
+            parts = pool.map(lambda key: self._ledger.get(_TOGETHER, key) or {}, together)
+            stored = {file: part[file] for part in parts for file in files.intersection(part)}
+            files.difference_update(stored)
+            found = zip(files, pool.map(self.read_blocks, files), strict=True)
+            return stored | {file: blocks for file, blocks in found if blocks is not None}
+
+    def blocks_name(self, file: int) -> str:
+        """The file of the blocks of a source file."""
+        return self._ledger.name(_FILES, _file_key(file))
+
+
+def _file_key(file: int) -> str:
+    return f"{file:05d}"

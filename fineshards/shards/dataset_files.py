@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.job.generations import kept_name
+from fineshards.shards.job.generations import block_tables, kept_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.job.redaction import ranges_of
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.readable import readable_manifest
+from fineshards.shards.tables.block_counts import Rows, read_blocks
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, table_schema
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
@@ -161,6 +162,11 @@ class Dataset:
     @cached_property
     def _paths(self) -> dict[str, str]:
         return {file.name: file.path for file in self.manifest.files}
+
+    @cached_property
+    def blocks(self) -> Rows:
+        """How many documents and tokens each block of the input gave (`block_counts.py`)."""
+        return read_blocks(self.storage, block_tables(self.manifest.generations).values())
 
     def ids(self, position: int) -> pa.ChunkedArray:
         """The ids in the document table of a shard; only they are read, and not cached."""

@@ -249,10 +249,6 @@ class Layout(Record, frozen=True):
         most = max(self.test_windows, self.train_windows)
         return max(MIN_INDEX_WIDTH, len(str(max(most - 1, 0))))
 
-    def window(self, key: ShardKey) -> int:
-        """The place of a shard in global order, from 0."""
-        return key.index if key.split == "test" else key.index + self.test_windows
-
     def begin(self, key: ShardKey) -> int:
         """The token of its split with which a shard begins."""
         return self._bounds(key)[0]

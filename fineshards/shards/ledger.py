@@ -29,7 +29,7 @@ _log = logging.getLogger("fineshards")
 
 Found = TypeVar("Found")
 
-# Source files, or shards, whose entries are listed, or deleted, together in a large job.
+# Source files whose entries are listed together in a large job.
 NUMBERS_IN_A_PART = 100
 # How the names of entries end.
 ENTRY = "json"
@@ -209,10 +209,4 @@ def beginnings(files: int) -> list[str]:
     """How the keys of entries of many source files begin: with all but two digits."""
     if not NUMBERS_IN_A_PART < files <= 100_000:  # with more, 1000 begins 10000
         return [""]
-    return leading_digits(files, 5)
-
-
-def leading_digits(count: int, width: int) -> list[str]:
-    """All but the last two digits of the numbers below `count`, each once."""
-    numbers = range(0, count, NUMBERS_IN_A_PART)
-    return list(dict.fromkeys(f"{number:0{width}d}"[:-2] for number in numbers))
+    return [f"{number:05d}"[:-2] for number in range(0, files, NUMBERS_IN_A_PART)]

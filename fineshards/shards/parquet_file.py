@@ -8,6 +8,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fineshards.errors import OutputError
+
 
 def open_parquet(
     opened: BinaryIO, buffer_size: int = 0, footer: pq.FileMetaData | None = None
@@ -27,6 +29,28 @@ def open_parquet(
         buffer_size=buffer_size,
         page_checksum_verification=True,
         pre_buffer=False,
+    )
+
+
+def read_table(content: bytes, path: str, schema: pa.Schema) -> pa.Table:
+    """The table of a Parquet file; raises OutputError, with its path, if it is not of the schema.
+
+    Columns that may be null may be missing.
+    """
+    try:
+        table = open_parquet(io.BytesIO(content)).read(use_threads=False)
+        for field in schema:
+            if field.nullable and field.name not in table.column_names:
+                table = table.append_column(field, pa.nulls(len(table), field.type))
+        return table.cast(schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: str, error: object) -> OutputError:
+    """What to raise for a table that cannot be read, or has other columns."""
+    return OutputError(
+        f"{path} is damaged: {error}. Fix it with fineshards repair, or copy it again."
     )
 
 

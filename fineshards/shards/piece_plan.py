@@ -8,17 +8,17 @@ soon as all blocks before it are counted (`Places`), whatever comes after.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import InputError
-from fineshards.shards.counts import Sums
+from fineshards.shards.counts import BlockSummary, FileReport, Sums, sums_by_stream
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block, Piece, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, FileReport, sums_by_stream
 from fineshards.shards.layout import Layout, ShardKey, SplitRule
 from fineshards.storage.base import Storage
 
@@ -68,6 +68,27 @@ class StreamPlan:
     token_offsets: npt.NDArray[np.int64]
     document_offsets: npt.NDArray[np.int64]
 
+    @classmethod
+    def of(
+        cls,
+        layout: Layout,
+        rule: SplitRule,
+        reports: Sequence[FileReport],
+        earlier: EarlierGeneration = NO_EARLIER,
+    ) -> StreamPlan:
+        """Where files with these reports begin in a layout, which may have more after them."""
+        held, (tokens, documents) = earlier.held(rule), sums_by_file(reports, rule)
+        begins = [
+            start + sums.tokens for start, sums in zip((0, layout.test_tokens), held, strict=False)
+        ]
+        firsts = [sums.documents for sums in held]
+        return cls(
+            layout,
+            rule,
+            _within(tokens) + np.array(begins)[:, None],
+            _within(documents) + np.array(firsts)[:, None],
+        )
+
 
 def sums_by_file(
     reports: Sequence[FileReport], rule: SplitRule
@@ -97,20 +118,11 @@ def plan_stream(
     earlier: what it held before these files. Raises InputError if the dataset grows beyond the
     shards that its names have digits for.
     """
-    held = earlier.held(rule)
-    tokens, documents = sums_by_file(reports, rule)
-    new: list[int] = tokens.sum(axis=1).tolist()
+    new = [sums.tokens for sums in sums_by_stream(reports, rule)]
     layout = Layout.plan(new, shard_tokens, rule, earlier.added)
     if earlier:
         _check_names(layout, Layout(shard_tokens, earlier.added).index_width)
-    totals = [sums.tokens + more for sums, more in zip(held, new, strict=True)]
-    firsts = [sum(totals[:stream]) + sums.tokens for stream, sums in enumerate(held)]
-    return StreamPlan(
-        layout,
-        rule,
-        _within(tokens) + np.array(firsts)[:, None],
-        _within(documents) + np.array([sums.documents for sums in held])[:, None],
-    )
+    return StreamPlan.of(layout, rule, reports, earlier)
 
 
 def _check_names(layout: Layout, width: int) -> None:
@@ -149,6 +161,17 @@ def plan_pieces(
             )
             tokens[number] += sums.tokens
             documents[number] += sums.documents
+
+
+def pieces_of_shards(
+    files: Iterable[list[BlockSummary]],
+    plan: StreamPlan,
+    wanted: Container[ShardKey],
+    folder: str = "blocks",
+) -> Iterator[tuple[ShardKey, Piece]]:
+    """The pieces of some shards. files: the summaries of all blocks of each file."""
+    pieces = (plan_pieces(summaries, plan, folder) for summaries in files if summaries)
+    return ((key, piece) for key, piece in chain.from_iterable(pieces) if key in wanted)
 
 
 def pieces_of(
@@ -193,7 +216,7 @@ class Places:
 
     def add(self, summary: BlockSummary) -> Iterator[Place]:
         """Takes the summary of a block; yields the places that are known now, each once."""
-        self._arrived[TokenBlock("blocks", summary.file, summary.index)] = summary
+        self._arrived[summary.place] = summary
         while self._next and self._next[0] in self._arrived:
             block = self._next.popleft()
             yield self._place(block, self._arrived.pop(block))

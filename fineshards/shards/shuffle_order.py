@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from fineshards.shards.counts import BlockSummary, FileReport, SortedRun
 from fineshards.shards.job.generations import borders
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, FileReport, SortedRun
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.piece_plan import sums_by_file
 from fineshards.shards.split_hash import row_keys
@@ -323,12 +323,11 @@ def groups_of(
     for summary in summaries:
         if offsets is None:
             offsets = plan.token_offsets[:, summary.file].tolist()
-        block = TokenBlock("blocks", summary.file, summary.index)
         for run in summary.runs:
             stream = plan.streams.index(run.stream)
             bits, range_bits = plan.bits[stream], plan.range_bits[stream]
             tokens = plan.group << range_bits
             number = offsets[stream] // tokens * len(plan.streams) + stream
-            for prefix, fragment in fragments_of_run(block, run, range_bits):
+            for prefix, fragment in fragments_of_run(summary.place, run, range_bits):
                 yield Group(number, tokens, bits, range_bits, prefix), fragment
             offsets[stream] += run.tokens[-1] - run.tokens[0]

@@ -25,9 +25,8 @@ from fineshards.shards.block_writer import (
     fitting,
     streams_of,
 )
-from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.counts import BlockSummary, Counts, SortedRun, Sums
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, SortedRun
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import FRAGMENT_BYTES, cell_borders, key_order, shuffle_keys
 from fineshards.shards.tables.documents import source_schema

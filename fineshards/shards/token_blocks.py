@@ -21,8 +21,8 @@ from fineshards.shards.block_writer import (
     StreamPart,
     documents_writer,
 )
+from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import Piece, ShardRecord, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import ONE_STREAM, Layout, ShardKey, Shuffle, SplitRule
 from fineshards.shards.ledger import ENTRY, Finished, Kind, Ledger, Range
 from fineshards.shards.parquet_file import open_parquet

@@ -181,10 +181,6 @@ class Storage(ABC):
         check: as in `delete`; called for every few thousand files.
         """
 
-    def delete_prefix(self, prefix: str, check: Callable[[], object] = always) -> int:
-        """As `delete_folder`, of a store's files whose names start so; returns how many."""
-        return 0
-
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
         """A whole file, mapped into memory for reading; only where `on_disk` is true."""
         raise OutputError(

@@ -253,17 +253,12 @@ class ObjectStorage(Storage):
             self._remove(found)
 
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
-        self.delete_prefix(f"{name}/", check)
-
-    def delete_prefix(self, prefix: str, check: Callable[[], object] = always) -> int:
-        deleted = 0
         with ThreadPoolExecutor(_DELETE_THREADS) as pool:
-            found = self.list_objects(self._prefix + prefix)
+            found = self.list_objects(f"{self._prefix}{name}/")
             # There may be millions of objects, and the pool would queue them all.
             while chunk := list(islice(found, _DELETE_QUEUE)):
                 check()
-                deleted += len(list(pool.map(self._remove, chunk)))
-        return deleted
+                list(pool.map(self._remove, chunk))
 
     def _remove(self, found: StoredObject | str) -> None:
         assert isinstance(found, StoredObject)

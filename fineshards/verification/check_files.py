@@ -15,7 +15,7 @@ from fineshards.publishing.sums import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
-from fineshards.shards.job.generations import GENERATIONS_FOLDER, kept_name
+from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
@@ -26,9 +26,8 @@ from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.wording import counted
 
 _FOLDERS = (*SPLITS, "metadata")
-_TABLES = "metadata/documents"
 # Folders in `metadata/`.
-_INNER = (_TABLES, MASKS_FOLDER, *CURATED_FOLDERS, REJECTED_FOLDER, GENERATIONS_FOLDER)
+_INNER = ("metadata/documents", MASKS_FOLDER, REJECTED_FOLDER, *CURATED_FOLDERS, GENERATIONS_FOLDER)
 # Bytes in memory at once, per file; a multiple of a token's.
 _READ_BYTES = 4 << 20
 
@@ -98,7 +97,7 @@ def check_names(
     foreign = files - expected - {*PUBLISHED}
     if following is not None:
         made = (*(f"{split}/{split}_" for split in SPLITS), *(f"{name}/" for name in _INNER[:-1]))
-        made += (following.record_name, kept_name(following.generation))
+        made += (f"{GENERATIONS_FOLDER}/{following.generation:04d}.",)
         foreign = {name for name in foreign if not name.startswith(made)}
     for name, kind in others.items():
         if name not in expected and (name not in _INNER or kind != "a folder"):

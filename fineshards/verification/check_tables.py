@@ -15,14 +15,15 @@ import pyarrow.compute as pc
 
 from fineshards.errors import FineshardsError
 from fineshards.shards import npy
+from fineshards.shards.counts import FileReport, sums_by_stream
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
-from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import files_of, table_name
 from fineshards.shards.masks import count_learned, mask_content
 from fineshards.shards.shuffle_order import DocumentOrder
 from fineshards.shards.tables import statistics
+from fineshards.shards.tables.block_counts import blocks_of_file
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.shards.tables.scores import read_scores
@@ -194,7 +195,8 @@ def _borders(
         elif first.start and where == stream:
             # In both of its shards, a document has the same number, source, id and hashes.
             holds = first.start == before.start + before.length
-            holds = holds and _anywhere(first) == _anywhere(before)
+            pieces = [replace(each, offset=0, length=0, start=0) for each in (first, before)]
+            holds = holds and pieces[0] == pieces[1]
         else:
             files = np.array([numbers.get(piece.file, -1) for piece in (before, first)])
             holds = (first.document, first.start) == (before.document + 1, 0)
@@ -209,15 +211,8 @@ def _borders(
         before, stream = contents.last, where
 
 
-def _anywhere(piece: DocumentPiece) -> DocumentPiece:
-    return replace(piece, offset=0, length=0, start=0)
-
-
 def check_curated(dataset: Dataset) -> Iterator[str]:
-    """Decisions, scores and statistics of each source file have the sums of the manifest.
-
-    Their files are whole.
-    """
+    """The tables about each source file, which are whole, have the sums of the manifest."""
     for report in dataset.manifest.reports:
         try:
             found, expected = _curated_sums(dataset, report)
@@ -229,7 +224,13 @@ def check_curated(dataset: Dataset) -> Iterator[str]:
 def _curated_sums(dataset: Dataset, report: FileReport) -> tuple[Counter[str], Counter[str]]:
     """What the tables about a source file give, by what is counted; and what the manifest says."""
     settings, counts = dataset.manifest.settings, report.counts
-    found, expected = Counter[str](), Counter[str]()
+    blocks = blocks_of_file(dataset.blocks, report.file, settings.split.by_document)
+    found, expected = Counter[str](blocks=len(blocks)), Counter[str](blocks=report.blocks)
+    for sums, parts in ((found, blocks), (expected, [report])):
+        streams = zip(settings.split.streams, sums_by_stream(parts, settings.split), strict=True)
+        for stream, its in streams:
+            sums[f"{stream} documents of its blocks"] = its.documents
+            sums[f"{stream} tokens of its blocks"] = its.tokens
     tables = ["decisions"]
     decisions = read_decisions(dataset.storage, report.file).table
     steps = decisions.filter(pc.is_null(decisions["span"]))["step"].to_numpy()

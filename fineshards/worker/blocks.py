@@ -10,9 +10,8 @@ from fineshards.encoders.checked_encoder import encode_compared
 from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.errors import OutputError
 from fineshards.shards.block_writer import BlockWriter, Documents
-from fineshards.shards.counts import Counts
+from fineshards.shards.counts import BlockSummary, Counts
 from fineshards.shards.job.records import BadRow, Block, SourceFile, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.masks import count_learned
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.rejected_rows import Rejected

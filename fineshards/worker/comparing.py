@@ -19,9 +19,8 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.tables.candidates import join_pairs, more_candidates
-from fineshards.shards.tables.components import EDGE
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions
+from fineshards.shards.tables.links import EDGE, join_pairs, more_candidates
 from fineshards.shards.tables.marks import Records, differs, file_of, mark_dtype, positions, row_of
 from fineshards.shards.tables.verdicts import FIRSTS, MARKS, SETS, Slice, earlier_decisions
 from fineshards.storage.base import Storage

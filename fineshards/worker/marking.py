@@ -19,9 +19,8 @@ from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import FineshardsError, InputError, OutputError
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.record import replace
-from fineshards.shards.tables.candidates import candidates, wanted_by
-from fineshards.shards.tables.components import EDGE, EDGE_MEMORY, components, edges
 from fineshards.shards.tables.decisions import SCHEMA
+from fineshards.shards.tables.links import EDGE, EDGE_SIZE, candidates, components, edges, wanted_by
 from fineshards.shards.tables.marks import (
     Mask,
     Positions,
@@ -289,7 +288,7 @@ def joins(keyed: Keyed) -> bool:
 
 def _check_memory(links: int) -> None:
     """Raises FineshardsError if that many links cannot be joined here, while it can say so."""
-    needed, there = links * EDGE_MEMORY, machine_memory()
+    needed, there = links * EDGE_SIZE, machine_memory()
     if needed > there:
         raise FineshardsError(
             f"{links:,} links between documents are joined by one worker in {needed / 1e9:,.1f} GB "

@@ -14,8 +14,8 @@ from typing import Any, Concatenate, ParamSpec
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
+from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Shard
 from fineshards.shards.shuffle_order import Bucket, Fragment, Group
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range

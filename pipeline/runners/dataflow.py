@@ -12,7 +12,7 @@ from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.extras import require
 from fineshards.pipeline.runners import choice as runners
-from fineshards.shards.job.remote_run import RemoteRun
+from fineshards.shards.job.runs import RemoteRun
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline

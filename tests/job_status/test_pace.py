@@ -20,9 +20,8 @@ from fineshards.errors import OutputError
 from fineshards.job_status.progress import describe_pace
 from fineshards.job_status.status import Stage, Status, StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
-from fineshards.shards.counts import Counts
-from fineshards.shards.job.local_run import held_lock
-from fineshards.shards.job.source_counts import BlockSummary
+from fineshards.shards.counts import BlockSummary, Counts
+from fineshards.shards.job.runs import held_lock
 from fineshards.shards.layout import Layout
 from fineshards.shards.ledger import Kind
 from fineshards.worker.blocks import discover_file

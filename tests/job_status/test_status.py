@@ -16,8 +16,9 @@ from fineshards.config import BuildConfig
 from fineshards.parser import Parser
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.assembly import write_shard
-from fineshards.shards.job.source_counts import report_file
+from fineshards.shards.counts import report_file
 from fineshards.shards.piece_plan import plan_pieces, plan_stream
+from fineshards.shards.tables.block_counts import rows_of
 from fineshards.transforms.commit import commit
 from fineshards.worker.blocks import discover_file, finish_block
 from fineshards.worker.judging import Judging
@@ -137,7 +138,7 @@ def test_every_stage_of_a_job_is_reported(
         shards = f"{number} of " if number < plan.layout.windows else ""
         assert f"  write     {shards}{plan.layout.windows} shards\n" in text
 
-    commit(records, [report], plan, work)
+    commit(records, [report], plan, work, [rows_of(summaries)])
     now, text = status(capsys, tmp_path)
     assert (now["stage"], now["tokens"]) == ("finished", plan.layout.tokens)
     assert amounts(now)["write"] == (plan.layout.windows,) * 2

@@ -32,9 +32,8 @@ from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.pipeline.append import prepare_append, withdraw
 from fineshards.pipeline.launch import Launch
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.counts import Counts, FileReport, Sums
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.layout import Layout, SplitRule
 from fineshards.shards.piece_plan import EarlierGeneration, plan_stream
 from fineshards.storage.local import LocalStorage

@@ -32,9 +32,8 @@ from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
-from fineshards.shards.counts import Counts, LabelCount, Sums
+from fineshards.shards.counts import BlockSummary, Counts, LabelCount, Sums
 from fineshards.shards.job.records import Block, Piece, ShardRecord, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.shuffle_order import Fragment
 from fineshards.worker.work import Work
 

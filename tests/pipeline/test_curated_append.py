@@ -52,7 +52,9 @@ def build(output: Path, files: Sequence[Path], recipe: Path, *flags: str) -> Non
     assert main(["build", f"--output={output}", *inputs, f"--recipe={recipe}", *flags]) == 0
 
 
-RECORDS = ("metadata/manifest.json", "metadata/job.json", "metadata/generations/")
+RECORDS = tuple(
+    f"metadata/{name}" for name in ("manifest.json", "job.json", "blocks.parquet", "generations/")
+)
 SHARDS = ("test/", "train/", "metadata/documents/")
 
 

@@ -209,7 +209,7 @@ def content_of(folder: Path, but: tuple[str, ...] = ()) -> dict[str, Any]:
     """All files of a dataset; of records, what does not say how the work was cut."""
     found: dict[str, Any] = {}
     for name, content in files_in(folder).items():
-        if name.startswith("checkpoints/") or name in but:
+        if name.startswith("checkpoints/") or name in (*but, "metadata/blocks.parquet"):
             continue
         found[name] = content
         if name in (

@@ -83,8 +83,9 @@ def test_restart_after_a_kill_before_any_file_operation(
 
 def expected_names(shards: dict[str, bytes]) -> set[str]:
     tables = {f"metadata/documents/{Path(name).stem}.parquet" for name in shards}
-    records = ("job.json", "manifest.json", "vocabulary.tiktoken", "generations/0001.json")
-    return set(shards) | tables | {f"metadata/{name}" for name in records}
+    records = ("job.json", "manifest.json", "generations/0001.json")
+    others = ("blocks.parquet", "vocabulary.tiktoken")
+    return set(shards) | tables | {f"metadata/{name}" for name in (*records, *others)}
 
 
 def build_command(source: Path, output: Path, *flags: str) -> list[str]:

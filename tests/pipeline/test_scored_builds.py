@@ -155,6 +155,7 @@ def dataset_in(folder: Path) -> dict[str, bytes]:
     records = (
         "metadata/manifest.json",
         "metadata/job.json",
+        "metadata/blocks.parquet",
         "metadata/generations/",
         "checkpoints/",
     )

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block
-from fineshards.shards.tables.candidates import (
+from fineshards.shards.tables.decisions import drops
+from fineshards.shards.tables.links import (
     MOST_CANDIDATES,
     candidates,
     join_pairs,
     more_candidates,
     wanted_by,
 )
-from fineshards.shards.tables.decisions import drops
 from fineshards.shards.tables.marks import (
     Records,
     by_file,

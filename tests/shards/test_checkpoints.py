@@ -21,9 +21,8 @@ from support.checkout import ROOT
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.block_writer import Documents, documents_schema
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import Counts, LabelCount
+from fineshards.shards.counts import BlockSummary, Counts, LabelCount
 from fineshards.shards.job.records import Block, ShardRecord, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary
 from fineshards.shards.layout import Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema

@@ -18,9 +18,8 @@ from fineshards.errors import FineshardsError
 from fineshards.shards.assembly import write_shard
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import Counts
+from fineshards.shards.counts import BlockSummary, Counts, report_file
 from fineshards.shards.job.records import Piece, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, report_file
 from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
 from fineshards.shards.npy import header
 from fineshards.shards.piece_plan import plan_pieces, plan_stream

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError
-from fineshards.shards.tables.components import EDGE, MOST_EDGES, components, edges
+from fineshards.shards.tables.links import EDGE, MOST_EDGES, components, edges
 from fineshards.shards.tables.marks import (
     by_file,
     external_positions,

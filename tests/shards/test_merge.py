@@ -20,9 +20,8 @@ from support.fresh_interpreter import run_program
 from fineshards.shards.block_writer import Documents
 from fineshards.shards.buckets import merge_runs, write_bucket
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import Counts
+from fineshards.shards.counts import BlockSummary, Counts, report_file
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, report_file
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of, groups_of
 from fineshards.shards.tables.documents import source_schema
@@ -167,7 +166,7 @@ from fineshards.shards.buckets import merge_runs
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import report_file
+from fineshards.shards.counts import report_file
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import ShufflePlan, groups_of
 from fineshards.shards.tables.documents import source_schema

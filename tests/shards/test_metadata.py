@@ -11,12 +11,11 @@ from support.damage import checksum
 from support.made_up_job import JOB, RANKS, SETTINGS
 
 from fineshards.errors import OutputError
-from fineshards.shards.counts import Counts
+from fineshards.shards.counts import Counts, FileReport
 from fineshards.shards.job.job import JOB_NAME
 from fineshards.shards.job.metadata import metadata_files
 from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.settings import VOCABULARY_NAME
-from fineshards.shards.job.source_counts import FileReport
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 
@@ -67,7 +66,7 @@ def test_every_file_is_recorded_with_its_size_and_checksum(storage: Storage) -> 
         (
             "metadata/rejected/9-9.jsonl",
             b'{"file":"x","row":1,"place":"","reason":""}',
-            "9-9.jsonl is not a list of rejected",
+            "of x: metadata/rejected/ lists 1, expected 0",
         ),
         ("metadata/rejected/9-9.jsonl", b"[" * 99_999, "9-9.jsonl is not a list of rejected"),
     ],

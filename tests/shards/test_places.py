@@ -10,9 +10,8 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.counts import BlockSummary, Counts, Sums, report_file
 from fineshards.shards.job.records import Block, TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, report_file
 from fineshards.shards.layout import Layout, ShardKey, SplitRule
 from fineshards.shards.piece_plan import (
     EarlierGeneration,

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fineshards.errors import FineshardsError, InputError
-from fineshards.shards.counts import Counts, LabelCount, Sums
-from fineshards.shards.job.records import Piece, TokenBlock
-from fineshards.shards.job.source_counts import (
+from fineshards.shards.counts import (
     BlockSummary,
+    Counts,
     FileReport,
+    LabelCount,
+    Sums,
     check_reports,
     complete_file,
     report_file,
 )
+from fineshards.shards.job.records import Piece, TokenBlock
 from fineshards.shards.layout import ShardKey, SplitRule
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 

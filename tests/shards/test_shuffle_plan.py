@@ -11,9 +11,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fineshards.shards.counts import Counts, Sums
+from fineshards.shards.counts import BlockSummary, Counts, FileReport, SortedRun, Sums, report_file
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.job.source_counts import BlockSummary, FileReport, SortedRun, report_file
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import (
     FRAGMENT_BYTES,

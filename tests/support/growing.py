@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
+from fineshards.shards.counts import BlockSummary, report_file
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import Piece
-from fineshards.shards.job.source_counts import BlockSummary, report_file
 from fineshards.shards.layout import Shard, ShardKey
 from fineshards.shards.piece_plan import plan_pieces, plan_stream
 from fineshards.storage.open import open_storage

@@ -10,8 +10,8 @@ import numpy as np
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards import npy
-from fineshards.shards.job.content_fingerprint import content_fingerprint
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import content_fingerprint
 from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.layout import SPLITS, Layout, ShardKey, mask_name
 from fineshards.shards.record import sha256_of

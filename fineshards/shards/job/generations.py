@@ -1,10 +1,12 @@
 """Generations: what a dataset that grows was at each step, and the names of their files.
 
-    metadata/job.json                     the job record of the first generation
-    metadata/manifest.json                the manifest of the latest
-    metadata/generations/0001.json        the manifest of the first
-    metadata/generations/0002.job.json    the job record of the second
-    metadata/generations/0002.json        its manifest, the same as manifest.json while it is latest
+    metadata/job.json                          the job record of the first generation
+    metadata/blocks.parquet                    its blocks (`tables/block_counts.py`)
+    metadata/manifest.json                     the manifest of the latest
+    metadata/generations/0001.json             the manifest of the first
+    metadata/generations/0002.job.json         the job record of the second
+    metadata/generations/0002.blocks.parquet   its blocks, if it added files
+    metadata/generations/0002.json             its manifest, that of the latest while it is that
 
 A generation is numbered from 1. Files of one are never changed by the next, but for the manifest;
 a redaction overwrites documents in place.
@@ -41,6 +43,19 @@ class Generation(Record, frozen=True):
 def kept_name(generation: int) -> str:
     """The file that keeps the manifest of a generation when there is a later one."""
     return f"{GENERATIONS_FOLDER}/{generation:04d}.json"
+
+
+def blocks_name(generation: int) -> str:
+    """The file of the counts of the blocks that a generation read, if it added files."""
+    name = "blocks.parquet"
+    return (
+        f"metadata/{name}" if generation == 1 else f"{GENERATIONS_FOLDER}/{generation:04d}.{name}"
+    )
+
+
+def block_tables(generations: Sequence[Generation]) -> dict[int, str]:
+    """The files of the counts of blocks that a dataset has, by the numbers of generations."""
+    return {number: blocks_name(number) for number, each in enumerate(generations, 1) if each.files}
 
 
 def borders(generations: Sequence[Generation]) -> tuple[int, ...]:

@@ -1,22 +1,23 @@
 """The small files in `metadata/`: the job record, the tokenizer's file and lists of rejected rows.
 
 They exist before the manifest does. Commit reads them once, checks them against the job, and
-records their sizes and checksums in the manifest. verify reads and checks them in the same way.
+records their sizes and checksums in the manifest.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import MsgspecError
 
 from fineshards.errors import OutputError, clipped
+from fineshards.shards.counts import FileReport
 from fineshards.shards.job.curated_files import CURATED_FOLDERS
-from fineshards.shards.job.generations import kept_name
+from fineshards.shards.job.generations import block_tables, kept_name
 from fineshards.shards.job.job import JOB_NAME, Job, job_name
 from fineshards.shards.job.records import MetadataFile
-from fineshards.shards.job.source_counts import FileReport
 from fineshards.shards.record import replace
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, rejected_paths
 from fineshards.storage.base import Storage
@@ -29,23 +30,26 @@ def earlier_names(generation: int) -> list[str]:
     return sorted([*records, *(kept_name(number) for number in range(1, generation))])
 
 
-def of_earlier_jobs(metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
+def of_earlier_jobs(job: Job, metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
     """Those files that only the job of their generation makes, and later ones keep as they are.
 
-    metadata: of the generation before.
+    job: of this generation. metadata: of the generation before.
     """
-    return [file for file in metadata if file.name.startswith(CURATED_FOLDERS)]
+    kept = (*CURATED_FOLDERS, *block_tables(job.generations[:-1]).values())
+    return [file for file in metadata if file.name.startswith(kept)]
 
 
 def metadata_files(
     storage: Storage, job: Job, reports: Iterable[FileReport]
 ) -> Iterator[MetadataFile]:
-    """The record of each file of an output folder; raises OutputError for one of another job."""
-    rejected = [entry.name for entry in storage.entries(REJECTED_FOLDER)]
-    names = [JOB_NAME, *job.settings.stored_files, *sorted(rejected)]
-    names += earlier_names(job.generation)
+    """The record of each file of an output folder; raises OutputError for one of another job.
+
+    reports: those of source files without rejected rows may be missing.
+    """
+    rejected = sorted(entry.name for entry in storage.entries(REJECTED_FOLDER))
+    names = [JOB_NAME, *job.settings.stored_files, *rejected, *earlier_names(job.generation)]
     contents = {name: storage.read(name) for name in names}
-    for problem in contradictions(contents, job, reports):
+    for problem in _contradictions(contents, rejected, job, reports):
         raise OutputError(
             f"{storage.root}: {problem}. Someone changed the folder while the job ran; start again "
             "with --overwrite."
@@ -54,40 +58,32 @@ def metadata_files(
         yield MetadataFile(name, len(content), checksum_to_base64(crc32c(content)))
 
 
-def contradictions(
-    contents: Mapping[str, bytes], job: Job, reports: Iterable[FileReport]
+def _contradictions(
+    contents: Mapping[str, bytes], rejected: Iterable[str], job: Job, reports: Iterable[FileReport]
 ) -> Iterator[str]:
-    """One sentence per file that is not what the job says; files that are missing are skipped.
-
-    contents: by name. reports: those of source files without rejected rows may be missing.
-    """
+    """One sentence per file that is not what the job says. rejected: the lists of rejected rows."""
     record = job.record_name
-    if record in contents:
-        try:
-            stored = Job.parse(contents[record], record)
-            if replace(stored, redaction=None) != replace(job, redaction=None):
-                yield f"{record} describes another job than the manifest"
-            digest = stored.redaction.sha256() if stored.redaction else None
-            if digest != job.generations[-1].redaction_sha256:
-                yield f"{record} lists other redacted documents than the manifest"
-        except OutputError as error:
-            yield str(error)
+    try:
+        stored = Job.parse(contents[record], record)
+        if replace(stored, redaction=None) != replace(job, redaction=None):
+            yield f"{record} describes another job than the manifest"
+        digest = stored.redaction.sha256() if stored.redaction else None
+        if digest != job.generations[-1].redaction_sha256:
+            yield f"{record} lists other redacted documents than the manifest"
+    except OutputError as error:
+        yield str(error)
     settings, chat = job.settings, job.settings.chat
     hashes = (settings.tokenizer.vocabulary_sha256, *([chat.template_sha256] if chat else []))
     for name, expected in zip(settings.stored_files, hashes, strict=True):
-        if name in contents:
-            found = hashlib.sha256(contents[name]).hexdigest()
-            if found != expected:
-                yield f"{name} has sha256 {found}, expected that of the job, {expected}"
-    listed = dict.fromkeys((file.name for file in job.files), 0)
-    for name in contents:
-        if name.startswith(f"{REJECTED_FOLDER}/"):
-            try:
-                for path in rejected_paths(contents[name]):
-                    listed[path] += 1
-            except (KeyError, MsgspecError) as error:
-                why = clipped(str(error))
-                yield f"{name} is not a list of rejected rows of this dataset's files ({why})"
+        found = hashlib.sha256(contents[name]).hexdigest()
+        if found != expected:
+            yield f"{name} has sha256 {found}, expected that of the job, {expected}"
+    listed = Counter({file.name: 0 for file in job.files})
+    for name in rejected:
+        try:
+            listed.update(rejected_paths(contents[name]))
+        except MsgspecError as error:
+            yield f"{name} is not a list of rejected rows ({clipped(str(error))})"
     counted = {
         job.files[report.file].name: report.counts.rejected + report.counts.pages_unextracted
         for report in reports

@@ -6,6 +6,8 @@ comparable.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -248,6 +250,24 @@ class ShardRecord(Record, frozen=True):
         ]
 
 
+def content_fingerprint(shards: Iterable[ShardRecord], eot: int, redactions: bool = True) -> str:
+    """SHA-256, as hex, of the names, sizes and checksums of shards in their order, and of the EOT.
+
+    Of shards of conversations also the checksums of their loss masks. All else is either in the
+    shards (their number of tokens and dtype are in their headers) or decides none of their bytes.
+    Document tables are not part of it: they name the source files.
+
+    redactions: False for the checksums that the shards had before documents were redacted, which
+    moves nothing, without masks. So loaders tell a split from another one, and not from itself.
+    """
+    found = hashlib.sha256(b"eot %d\n" % eot)
+    for shard in shards:
+        before = None if redactions else shard.unredacted_crc32c
+        mask = f" {shard.mask_crc32c}" if redactions and shard.mask_crc32c else ""
+        found.update(f"{shard.name} {shard.bytes} {before or shard.crc32c}{mask}\n".encode())
+    return found.hexdigest()
+
+
 class Leaks(Record, frozen=True):
     """Exact duplicates between the splits. A document is in the split that it begins in.
 
@@ -278,7 +298,7 @@ class MetadataFile(Record, frozen=True):
         >>> from fineshards.shards.job.manifest import Manifest
         >>> from fineshards.storage.open import open_storage
         >>> [file.name for file in Manifest.load(open_storage(dataset_folder)).metadata]
-        ['metadata/job.json', 'metadata/vocabulary.tiktoken']
+        ['metadata/blocks.parquet', 'metadata/job.json', 'metadata/vocabulary.tiktoken']
     """
 
     name: MetadataName

@@ -6,7 +6,6 @@ sorted, so the bytes depend on the job alone.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,10 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.errors import OutputError
 from fineshards.shards.counts import Counts, Dropped, DroppedDump
 from fineshards.shards.job.curated_files import decisions_name
-from fineshards.shards.parquet_file import open_parquet, parquet_bytes
+from fineshards.shards.parquet_file import parquet_bytes, read_table
 from fineshards.storage.base import Storage
 
 # row: number in the source file. step: number in the recipe, from 0. reason: why. span: number of
@@ -76,24 +74,13 @@ def to_bytes(table: pa.Table) -> bytes:
     return parquet_bytes(table)
 
 
-def from_bytes(content: bytes, path: str) -> pa.Table:
-    """The inverse of `to_bytes`; raises OutputError, with the path, if it is damaged."""
-    try:
-        table: pa.Table = open_parquet(io.BytesIO(content)).read(use_threads=False)
-        if "similarity" not in table.column_names:
-            table = table.append_column("similarity", pa.nulls(len(table), pa.float32()))
-        return table.cast(SCHEMA)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
-
-
 def read_decisions(storage: Storage, file: int) -> Decisions:
     """The decisions about a source file of a finished dataset."""
     name = decisions_name(file)
     content = storage.read_if_there(name)
     if content is None:
         return NO_DECISIONS
-    return Decisions(from_bytes(content, storage.path(name)))
+    return Decisions(read_table(content, storage.path(name), SCHEMA))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards.job.curated_files import scores_name
-from fineshards.shards.parquet_file import open_parquet, parquet_bytes
+from fineshards.shards.parquet_file import damaged, open_parquet, parquet_bytes
 from fineshards.storage.base import Storage
 
 _ROW = pa.field("row", pa.int64(), nullable=False)
@@ -88,7 +88,7 @@ def from_bytes(content: bytes, path: str) -> pa.Table:
             raise ValueError(f"its columns are {table.schema.to_string(show_field_metadata=False)}")
         return table.cast(score_schema(types))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
+        raise damaged(path, error) from error
 
 
 def scores_there(storage: Storage, file: int) -> pa.Table:

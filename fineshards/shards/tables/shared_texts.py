@@ -180,36 +180,29 @@ class _HeldTexts:
         )
 
 
-def example_of_leak(
-    storage: Storage, rule: SplitRule, comparison: Comparison, text_hash: int
+def example(
+    storage: Storage, rule: SplitRule, comparison: Comparison, text_hash: int, apart: str
 ) -> str:
-    """A document of test with the hash of a text, and one of train, by their sources."""
-    sides = ([rows for rows in comparison.rows if rows.train == train] for train in (0, 1))
-    places = (_place(storage, rule, side, text_hash) for side in sides)
-    return " and ".join(f"{place} ({split})" for place, split in zip(places, SPLITS, strict=True))
+    """Two documents with the hash of a text, which both have, by their sources.
 
-
-def example_of_repeat(
-    storage: Storage, rule: SplitRule, comparison: Comparison, text_hash: int
-) -> str:
-    """A new document with the hash of a text, and an earlier one, by their sources."""
-    sides = ([rows for rows in comparison.rows if rows.earlier == earlier] for earlier in (0, 1))
-    return " and ".join(_place(storage, rule, side, text_hash) for side in sides)
-
-
-def _place(storage: Storage, rule: SplitRule, side: list[Rows], text_hash: int) -> str:
-    """The source of the first of some documents with a hash, which one has."""
+    apart: the field of Rows that tells them apart; of `train`, their splits are said too.
+    """
 
     def find(rows: Rows) -> npt.NDArray[np.int64]:
         return np.flatnonzero(_read_hashes(storage, rule, rows) == text_hash)
 
-    with ThreadPoolExecutor(_LOOKING) as pool:
-        looked = zip(side, pool.map(find, side), strict=True)
-        rows, at = next((rows, rows.first + int(found[0])) for rows, found in looked if len(found))
-        pool.shutdown(cancel_futures=True)
-    with storage.open(table_name(rows.shard)) as opened:
-        table = DocumentTable.read_columns(opened, table_schema(rule), ["file", "row"])
-    return f"row {table['row'][at]} of {table['file'][at]}"
+    places = []
+    for value in (0, 1):
+        side = [rows for rows in comparison.rows if getattr(rows, apart) == value]
+        with ThreadPoolExecutor(_LOOKING) as pool:
+            looked = zip(side, pool.map(find, side), strict=True)
+            rows, at = next((rows, rows.first + int(at[0])) for rows, at in looked if len(at))
+            pool.shutdown(cancel_futures=True)
+        with storage.open(table_name(rows.shard)) as opened:
+            table = DocumentTable.read_columns(opened, table_schema(rule), ["file", "row"])
+        split = f" ({SPLITS[value]})" if apart == "train" else ""
+        places.append(f"row {table['row'][at]} of {table['file'][at]}{split}")
+    return " and ".join(places)
 
 
 def _read_hashes(storage: Storage, rule: SplitRule, rows: Rows) -> Hashes:

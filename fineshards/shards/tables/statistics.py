@@ -23,7 +23,6 @@ what: which documents, and by what they are counted.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -31,13 +30,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import MANY_VALUES, MAX_VALUES
 from fineshards.shards.job.curated_files import statistics_name
 from fineshards.shards.job.records import Block, MetadataFile
 from fineshards.shards.ledger import Kind
-from fineshards.shards.parquet_file import open_parquet, parquet_bytes
+from fineshards.shards.parquet_file import parquet_bytes, read_table
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64
 
@@ -217,7 +215,7 @@ def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) 
     storage, name = checkpoints.storage, statistics_name(file)
     blocks = checkpoints.discovered.read_blocks(file) or []
     stored = [checkpoints.ledger.finished(_OF_BLOCKS, block.place.key) for block in blocks]
-    tables = [from_bytes(each.record, checkpoints.folder) for each in stored]
+    tables = [read_table(each.record, checkpoints.folder, SCHEMA) for each in stored]
     content = parquet_bytes(merged([*tables, *judged]))
     return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
 
@@ -225,12 +223,4 @@ def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) 
 def read_file(storage: Storage, file: int) -> pa.Table:
     """The statistics of a source file; raises OutputError if they are missing or damaged."""
     name = statistics_name(file)
-    return from_bytes(storage.read(name), storage.path(name))
-
-
-def from_bytes(content: bytes, path: str) -> pa.Table:
-    """A table from its Parquet file; raises OutputError, with the path, if it is damaged."""
-    try:
-        return open_parquet(io.BytesIO(content)).read(use_threads=False).cast(SCHEMA)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise OutputError(f"{path} is damaged: {error}. Copy the dataset again.") from error
+    return read_table(storage.read(name), storage.path(name), SCHEMA)

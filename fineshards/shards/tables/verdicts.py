@@ -28,9 +28,11 @@ import pyarrow as pa
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.ledger import Kind, Range
+from fineshards.shards.parquet_file import read_table
 from fineshards.shards.record import Count, Record
 from fineshards.shards.tables import scores as score_tables
-from fineshards.shards.tables.decisions import Decisions, from_bytes, merged, to_bytes
+from fineshards.shards.tables.decisions import SCHEMA as DECISIONS
+from fineshards.shards.tables.decisions import Decisions, merged, to_bytes
 from fineshards.shards.tables.marks import Records
 from fineshards.shards.tables.statistics import SCHEMA
 from fineshards.shards.token_blocks import block_of
@@ -129,7 +131,7 @@ class StageFiles:
     def decided(self, block: Block) -> tuple[pa.Table, int]:
         """What the stage decided about a block, and its `stop_row`; raises as `judged` does."""
         found = self.judged(block)
-        return from_bytes(found.decisions, self._judged.name), found.stop_row
+        return read_table(found.decisions, self._judged.name, DECISIONS), found.stop_row
 
     def scores(self, block: Block) -> pa.Table:
         """What the stage's scorers gave the documents of a block; raises as `judged` does."""
@@ -178,7 +180,7 @@ class StageFiles:
     def marked(self, file: int) -> pa.Table:
         """The marks of a source file as decisions; raises OutputError if they are not there."""
         found = self._ledger.finished(self._marked, f"{file:05d}")
-        return from_bytes(found.record, self._marked.name)
+        return read_table(found.record, self._marked.name, DECISIONS)
 
 
 def earlier_decisions(

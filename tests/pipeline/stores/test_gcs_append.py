@@ -74,14 +74,16 @@ def records_in(cloud: Proxy) -> set[str]:
     return names - set(content_in(cloud)) - {"test/", "train/"}
 
 
-FIRST = {"metadata/job.json", "metadata/manifest.json", "metadata/vocabulary.tiktoken"}
+_NAMES = ("blocks.parquet", "job.json", "manifest.json", "vocabulary.tiktoken")
+FIRST = {f"metadata/{name}" for name in _NAMES}
 
 
 def records(generations: int) -> set[str]:
     """The other files of a dataset of some generations."""
     folder = "metadata/generations"
     made = {f"{folder}/{number:04d}.json" for number in range(1, generations + 1)}
-    made |= {f"{folder}/{number:04d}.job.json" for number in range(2, generations + 1)}
+    for ending in ("job.json", "blocks.parquet"):
+        made |= {f"{folder}/{number:04d}.{ending}" for number in range(2, generations + 1)}
     return FIRST | made
 
 

@@ -29,10 +29,8 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.job_status.progress import watch
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import Launch, prepare
-from fineshards.shards import checkpoints, ledger
+from fineshards.shards import ledger
 from fineshards.shards.job.job import Job
-from fineshards.storage.base import always
-from fineshards.storage.gcs import GcsStorage
 from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
@@ -79,32 +77,6 @@ def test_a_build_that_fails_before_it_finishes_anything_leaves_no_object(
 ) -> None:
     assert main([*command(small), "--text_column=nope"]) == 1
     assert dataset_in(cloud) == {}
-
-
-def test_many_checkpoints_are_deleted_in_parts(
-    cloud: Proxy, small: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deleted: dict[str, int] = {}
-    delete = GcsStorage.delete_prefix
-
-    def spy(storage: GcsStorage, prefix: str, check: Callable[[], object] = always) -> int:
-        found = delete(storage, prefix, check)
-        kind = "" if prefix == "checkpoints/" else "/".join(prefix.split("/")[2:])
-        deleted[kind] = deleted.get(kind, 0) + found
-        return found
-
-    monkeypatch.setattr(GcsStorage, "delete_prefix", spy)
-    for module in (ledger, checkpoints):
-        monkeypatch.setattr(module, "NUMBERS_IN_A_PART", 2)
-    # Each part twice, as where a worker fails.
-    assert main(command(small, "--dedup=exact", "--direct_runner_bundle_repeat=1")) == 0
-    assert not [name for name in cloud.names("data") if "/checkpoints/" in name]
-    parts = {kind.rstrip("0123456789") for kind in deleted}
-    stages = {"judged/0/", "judged/1/", "marks/0/", "marked/0/", "statistics/"}
-    assert parts == {"", "blocks/", "files/", "shards/train_"} | stages
-    # What is in no part: the plan and the records of test shards.
-    assert 0 < deleted.pop("") < 8, deleted
-    assert 0 not in [deleted[kind] for kind in deleted if kind.startswith(("blocks/0", "files/0"))]
 
 
 def test_shares_of_a_build_on_gs_give_the_same_bytes(
@@ -321,9 +293,9 @@ def test_status_verify_and_inspect_take_few_requests(
         (["status", OUTPUT], 3),
         (["inspect", OUTPUT], 3),
         (["inspect", OUTPUT, "--shard=train/0", "--document=0"], 10),
-        # Listings, records, and what publish may have written; then two requests per document
-        # table and two per shard.
-        (["verify", OUTPUT], 20 + 4 * shards),
+        # Listings, records, the table of blocks, and what publish may have written; then two
+        # requests per document table and two per shard.
+        (["verify", OUTPUT], 24 + 4 * shards),
     ):
         cloud.requests.clear()
         assert main(arguments) == 0

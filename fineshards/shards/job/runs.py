@@ -1,6 +1,7 @@
-"""Whether a job's processes on this machine live: they hold a lock on a file in its checkpoints.
+"""Where a job runs: on this machine, by a lock, or on a service, by a note for people.
 
-The system lets go of the lock when they end, however they end. Only where the output is on a disk.
+Processes on this machine hold a lock on a file in the job's checkpoints. The system lets go of it
+when they end, however they end. Only where the output is on a disk.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from fineshards.errors import OutputError
+from fineshards.shards.ledger import Kind, Ledger
+from fineshards.shards.record import Record
 from fineshards.storage.base import Storage
 
 _NAME = "running"
@@ -76,3 +80,40 @@ def is_running(storage: Storage, folder: str) -> bool | None:
     except OSError:
         return None
     return False
+
+
+class RemoteRun(Record, frozen=True):
+    """A run of a job on a service. console: the address of its page there.
+
+    Example:
+        >>> RemoteRun.on_dataflow("2026-11-25_00_00_00-1", "my-project", "us-central1").console
+        'https://console.cloud.google.com/dataflow/jobs/us-central1/2026-11-25_00_00_00-1?project=my-project'
+    """
+
+    job_id: str
+    console: str
+
+    @classmethod
+    def on_dataflow(cls, job_id: str, project: str, region: str) -> RemoteRun:
+        """A job on Dataflow."""
+        site = "https://console.cloud.google.com/dataflow/jobs"
+        return cls(job_id, f"{site}/{region}/{job_id}?project={project}")
+
+    def save(self, storage: Storage, folder: str) -> None:
+        """Notes the run, in place of an earlier one. folder: of the job's checkpoints."""
+        self.forget(storage, folder)
+        with suppress(OutputError):  # another launch was faster, and names a run of this job too
+            Ledger(storage, folder).put(_RUNS, "dataflow", (), self)
+
+    @staticmethod
+    def forget(storage: Storage, folder: str) -> None:
+        """Deletes the note, if there is one: the job runs elsewhere now."""
+        Ledger(storage, folder).drop(_RUNS, "dataflow")
+
+    @classmethod
+    def load(cls, storage: Storage, folder: str) -> RemoteRun | None:
+        """The last run; None if none is noted."""
+        return Ledger(storage, folder).get(_RUNS, "dataflow")
+
+
+_RUNS = Kind("", RemoteRun)
