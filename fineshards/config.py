@@ -124,9 +124,9 @@ class BuildConfig:
             fastest one that is proven to do so.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
             of the input; with a recipe from 1 MiB.
-        bucket_bytes: With --shuffle_seed, the tokens that a worker sorts in memory at a time, by
-            default 256 MiB, and more for inputs beyond 70 billion tokens, at most 1.5 GiB on remote
-            runners. With deduplication, the keys that it compares at a time, by default 64 MiB.
+        memory_bytes: What a worker holds at a time while it sorts or compares: with --shuffle_seed
+            tokens, by default 256 MiB, and more for inputs beyond 70 billion tokens, at most
+            1.5 GiB on remote runners; with deduplication keys, by default 64 MiB.
         max_bad_rows: Skip up to this many unreadable rows, or up to a share of all rows such as
             0.1%, and list them in metadata/rejected/. One more fails the job: of a share, once all
             rows are read. Default: 0.
@@ -190,7 +190,7 @@ class BuildConfig:
     workers: int | None = flag(None, _WORK, "N", least=1)
     tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = flag("auto", _WORK)
     block_bytes: int | None = flag(None, _WORK, "SIZE", least=1, decides=True)
-    bucket_bytes: int | None = flag(None, _WORK, "SIZE", least=1)
+    memory_bytes: int | None = flag(None, _WORK, "SIZE", least=1)
     max_bad_rows: int | str = flag(0, _WORK, "N")
     fail_on_leak: bool = flag(False, _WORK)
     fail_on_repeats: bool = flag(False, _WORK)
@@ -245,9 +245,9 @@ class BuildConfig:
                 "--fail_on_repeats goes with an append: it compares new documents with those of "
                 "the dataset. Leave it out."
             )
-        elif self.bucket_bytes is not None and self.shuffle_seed is None and not self.curates:
+        elif self.memory_bytes is not None and self.shuffle_seed is None and not self.curates:
             raise UsageError(
-                "--bucket_bytes goes with --shuffle_seed or deduplication; without it has no "
+                "--memory_bytes goes with --shuffle_seed or deduplication; without it has no "
                 "meaning."
             )
         if self.split_key is not None:

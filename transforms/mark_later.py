@@ -180,7 +180,7 @@ def range_count(keys: int, range_bytes: int | None) -> int:
 
 
 def _partitions(keys: int, work: Work) -> int:
-    partitions = range_count(keys, work.bucket_bytes)
+    partitions = range_count(keys, work.memory_bytes)
     _log.info("deduplication: %s keys in %d ranges", f"{keys:,}", partitions)
     return partitions
 

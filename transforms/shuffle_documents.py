@@ -75,7 +75,7 @@ def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
         settings.split,
         settings.block_bytes,
         settings.token_dtype.itemsize,
-        work.bucket_bytes,
+        work.memory_bytes,
         MOST_BUCKET_BYTES if work.inline else None,
     )
     _log.info("shuffle: %d buckets%s", plan.buckets, " of merged runs" if plan.group else "")

@@ -240,7 +240,7 @@ class Group:
     def place(self) -> TokenBlock:
         """The merged token block. It is another for groups of other sizes or ranges.
 
-        So a restart with another `--bucket_bytes` does not take one for another.
+        So a restart with another `--memory_bytes` does not take one for another.
         """
         of_range = (1 << self.range_bits) + self.prefix
         return TokenBlock("merged", self.number, (self.tokens << _MAX_RANGE_BITS + 1) + of_range)
@@ -262,7 +262,7 @@ class Bucket:
     def number(self) -> int:
         """A number that no other bucket has, also of a plan with more or fewer of them.
 
-        So a restart with another `--bucket_bytes` does not take one for another. In a stream, the
+        So a restart with another `--memory_bytes` does not take one for another. In a stream, the
         numbers are in the order of the keys.
         """
         return ((1 << self.bits) + self.prefix) * self.streams + self.stream

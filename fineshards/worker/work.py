@@ -25,7 +25,7 @@ class Work:
     settings: Settings
     earlier: EarlierGeneration = NO_EARLIER
     tokenizer_engine: str = "auto"
-    bucket_bytes: int | None = None
+    memory_bytes: int | None = None
     max_bad_rows: int | str = 0
     keep_checkpoints: bool = False
     fail_on_leak: bool = False

@@ -232,7 +232,7 @@ def test_a_running_job_is_followed_to_its_end(
 
 def test_shuffling_is_a_stage_of_its_own(sample: Path, tmp_path: Path) -> None:
     """Of a finished build that kept its checkpoints, without what came after the buckets."""
-    flags = ["--shuffle_seed=1", "--bucket_bytes=600000", "--keep_checkpoints"]
+    flags = ["--shuffle_seed=1", "--memory_bytes=600000", "--keep_checkpoints"]
     assert main(["build", f"--input={sample}", f"--output={tmp_path}", *flags]) == 0
     end = status(tmp_path)
     assert (end.stage, end.of("shuffle").done) == ("finished", end.tokens)

@@ -262,7 +262,7 @@ def test_each_generation_is_shuffled_within_itself(tmp_path: Path, split: str) -
     build(grown, files[0], "--shard_tokens=700", split, "--shuffle_seed=5", "--block_bytes=1")
     first = shards_in(grown)
     append(grown, files[1])
-    append(grown, files[2], "--bucket_bytes=2000")
+    append(grown, files[2], "--memory_bytes=2000")
     made = []
     for number, part in enumerate(parts):
         rows = shuffled(number, part, 5)

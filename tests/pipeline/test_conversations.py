@@ -52,7 +52,7 @@ def build(tmp_path: Path) -> Build:
     [
         {"workers": 3},
         {"block_bytes": 1 << 20, "test_shards": 1, "dtype": "uint32"},
-        {"shuffle_seed": 3, "bucket_bytes": 1 << 16},
+        {"shuffle_seed": 3, "memory_bytes": 1 << 16},
         {"shard_tokens": 203},
     ],
     ids=["blocks", "one", "shuffled", "cut"],

@@ -72,7 +72,7 @@ def content_of(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("seed", "steps", "more"),
     [
-        (0, STEPS, ["--bucket_bytes=2000"]),
+        (0, STEPS, ["--memory_bytes=2000"]),
         (1, [("exact", {"by": "normalized"})], []),
         (2, [("paragraphs", {"min_doc_words": 3}), ("exact", {})], []),
         (3, [("exact", {"within": "column:dump"}), ("minhash", {"within": "file"})], []),

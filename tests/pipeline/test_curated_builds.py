@@ -128,7 +128,7 @@ def check(output: Path, expected: Expected, shards: dict[str, bytes]) -> None:
 def test_shards_decisions_and_counts_are_those_of_one_document_at_a_time(
     name: str, tmp_path: Path
 ) -> None:
-    flags = ["--test_fraction=0.2", "--block_bytes=1", "--bucket_bytes=4000"]
+    flags = ["--test_fraction=0.2", "--block_bytes=1", "--memory_bytes=4000"]
     output, expected = build(tmp_path, made_up(1), RECIPES[name], *flags)
     if name != "a rewrite":
         assert sum(map(len, expected.decisions)) > 4
@@ -232,9 +232,9 @@ def content_of(folder: Path, but: tuple[str, ...] = ()) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--block_bytes=1", "--bucket_bytes=300", "--workers=1"],
-        ["--block_bytes=3000", "--bucket_bytes=1500", "--direct_runner_bundle_repeat=2"],
-        ["--block_bytes=100000", "--bucket_bytes=100000"],
+        ["--block_bytes=1", "--memory_bytes=300", "--workers=1"],
+        ["--block_bytes=3000", "--memory_bytes=1500", "--direct_runner_bundle_repeat=2"],
+        ["--block_bytes=100000", "--memory_bytes=100000"],
     ],
     ids=["64 ranges", "replayed", "one range"],
 )
@@ -265,12 +265,12 @@ def test_any_number_of_workers(reference: Path, tmp_path: Path, workers: int) ->
         max_bad_rows=2,
         workers=workers,
         block_bytes=2000,
-        bucket_bytes=5000,
+        memory_bytes=5000,
     )
     assert content_of(tmp_path / "out") == content_of(reference / "out")
 
 
-@pytest.mark.parametrize("flags", [["--bucket_bytes=2000"], []])
+@pytest.mark.parametrize("flags", [["--memory_bytes=2000"], []])
 def test_keys_may_cross_the_shuffle_as_bytes(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
@@ -297,7 +297,7 @@ def test_components_may_cross_the_shuffle_as_bytes(
 ) -> None:
     of = Work.of
     monkeypatch.setattr(Work, "of", lambda *args, inline, **named: of(*args, inline=True, **named))
-    flags = ["--test_shards=1", "--bucket_bytes=1000"]
+    flags = ["--test_shards=1", "--memory_bytes=1000"]
     output, expected = build(tmp_path, FILES, RECIPES["components first"], *flags)
     check(output, expected, expected.shards(SHARD_TOKENS, None, 1))
 

@@ -37,7 +37,7 @@ def prepare(folder: Path) -> list[str]:
     write_files(folder / "in", FILES)
     recipe = write_recipe(folder / "recipe.toml", STEPS)
     flags = ["--shard_tokens=300", "--test_fraction=0.2", "--block_bytes=1", "--keep_keys"]
-    return [f"--input={folder}/in/*", f"--recipe={recipe}", "--bucket_bytes=500", *flags]
+    return [f"--input={folder}/in/*", f"--recipe={recipe}", "--memory_bytes=500", *flags]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ STEPS: Steps = [
     ("minhash", {"n_grams": 2, "buckets": 20, "hashes_per_bucket": 1, "threshold": 0.6}),
 ]
 FLAGS = ["--shard_tokens=400", "--block_bytes=1", "--test_fraction=0.3"]
-SHUFFLE = ["--shuffle_seed=5", "--bucket_bytes=900"]
+SHUFFLE = ["--shuffle_seed=5", "--memory_bytes=900"]
 MARKS = ("of-", "compared", "index", "sets")
 # By build: its flags, and the kinds of its files.
 BUILDS = {

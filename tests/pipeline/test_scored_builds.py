@@ -166,7 +166,7 @@ def dataset_in(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--block_bytes=1", "--bucket_bytes=300", "--workers=1"],
+        ["--block_bytes=1", "--memory_bytes=300", "--workers=1"],
         ["--block_bytes=3000", "--direct_runner_bundle_repeat=2"],
         ["--block_bytes=2000", "--workers=8"],
     ],

@@ -72,7 +72,7 @@ def flags_of(source: Path, output: Path, *flags: str) -> list[str]:
 def dataset(source: Path) -> Path:
     """A shuffled dataset. Read-only."""
     output = source.parent / "dataset"
-    assert main(flags_of(source, output, "--test_fraction=0.2", "--bucket_bytes=100k")) == 0
+    assert main(flags_of(source, output, "--test_fraction=0.2", "--memory_bytes=100k")) == 0
     return output
 
 
@@ -89,8 +89,8 @@ def folders_used(output: Path) -> set[str]:
 # How documents are sorted: in one bucket; in buckets of whole runs; in buckets of merged runs.
 WAYS = {
     "one": ["--workers=1"],
-    "direct": ["--workers=2", "--bucket_bytes=50k"],
-    "merged": ["--workers=2", "--bucket_bytes=80k", "--block_bytes=20k"],
+    "direct": ["--workers=2", "--memory_bytes=50k"],
+    "merged": ["--workers=2", "--memory_bytes=80k", "--block_bytes=20k"],
 }
 
 
@@ -134,7 +134,7 @@ def test_sixteen_bits(source: Path, texts: list[list[str | None]], tmp_path: Pat
     every = [text for of_file in texts for text in of_file if text is not None]
     tokenizer = save(train("gpt2", every[::5], 1000), tmp_path / "mine.json")
     encoded = dict(zip(every, oracle_documents(tokenizer, "<|endoftext|>", every), strict=True))
-    flags = [f"--tokenizer={tokenizer}", "--dtype=auto", "--bucket_bytes=100k", "--test_shards=1"]
+    flags = [f"--tokenizer={tokenizer}", "--dtype=auto", "--memory_bytes=100k", "--test_shards=1"]
     assert main(flags_of(source, tmp_path / "out", *flags)) == 0
     assert shards_in(tmp_path / "out") == oracle_shuffled(
         texts, SEED, SHARD_TOKENS, test_shards=1, encode=encoded.__getitem__, dtype="<u2"
@@ -250,9 +250,9 @@ def test_a_loader_reads_the_stream_in_the_order_of_the_keys(dataset: Path) -> No
 # Bad input.
 
 
-def test_bucket_bytes_need_a_seed(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--bucket_bytes goes with --shuffle_seed"):
-        fineshards.build(input=source, output=tmp_path / "out", bucket_bytes=1000)
+def test_memory_bytes_need_a_seed(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--memory_bytes goes with --shuffle_seed"):
+        fineshards.build(input=source, output=tmp_path / "out", memory_bytes=1000)
     assert not (tmp_path / "out").exists()
 
 
@@ -283,5 +283,5 @@ def test_another_order_on_the_same_output_is_refused_and_named(
     assert difference in capsys.readouterr().err.splitlines()[-1]
     assert shards_in(dataset) == before
     # The size of buckets decides nothing.
-    flags = [*flags[:2], f"--shuffle_seed={SEED}", "--bucket_bytes=1M"]
+    flags = [*flags[:2], f"--shuffle_seed={SEED}", "--memory_bytes=1M"]
     assert build(source, dataset, *flags) == 0

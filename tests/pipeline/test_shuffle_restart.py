@@ -27,8 +27,8 @@ pytestmark = pytest.mark.growing
 Damage = Callable[[Path], object]
 
 FLAGS = ["--shard_tokens=10000", "--test_fraction=0.2", "--shuffle_seed=5", "--keep_checkpoints"]
-DIRECT = ["--bucket_bytes=40k"]
-MERGED = ["--bucket_bytes=40k", "--block_bytes=1"]
+DIRECT = ["--memory_bytes=40k"]
+MERGED = ["--memory_bytes=40k", "--block_bytes=1"]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_restart_with_other_buckets_makes_new_ones(
     """The size of buckets may be changed, such as after one that did not fit into memory."""
     output, kept = unfinished(finished["merged"], tmp_path)
     before = written(kept)
-    assert build(source, output, "--bucket_bytes=70k", "--block_bytes=1") == 0
+    assert build(source, output, "--memory_bytes=70k", "--block_bytes=1") == 0
     assert shards_in(output) == expected
     after = written(kept)
     assert before.items() < after.items()
@@ -199,7 +199,7 @@ def test_merged_ranges_are_found_again_after_a_kill_and_by_the_same_plan_alone(
     expected = oracle_shuffled([read_texts(source)], 5, 10**6, "0.05", encode=encode)
     flags = ["--shard_tokens=1M", "--test_fraction=0.05", "--shuffle_seed=5", "--keep_checkpoints"]
     flags = [f"--input={source}", *flags, "--block_bytes=1M", "--workers=1"]
-    ranges = ["build", *flags, "--bucket_bytes=1700k"]
+    ranges = ["build", *flags, "--memory_bytes=1700k"]
 
     def merged(folder: Path) -> dict[str, int]:
         paths = folder.glob("checkpoints/*/merged/*.json")
@@ -221,7 +221,7 @@ def test_merged_ranges_are_found_again_after_a_kill_and_by_the_same_plan_alone(
     # The same runs in each group, in two ranges.
     again, _ = unfinished(output, tmp_path / "again")
     copied = merged(again)
-    assert main(["build", *flags, "--bucket_bytes=3400k", f"--output={again}"]) == 0
+    assert main(["build", *flags, "--memory_bytes=3400k", f"--output={again}"]) == 0
     assert shards_in(again) == expected
     assert copied.items() < merged(again).items()
     assert len(merged(again)) == len(after) + 1 + 3 * 2

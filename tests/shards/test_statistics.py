@@ -222,7 +222,7 @@ def test_statistics_of_steps_and_dataset_are_those_of_plain_python(
     "flags",
     [
         ("--block_bytes=1",),
-        ("--workers=1", "--block_bytes=40k", "--bucket_bytes=1k"),
+        ("--workers=1", "--block_bytes=40k", "--memory_bytes=1k"),
         ("--shuffle_seed=3", "--block_bytes=100k"),
     ],
     ids=["a block for each row group", "one worker", "shuffled"],

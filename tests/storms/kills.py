@@ -59,7 +59,7 @@ def scenarios() -> list[Scenario]:
     split = (*small, "--test_fraction=0.3")
     one, two = "--input=in/0.parquet", "--input=in/1.parquet"
     build = ("build", one, two, "--output=OUT", *split)
-    shuffled = (*build, "--shuffle_seed=3", "--bucket_bytes=2000")
+    shuffled = (*build, "--shuffle_seed=3", "--memory_bytes=2000")
     recipe = (*build, "--where=length(text) > 20", "--dedup=exact", "--keep_keys")
     first = tuple(part for part in build if part != two)
     append = ("append", "OUT", two, "--workers=3")

@@ -206,7 +206,7 @@ def curated(
         ("length", {"min_chars": 300}),
     ]
     recipe = write_recipe(folder / "recipe.toml", steps)
-    flags = [f"--recipe={recipe}", "--bucket_bytes=200k"]
+    flags = [f"--recipe={recipe}", "--memory_bytes=200k"]
     done = run(build_flags(copies, folder / "out", *flags))
     assert done.returncode == 0, done.stderr
     return flags, files_in(folder / "out")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cloud
 OUTPUT = "gs://data/deep/out"
 FLAGS = [
     *("--shard_tokens=3000", "--test_fraction=0.3", "--block_bytes=1", "--shuffle_seed=7"),
-    "--bucket_bytes=30k",
+    "--memory_bytes=30k",
 ]
 
 
