@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -78,6 +79,7 @@ class StreamPart:
         self._documents_file = documents
         self.file: CheckedFile | None = None
         self._held: list[npt.NDArray[np.unsignedinteger]] = []
+        self._ends: list[int] = []  # of these, in tokens
         self._pending: list[pa.Table] = []
         self._pending_documents = 0
         self._end = 0
@@ -88,6 +90,7 @@ class StreamPart:
         """Appends tokens; `add_documents` says whose they are."""
         if self.file is None:
             self._held.append(tokens)
+            self._ends.append(self.tokens + len(tokens))
         else:
             self.file.write(tokens)
         self.tokens += len(tokens)
@@ -101,10 +104,9 @@ class StreamPart:
 
     def cut(self, start: int, stop: int) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """Tokens `[start, stop)`, which are in memory."""
-        for tokens in self._held:
-            if max(start, 0) < min(stop, len(tokens)):
-                yield tokens[max(start, 0) : stop]
-            start, stop = start - len(tokens), stop - len(tokens)
+        for number in range(bisect_right(self._ends, start), bisect_left(self._ends, stop) + 1):
+            first = self._ends[number] - len(self._held[number])
+            yield self._held[number][max(start - first, 0) : stop - first]
 
     def ranges(self) -> list[Range]:
         """All of its files."""

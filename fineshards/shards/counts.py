@@ -165,7 +165,9 @@ class Counts(Record, frozen=True):
     def sum_numbers(cls, parts: Iterable[Counts]) -> dict[str, int]:
         """The sums of all numbers by name, without those by label or reason, which are many."""
         parts = list(parts)
-        return _recorded({name: sum(getattr(part, name) for part in parts) for name in _NUMBERS})
+        sums = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
+        # Without learned tokens where there are none.
+        return {name: number for name, number in sums.items() if number or name != "learned"}
 
     def balances(self) -> bool:
         """Whether every row is a document, has no text or was left out for a reason.
@@ -222,11 +224,6 @@ _GROUPED: dict[str, tuple[type[Record], int]] = {
     "unextracted": (Unextracted, 0),
 }
 _NUMBERS = tuple(name for name in Counts.__struct_fields__ if name not in _GROUPED)
-
-
-def _recorded(numbers: dict[str, int]) -> dict[str, int]:
-    """Numbers as records have them: without learned tokens where there are none."""
-    return {name: number for name, number in numbers.items() if number or name != "learned"}
 
 
 def _add_value(values: dict[str, list[int]], value: str, sums: tuple[int, ...]) -> None:
