@@ -28,7 +28,7 @@ from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.cloud
 
-# Long enough that most requests of a batch are sent while the first one waits.
+# Long enough that several requests of a batch are sent while the first one waits.
 DELAY = 0.5
 SHARD_TOKENS = 1000
 LENGTH = 64
@@ -65,7 +65,7 @@ def test_a_random_batch_is_one_request_per_sample_many_at_once(far: FarServer) -
     gathered = dataset.gather(numbers)
     counts = far.counts()
     assert content_requests(counts) == 80
-    assert counts[""] > 40
+    assert counts[""] > 8
     expected = [stream(i * LENGTH, (i + 1) * LENGTH + 1) for i in numbers.tolist()]
     assert np.array_equal(gathered, expected)
 
@@ -90,7 +90,7 @@ def test_what_is_requested_ahead_is_not_requested_again(far: FarServer) -> None:
     counts = far.counts()
     across = sum(i * LENGTH % 1000 > 1000 - LENGTH - 1 for part in parts for i in part.tolist())
     assert content_requests(counts) <= 90 + across
-    assert counts[""] > 40
+    assert counts[""] > 8
     expected = [stream(i * LENGTH, (i + 1) * LENGTH + 1) for i in np.concatenate(parts).tolist()]
     assert np.array_equal(gathered, expected)
 
