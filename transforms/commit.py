@@ -21,11 +21,7 @@ from fineshards.shards.layout import SPLITS
 from fineshards.shards.piece_plan import StreamPlan
 from fineshards.shards.record import replace
 from fineshards.shards.tables.block_counts import Rows, write_blocks
-from fineshards.shards.tables.shared_texts import (
-    Comparison,
-    SharedTexts,
-    example,
-)
+from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, example
 from fineshards.storage.base import Storage
 from fineshards.transforms.run_tasks import Gather, JobStep, StepMetrics
 from fineshards.wording import describe_leaks, describe_repeats, flags_against_leaks, warn_of_leaks

@@ -44,8 +44,10 @@ class FileReports(beam.PTransform):
             | "GroupFiles" >> beam.GroupByKey()
             | "Complete" >> beam.MapTuple(lambda _, summaries: complete_file(summaries))
         )
-        reports, blocks = "Report" >> beam.Map(report_file), "Blocks" >> beam.Map(rows_of)
-        return {"by_file": by_file, "reports": by_file | reports, "blocks": by_file | blocks}
+        # Through lambdas, because the annotations of these functions are textual.
+        reports = by_file | "Report" >> beam.Map(lambda summaries: report_file(summaries))
+        blocks = by_file | "Blocks" >> beam.Map(lambda summaries: rows_of(summaries))
+        return {"by_file": by_file, "reports": reports, "blocks": blocks}
 
 
 class Plan(JobStep):

@@ -42,7 +42,7 @@ class Published:
         >>> import fineshards
         >>> done = fineshards.publish(dataset_folder)
         >>> done.hashed, done.own_card
-        (18, False)
+        (19, False)
     """
 
     folder: str

@@ -27,6 +27,7 @@ from fineshards.verification.check_files import check_manifest
 
 FILES = [
     "train/train_0000.npy",
+    "metadata/blocks.parquet",
     "metadata/documents/train_0000.parquet",
     "metadata/job.json",
     "metadata/tokenizer.json",
