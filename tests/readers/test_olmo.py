@@ -79,7 +79,7 @@ def test_olmo_finds_no_document_where_one_was_redacted(tmp_path: Path) -> None:
         folder = out / skip
         export = ["export", str(built), "--to", "olmo", "--output", str(folder), "--skip", skip]
         assert main(export) == 0
-        eot = json.loads((folder / "export.json").read_text())["options"]["eot"]
+        eot = json.loads((folder / "export.json").read_text())["options"]["eot_id"]
         path = folder / "train/part-0-00000.npy"
         counts[skip] = len([*iter_document_indices(path, eos_token_id=eot, dtype=np.uint32)])
     assert counts["redacted"] == 46

@@ -168,7 +168,7 @@ def maxtext(folder: Path, rank: int, ranks: int, states: list[Any]) -> Steps:
 
 def eot_of(folder: Path) -> int:
     """The EOT of an export."""
-    eot: int = json.loads((folder / "export.json").read_text())["options"]["eot"]
+    eot: int = json.loads((folder / "export.json").read_text())["options"]["eot_id"]
     return eot
 
 
