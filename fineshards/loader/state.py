@@ -17,7 +17,7 @@ from fineshards.loader.steps import MOST_SAMPLES, Position, Ramp, Steps
 STATE_VERSION = 2
 # Places of the order are computed in 64 bits.
 _MOST = 1 << 61
-# What states have beside the order.
+# What states have in addition to the order.
 _POSITION = ("consumed", "step", "begin", "batch_size", "epochs", "drop_last", "since")
 _FLAGS = ("shuffle", "drop_last")
 
@@ -92,7 +92,7 @@ class States:
         return position, _since(state) if same else position
 
     def _settings(self) -> dict[str, Any]:
-        """What steps depend on beside the order."""
+        """What steps depend on in addition to the order."""
         steps = self._batches.steps
         return {
             "batch_size": steps.sizes.saved(),

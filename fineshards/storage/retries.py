@@ -1,4 +1,4 @@
-"""Requests that are made again until a failure has passed, and what is said of one that stays."""
+"""Requests that are retried until a failure has passed, and what is said of one that stays."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fineshards.worker.document_encoder import document_encoder
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
 
-# Bytes of tokens that a worker keeps, beside the block that it makes: those of one large block.
+# Bytes of tokens that a worker keeps besides the block that it makes: those of one large block.
 HELD_BYTES = 128 << 20
 # As many small ones at most: their names, which go with each answer, never fill a pipe.
 HELD_BLOCKS = 64
