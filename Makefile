@@ -348,8 +348,9 @@ GCLOUD ?= gcloud
 define TEMPLATE_BUILD
 $(GCLOUD) builds submit . --project=$(PROJECT) --region=$(REGION) \
     --config=templates/cloudbuild.yaml --substitutions=_IMAGE=$(IMAGE)
+mkdir -p build && $(BIN)/python -m tools.template_metadata > build/template.json
 $(GCLOUD) dataflow flex-template build $(TEMPLATE) --project=$(PROJECT) --image=$(IMAGE) \
-    --sdk-language=PYTHON --metadata-file=templates/metadata.json
+    --sdk-language=PYTHON --metadata-file=build/template.json
 endef
 
 define TEMPLATE_LAUNCH

@@ -222,7 +222,7 @@ def launch_request(
 ) -> Any:
     """The body of flexTemplates:launch. grows: whether the output holds a dataset to append to.
 
-    The parameters are those of templates/metadata.json. Temporary files go to the template's
+    The parameters are flags of `build`, and some of Beam. Temporary files go to the template's
     bucket, as in `make template`, never into the dataset.
     """
     decided = {"shard_tokens": str(params["shard_tokens"]), "tokenizer": params["tokenizer"]}

@@ -16,7 +16,8 @@ from airflow.serialization.serialized_objects import DagSerialization
 from conftest import DAGS, PARAMS
 from google.cloud.dataflow_v1beta3.types import LaunchFlexTemplateParameter
 
-METADATA = json.loads((DAGS / "metadata.json").read_text())
+from tools.template_metadata import metadata
+
 # https://cloud.google.com/dataflow/docs/reference/rest/v1b3/projects.jobs: names of jobs.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -92,7 +93,7 @@ def test_the_template_accepts_the_parameters_of_the_launch(
     defaults = {name: dag.params[name] for name in dag.params}
     values = defaults | {"dataset_config": None} | params
     request = module.launch_request("fineshards", "run", "gs://bucket/out", values)
-    known = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
+    known = {parameter["name"]: parameter for parameter in metadata()["parameters"]}
     passed = request["launchParameter"]["parameters"]
     assert set(passed) <= set(known)
     required = {name for name, parameter in known.items() if not parameter.get("isOptional")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -14,8 +13,7 @@ from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.parser import Parser
 from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.runners.dataflow import dataflow_defaults, runs_on_dataflow
-
-METADATA = json.loads((ROOT / "templates/metadata.json").read_text())
+from tools.template_metadata import metadata
 
 
 @pytest.mark.parametrize(
@@ -111,8 +109,8 @@ def test_flags_of_the_user_take_precedence_over_defaults() -> None:
     assert plain.view_as(SetupOptions).sdk_location == "container"
     name = plain.view_as(GoogleCloudOptions).job_name
     assert name == options("--region=europe-west4").view_as(GoogleCloudOptions).job_name
-    # The template's metadata names the same size, for people who launch it in the console.
-    (disk,) = (p for p in METADATA["parameters"] if p["name"] == "disk_size_gb")
+    # The template's console shows the same size.
+    (disk,) = (p for p in metadata()["parameters"] if p["name"] == "disk_size_gb")
     assert plain.view_as(WorkerOptions).disk_size_gb == int(disk["defaultValue"])
     own = options(
         "--save_main_session", "--sdk_location=default", "--job_name=mine", "--disk_size_gb=80"
