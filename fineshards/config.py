@@ -11,8 +11,16 @@ from fractions import Fraction
 from typing import Literal
 
 from fineshards.errors import UsageError, quoted
-from fineshards.flag_values import allowance, local_path, place_of, simplest
-from fineshards.flags import checked, deciding, flag, flags_of
+from fineshards.flags import (
+    allowance,
+    checked,
+    deciding,
+    flag,
+    flags_of,
+    local_path,
+    place_of,
+    simplest,
+)
 from fineshards.text_template import template_parts
 
 # The seed's shard size.

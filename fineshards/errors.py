@@ -1,10 +1,23 @@
 """Errors whose message is meant for the user: what happened, where, and what to do.
 
-Also how messages show values, which may be of any length.
+Also how messages show values, which may be of any length and hold any character, and the word that
+a misspelt one was meant to be.
 """
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
 
 # Characters that a message shows.
 _LONGEST_VALUE, _LONGEST_TEXT = 80, 1000
+# Control characters (C0 but the tab, DEL, C1), marks and overrides of the writing direction, line
+# and paragraph separators, and surrogates, which no stream can encode.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+# Below this share of common letters two words are not misspellings of each other.
+_ALIKE = 0.7
 
 
 class FineshardsError(Exception):
@@ -121,3 +134,40 @@ def with_escaped_bytes(text: str) -> str:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:  # a surrogate that stands for no byte
         return text.encode("utf-8", "backslashreplace").decode()
+
+
+def printable(line: str) -> str:
+    r"""One line in which control characters are visible escapes.
+
+    So a file, a column or a document cannot clear the terminal, or print lines of its own.
+
+    Example:
+        >>> print(printable("a\x1b[2J\nfinished"))
+        a\x1b[2J\nfinished
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), line)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence that names the known words most like a misspelt or shortened one; "" if none is.
+
+    Example:
+        >>> did_you_mean("--outptu", ["--input", "--output"])
+        ' Did you mean --output?'
+        >>> did_you_mean("--test", ["--test_fraction", "--test_shards"])
+        ' Did you mean --test_fraction or --test_shards?'
+        >>> did_you_mean("--verbose", ["--input", "--output"])
+        ''
+        >>> did_you_mean("--output", ["--input", "--output"])
+        ''
+    """
+    from difflib import get_close_matches  # only mistakes pay for the import
+
+    bare = {each.lstrip("-"): each for each in known}
+    if word in bare.values():
+        return ""  # known, but not here: not a misspelling
+    wanted = word.lstrip("-").lower()
+    close = get_close_matches(wanted, bare, n=1, cutoff=_ALIKE)
+    if not close and len(wanted) > 2:
+        close = sorted(each for each in bare if each.startswith(wanted))[:3]
+    return f" Did you mean {' or '.join(bare[each] for each in close)}?" if close else ""

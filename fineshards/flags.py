@@ -1,22 +1,37 @@
-"""Flags that are the fields of a class: what each takes, and its help, which its docstring has."""
+"""Flags that are the fields of a class: what each takes, its help, and its values in one form."""
 
 from __future__ import annotations
 
 import operator
+import os
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import Field, field, fields
+from fractions import Fraction
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from urllib.parse import unquote
 
 from fineshards.credentials import refuse_secrets
-from fineshards.errors import UsageError, quoted
-from fineshards.flag_values import byte_count, count, utf8
+from fineshards.errors import UsageError, quoted, with_escaped_bytes
 
 # Numbers in records are counts and sizes in 63 bits.
 _LIMIT = 1 << 63
+# A share of rows. More digits than these would choose no row of any input.
+_SHARE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,12})?%")
+# Of a number that would take minutes to write out.
+_LONG_EXPONENT = re.compile(r"e[-+]?[\d_]{5}", re.IGNORECASE)
+# The hash that decides a document's split has 32 bits.
+_LEAST_FRACTION = Fraction(1, 2**32)
+# Whole numbers as people write them: 100M, 1e8, 100_000, 64MiB.
+_NUMBER = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>\d{1,30}(?:_\d{1,30})*)(?:\.(?P<fraction>\d{1,30}))?"
+    r"(?:[eE]\+?(?P<exponent>\d{1,2}))?(?: ?(?P<unit>[kKMGT]i?)?(?P<bytes>B)?)",
+    re.ASCII,
+)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def flag(
@@ -108,3 +123,117 @@ def checked(options: object, flag: Field[Any]) -> Any:
     if value < (least := flag.metadata["least"]):
         raise UsageError(f"--{name} must be at least {least}, got {value}.")
     return value
+
+
+def count(text: str) -> int:
+    """The number that a text means, with k, M, G and T for thousands, millions and so on.
+
+    Raises ArgumentTypeError for what is not a whole number.
+
+    Example:
+        >>> count("1.5G"), count("1e8"), count("100_000")
+        (1500000000, 100000000, 100000)
+    """
+    return _whole_number(text, "such as 100000000, 100M or 1e8", in_bytes=False)
+
+
+def byte_count(text: str) -> int:
+    """The number of bytes that a text means: as `count`, and with KiB, MiB and so on.
+
+    Raises ArgumentTypeError for what is not a whole number.
+
+    Example:
+        >>> byte_count("64MiB"), byte_count("64MB"), byte_count("1.5Ki")
+        (67108864, 64000000, 1536)
+    """
+    return _whole_number(text, "of bytes such as 64MiB or 67108864", in_bytes=True)
+
+
+def count_or_share(text: str) -> int | str:
+    """A number as `count` reads it; a share such as `0.1%` as it is."""
+    return text if text.endswith("%") else count(text)
+
+
+def _whole_number(text: str, examples: str, in_bytes: bool) -> int:
+    found = _NUMBER.fullmatch(text)
+    refused = ArgumentTypeError(f"must be a whole number {examples}, got {quoted(text)}")
+    if found is None:
+        raise refused
+    unit = found["unit"] or ""
+    binary = unit.endswith("i")
+    if (binary or found["bytes"]) and not in_bytes:
+        raise refused
+    fraction = found["fraction"] or ""
+    factor: int = (1024 if binary else 1000) ** _POWERS[unit[:1].upper()]
+    zeros: int = 10 ** int(found["exponent"] or 0)
+    scaled = int(found["whole"] + fraction) * factor * zeros
+    divisor: int = 10 ** len(fraction)
+    value, rest = divmod(scaled, divisor)
+    if rest:
+        raise refused
+    return -value if found["sign"] == "-" else value
+
+
+def place_of(name: str, value: str | os.PathLike[str]) -> str:
+    """A text or path as text, with `~` for the home folder; raises UsageError for anything else.
+
+    Shells leave the `~` of `--output=~/data` as it is.
+    """
+    text = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
+    if not isinstance(text, str):
+        raise UsageError(f"--{name} must be text or a path, got {quoted(value)}.")
+    return os.path.expanduser(refuse_secrets(utf8(name, text), f"--{name}"))
+
+
+def local_path(place: str) -> str:
+    """The local path or pattern that a file:// URL means; anything else as it is."""
+    if re.match(r"[a-z][a-z0-9]+:/[^/]", place):
+        raise UsageError(f"{place}: give a URL as text, with two slashes. A Path drops one.")
+    if not place.startswith("file://"):
+        return place
+    path = unquote(place.removeprefix("file://").removeprefix("localhost"))
+    if not path.startswith("/"):
+        raise UsageError(f"{place}: expected file:///path, a path from the root of a disk.")
+    return path
+
+
+def utf8(name: str, text: str) -> str:
+    """A text; raises UsageError if it is not UTF-8, which JSON and Arrow cannot hold."""
+    if (shown := with_escaped_bytes(text)) != text:
+        raise UsageError(f"--{name} {shown}: is not valid UTF-8. Rename it, or give another.")
+    return text
+
+
+def allowance(value: int | str) -> int | str:
+    """A share of rows as it is; a number of rows given as text as a number."""
+    if not isinstance(value, str):
+        return value
+    if _SHARE.fullmatch(value) and Fraction(value.removesuffix("%")) <= 100:
+        return value
+    if re.fullmatch(r"[0-9]{1,18}", value):
+        return int(value)
+    raise UsageError(
+        f"--max_bad_rows must be a number of rows, or a share such as 0.1%, got {quoted(value)}."
+    )
+
+
+def simplest(name: str, value: str | float | Fraction) -> str:
+    """A fraction in lowest terms, so that 0.1, "0.10" and "1/10" are the same job."""
+    try:
+        if isinstance(value, bool) or _LONG_EXPONENT.search(str(value)):
+            raise ValueError(value)
+        # A float means the decimal that it prints as, not the binary number next to it.
+        fraction = Fraction(float.__repr__(value) if isinstance(value, float) else value)
+        written = str(fraction)
+    except (TypeError, ValueError, ArithmeticError):
+        raise UsageError(
+            f"--{name} must be a number such as 0.1, got {quoted(str(value))}."
+        ) from None
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"--{name} must lie between 0 and 1, got {value}.")
+    if 0 < fraction < _LEAST_FRACTION:
+        raise UsageError(
+            f"--{name} must be 0 or at least {_LEAST_FRACTION}, got {value}: a smaller one "
+            "chooses no document."
+        )
+    return written

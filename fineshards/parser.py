@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from fineshards.errors import UsageError
-from fineshards.suggestions import did_you_mean
+from fineshards.errors import UsageError, did_you_mean
 
 _WIDEST = 100
 # How argparse begins the message about flags that must be given.

@@ -14,7 +14,6 @@ from fineshards.pipeline.input_files import (
     find_input,
     refuse_overlap,
     settle_input,
-    warn_of_long_files,
 )
 from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
@@ -81,7 +80,6 @@ def prepare_append(config: BuildConfig) -> Launch:
     kept = (file for file in expected_files(manifest) if not file[0].startswith(_OF_SHARDS))
     refuse_damage(storage, kept, "nothing is added to the dataset")
     job, replaces = _claim(storage, manifest, version, job, config)
-    warn_of_long_files(job.new_files)
     earlier = EarlierGeneration.of(manifest)
     return Launch(job, Checkpoints.of(storage, job), None, replaces, earlier)
 

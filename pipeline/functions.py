@@ -9,12 +9,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from fineshards.config import NOT_ESTIMATED, BuildConfig
-from fineshards.errors import UsageError, quoted
+from fineshards.errors import UsageError, did_you_mean, quoted
 from fineshards.extras import naming_the_extra
 from fineshards.flags import arguments_of
 from fineshards.pipeline.recipe_flags import with_recipe
 from fineshards.pipeline.run import run
-from fineshards.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from fineshards.curation.recipe import Recipe

@@ -27,7 +27,6 @@ from fineshards.sources.places.schemes import imports_libraries, is_url, without
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.roots import moved_patterns
 from fineshards.storage.base import Storage
-from fineshards.wording import counted, duration, size
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_apart
 
@@ -54,11 +53,6 @@ def first_documents(files: Sequence[SourceFile], columns: Columns, limit: int) -
     return list(files)
 
 
-# Bytes of text per byte, as web text usually is. An assumption, for a warning.
-_RATIO = {"none": 1, "gzip": 3, "zstd": 4, "xz": 4, "bzip2": 4}
-# Of one core (benchmarks/results/2026-11-21-2GB.json). Steps and HTML make it slower.
-_TEXT_PER_SECOND = 57e6
-_LONG_SECONDS = 600.0
 # Names as a job writes them, of every kind of which an input pattern may match one.
 _WRITTEN = (
     *(JOB_NAME, MANIFEST_NAME, "train/train_0000.npy", "metadata/rejected/00000-00000.jsonl"),
@@ -127,26 +121,6 @@ def _resolve(config: BuildConfig) -> ResolvedDataset:
     assert config.dataset is not None
     where = (config.dataset_config, config.dataset_split, config.dataset_revision)
     return resolve_dataset(DatasetRequest(config.dataset, *where))
-
-
-def warn_of_long_files(files: Sequence[SourceFile]) -> None:
-    """Logs which files cannot be split, if a worker needs ten minutes or more for one."""
-    seconds = {
-        file: file.size * _RATIO[file.compression] / _TEXT_PER_SECOND
-        for file in files
-        if not FORMATS[file.format].splits and file.stop_row is None
-    }
-    found = [file for file in seconds if seconds[file] >= _LONG_SECONDS]
-    if not found:
-        return
-    longest = max(found, key=lambda file: seconds[file])
-    others = f" and {counted(len(found) - 1, 'other file')}" if len(found) > 1 else ""
-    _log.warning(
-        "%s (%s)%s cannot be split: one worker reads a file to its end, this one for about %s or "
-        "longer, and begins again if it is lost. Split them into files of about 1 GB, or convert "
-        "them to Parquet, so that more workers can help.",
-        *(longest.path, size(longest.size), others, duration(seconds[longest])),
-    )
 
 
 def refuse_overlap(storage: Storage, files: Sequence[SourceFile], named: Sequence[str]) -> None:

@@ -25,7 +25,6 @@ from fineshards.pipeline.input_files import (
     find_input,
     refuse_overlap,
     settle_input,
-    warn_of_long_files,
 )
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
@@ -90,7 +89,6 @@ def prepare(config: BuildConfig) -> Launch:
     checkpoints = Checkpoints.of(storage, job)
     if manifest is not None:
         end_finished(manifest, checkpoints, config)
-    warn_of_long_files(job.files if manifest is None else ())
     return Launch(job, checkpoints, manifest, replaces, made=made)
 
 

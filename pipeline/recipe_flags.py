@@ -8,9 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from fineshards.config import BuildConfig, refuse_decided
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, did_you_mean
 from fineshards.flags import flags_of
-from fineshards.suggestions import did_you_mean
 
 # Recipes in the package.
 _SHIPPED = files("fineshards.curation").joinpath("recipes")

@@ -13,7 +13,7 @@ from fineshards.curation.recipe import NamedStep, make_step, parse_recipe
 from fineshards.curation.step import Scorer
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
-from fineshards.flag_values import local_path
+from fineshards.flags import local_path
 from fineshards.pipeline.recipe_flags import read_recipe, shown_place
 from fineshards.shards import record
 from fineshards.shards.job.curated_files import keys_name

@@ -75,7 +75,7 @@ def metadata() -> dict[str, Any]:
 
 def _of_flag(flag: Field[Any]) -> dict[str, Any]:
     takes, name, default = kinds(BuildConfig, flag.name), flag.name, flag.default
-    kind, more = "TEXT", {"regexes": [_PATTERNS.get(name, "^.+$")]}
+    kind, more = "TEXT", dict[str, Any](regexes=[_PATTERNS.get(name, "^.+$")])
     if words := choices(BuildConfig, name):
         kind, more = "ENUM", {"enumOptions": [{"value": word, "label": word} for word in words]}
     elif bool in takes:

@@ -10,9 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from fineshards.encoders.tokenizer_json import names_tokenizer_json
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, did_you_mean
 from fineshards.storage.open import open_storage
-from fineshards.suggestions import did_you_mean
 
 # The value of `--chat_template` for the one that comes with the tokenizer.
 OF_TOKENIZER = "tokenizer"

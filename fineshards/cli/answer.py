@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import to_builtins
 
-from fineshards.errors import OutputError
-from fineshards.printable import printable
+from fineshards.errors import OutputError, printable
 
 
 @dataclass(frozen=True, slots=True)

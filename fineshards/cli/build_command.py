@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fineshards.cli.answer import Answer, note, show
@@ -21,7 +19,6 @@ from fineshards.wording import (
     counted,
     describe_repeats,
     describe_splits,
-    duration,
     warn_of_leaks,
     warn_of_steps,
 )
@@ -29,10 +26,6 @@ from fineshards.worker import own_process
 
 if TYPE_CHECKING:
     from fineshards.pipeline.launch import Launch
-    from fineshards.shards.job.records import SourceFile
-
-# That the hub answers in five minutes: without a token, and with that of a free account.
-_HUB_REQUESTS, _HUB_REQUESTS_WITH_TOKEN = 3000, 5000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,11 +61,7 @@ def build(config: BuildConfig) -> Answer:
         note(f"resuming: {resumed}")
     if trusted := [file for file in launch.job.new_files if file.trusted]:
         note(f"trusting the input: {counted(len(trusted), 'file')} of another version")
-    if limit := hub_limit(launch.job.new_files):
-        note(limit)
     local = runs_here(config)
-    if local and (advice := slow_start()):
-        note(advice)
     submitted = execute(launch, config, lambda storage: working(storage, local))
     if submitted is not None:
         result = "share" if config.share else "submitted"
@@ -82,48 +71,12 @@ def build(config: BuildConfig) -> Answer:
     speed = ""
     if not resumed and local:
         new = manifest.reports[len(launch.job.files) - len(launch.job.new_files) :]
-        speed = speed_in_words(sum(report.counts.text_bytes for report in new), seconds)
+        rate = sum(report.counts.text_bytes for report in new) / 1e6 / seconds
+        # Of a little text, start-up takes most of the time.
+        speed = f" at {rate:,.1f} MB/s of text" if rate >= 0.1 else ""
     words = "finished" + (f" generation {manifest.generation}" if launch.earlier else "")
     words += f" in {seconds:,.1f} s{speed}"
     return _finished(manifest, root, words, "finished", seconds)
-
-
-def slow_start() -> str:
-    """What to do if Python compiles Beam at each start, because it may not store bytecode."""
-    beam = find_spec("apache_beam")
-    if beam is None or not beam.cached or os.path.exists(beam.cached) or sys.pycache_prefix:
-        return ""
-    folder = os.path.dirname(os.path.dirname(beam.cached))
-    if not sys.dont_write_bytecode and os.access(folder, os.W_OK):
-        return ""
-    packages = os.path.dirname(folder)
-    return (
-        "each start takes seconds longer, because Python compiles the libraries again and may not "
-        f"store their bytecode. Store it once: {sys.executable} -m compileall -q {packages}"
-    )
-
-
-def hub_limit(files: Iterable[SourceFile]) -> str | None:
-    """How long the hub's limit alone makes a build take; None if the files are within it.
-
-    Each file takes a request at least. Source: https://huggingface.co/docs/hub/rate-limits
-    """
-    count = sum(file.path.startswith("hf://") for file in files)
-    if count <= _HUB_REQUESTS:
-        return None
-    without, with_token = (
-        duration(count / requests * 300) for requests in (_HUB_REQUESTS, _HUB_REQUESTS_WITH_TOKEN)
-    )
-    return (
-        f"{count:,} files take at least {without} at the hub's limit of {_HUB_REQUESTS:,} requests "
-        f"in 5 minutes from an address, {with_token} with a token (HF_TOKEN)"
-    )
-
-
-def speed_in_words(text_bytes: int, seconds: float) -> str:
-    """How fast text was tokenized; "" of a little text, where start-up takes most time."""
-    megabytes = text_bytes / 1e6 / seconds
-    return f" at {megabytes:,.1f} MB/s of text" if megabytes >= 0.1 else ""
 
 
 def left_by_an_earlier_run(launch: Launch) -> str:
@@ -133,20 +86,14 @@ def left_by_an_earlier_run(launch: Launch) -> str:
         return ""
     if not checkpoints.storage.on_disk and checkpoints.read_layout() is None:
         return "some blocks are finished"  # a million of them take long to list
-    from fineshards.job_status.status import StatusReader  # late: --help needs no extra
+    from fineshards.job_status.progress import describe_stage  # late: --help needs no extra
+    from fineshards.job_status.status import StatusReader
 
     status = StatusReader(checkpoints.storage).read()
-    done = []
-    for each in status.stages[1:]:
-        of = "" if each.total is None else f" of {each.total:,}"
-        words = f"{each.done:,}{of} {each.unit}s are"
-        if each.step is not None and each.state == "now":
-            done.append(f"{words} judged (step {each.step})")
-        elif each.step is not None:
-            done += [f"step {each.step} is done"] * (each.state == "done")
-        elif each.done or (each.name == "tokenize" and not done):
-            done.append(f"{words} {'shuffled' if each.name == 'shuffle' else 'finished'}")
-    return ", ".join(done)
+    done = [
+        f"{each.name} {describe_stage(each, status)}" for each in status.stages[1:] if each.done
+    ]
+    return "; ".join(done) or "some blocks are finished"
 
 
 def _finished(

@@ -14,7 +14,7 @@ from fineshards.cli.command import (
     add_sources,
 )
 from fineshards.errors import UsageError
-from fineshards.flag_values import count
+from fineshards.flags import count
 from fineshards.parser import Parser
 
 

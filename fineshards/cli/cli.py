@@ -11,10 +11,9 @@ from fineshards.cli.command import Command
 from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE, RECIPE
 from fineshards.cli.look_commands import EXPLAIN, FIND, INSPECT, STATS, STATUS
 from fineshards.cli.share_commands import EXPORT, PUBLISH, REPORT
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, did_you_mean
 from fineshards.parser import Parser
 from fineshards.storage.temporary import remove_abandoned
-from fineshards.suggestions import did_you_mean
 
 # In the order of the help page. Libraries are imported by the command that runs, so that help pages
 # and mistakes are quick.

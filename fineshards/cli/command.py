@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from fineshards.cli.answer import Answer, show
 from fineshards.config import BuildConfig
-from fineshards.errors import UsageError
-from fineshards.flag_values import count
-from fineshards.flags import flags_of
+from fineshards.errors import UsageError, did_you_mean
+from fineshards.flags import count, flags_of
 from fineshards.parser import Parser
 from fineshards.pipeline.runners.choice import is_beams
-from fineshards.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from fineshards.shards.dataset_files import Dataset

@@ -15,7 +15,7 @@ from fineshards.cli.command import (
     opened,
 )
 from fineshards.errors import UsageError
-from fineshards.flag_values import count
+from fineshards.flags import count
 from fineshards.parser import Parser
 from fineshards.worker import own_process
 

@@ -11,8 +11,17 @@ from typing import Any
 from fineshards.config import NOT_ESTIMATED, BuildConfig
 from fineshards.errors import FineshardsError
 from fineshards.exports.export_options import ExportOptions
-from fineshards.flag_values import byte_count, count, count_or_share
-from fineshards.flags import choices, deciding, flags_of, help_texts, kinds, takes_several
+from fineshards.flags import (
+    byte_count,
+    choices,
+    count,
+    count_or_share,
+    deciding,
+    flags_of,
+    help_texts,
+    kinds,
+    takes_several,
+)
 from fineshards.parser import Parser, boolean, one_of
 from fineshards.pipeline.recipe_flags import with_recipe
 

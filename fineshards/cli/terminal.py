@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fineshards.credentials import masked
+from fineshards.errors import printable
 from fineshards.pipeline.beam_errors import SHOW_TRACEBACK, describe_unexpected, explain
-from fineshards.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -26,9 +26,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Scorer, Step
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, did_you_mean
 from fineshards.shards.job.recipe_record import StepRecord
-from fineshards.suggestions import did_you_mean
 
 _TABLES = ("description", "build", "steps")
 # What filters and rewrites take in addition to their own parameters.

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check_parameters
-from fineshards.suggestions import did_you_mean
+from fineshards.errors import did_you_mean
 
 
 class Reason(str):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from importlib import import_module
 
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, did_you_mean
 from fineshards.exports.export_options import REDACTED, ExportOptions
 from fineshards.exports.format import ExportSettings, Format
 from fineshards.shards.job.settings import Settings
-from fineshards.suggestions import did_you_mean
 
 _CLASSES = {
     "megatron": ("megatron", "Megatron"),

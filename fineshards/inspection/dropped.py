@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge
-from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.errors import FineshardsError, OutputError, UsageError, did_you_mean
 from fineshards.inspection.chosen_decisions import (
     ChosenDecision,
     Place,
@@ -28,7 +28,6 @@ from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.scores import read_scores, values_at
 from fineshards.sources.finding import as_it_is
 from fineshards.storage.open import open_storage
-from fineshards.suggestions import did_you_mean
 from fineshards.wording import counted, shortened
 from fineshards.worker.documents import DocumentBatch, documents
 

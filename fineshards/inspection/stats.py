@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 from fineshards.curation.batch import Batch
 from fineshards.curation.sql_expression import parse
 from fineshards.curation.steps.where import Where
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import OutputError, UsageError, printable
 from fineshards.exports.column_types import types_in_sources
 from fineshards.exports.source_columns import ColumnReader, scores_of
-from fineshards.printable import printable
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.split_hash import host_names
 from fineshards.shards.tables.decisions import read_decisions

@@ -20,9 +20,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, printable
 from fineshards.job_status.status import LONG_IDLE, Stage, Status, StatusReader, pause_after
-from fineshards.printable import printable
 from fineshards.wording import approximately, counted, describe_splits, duration
 
 _log = logging.getLogger("fineshards")

@@ -13,13 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import UsageError, quoted
+from fineshards.errors import UsageError, did_you_mean, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
 from fineshards.loader.context_parallel import ContextParallel, ContextPart
 from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, is_mixed
-from fineshards.suggestions import did_you_mean
 
 # An array of samples, or a dict of fields: a union would make every user of batches narrow it.
 Batch: TypeAlias = Any

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from fineshards.errors import OutputError
-from fineshards.printable import printable
+from fineshards.errors import OutputError, printable
 from fineshards.publishing import facts
 from fineshards.publishing.description import Description, hub_fields
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME

@@ -21,8 +21,7 @@ from markupsafe import Markup
 from fineshards.credentials import refuse_secrets
 from fineshards.curation.recipe_text import recipe_text
 from fineshards.encoders.checked_encoder import COMPARED_SHARE
-from fineshards.errors import OutputError, UsageError
-from fineshards.printable import printable
+from fineshards.errors import OutputError, UsageError, printable
 from fineshards.reports import report_contents
 from fineshards.reports.report_contents import Contents, contents_of
 from fineshards.shards.dataset_files import Dataset

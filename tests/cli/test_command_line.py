@@ -25,7 +25,7 @@ from support.tokenizer_files import path_of
 from fineshards import BatchLoader, TokenDataset
 from fineshards.cli.cli import COMMANDS, main
 from fineshards.config import BuildConfig
-from fineshards.flag_values import byte_count, count
+from fineshards.flags import byte_count, count
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 NAMES = [command.name for command in COMMANDS]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support.checkout import ROOT
 
 from fineshards.cli.cli import main
-from fineshards.printable import printable
+from fineshards.errors import printable
 
 EVIL = "\x1b[2J\x9b1m\r\u202e\nforged: [red]5 tokens\x07"
 

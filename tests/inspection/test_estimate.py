@@ -15,14 +15,12 @@ import pytest
 from support.build_here import build_here
 
 import fineshards
-from fineshards.cli.build_command import hub_limit
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError
 from fineshards.pipeline import sample as sampling
 from fineshards.pipeline.launch import describe_job
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.records import SourceFile
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -204,16 +202,3 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(InputError, match=r"0\.jsonl\.gz.* damaged"):
         fineshards.estimate(input=path)
-
-
-def test_what_the_limit_of_the_hub_means_is_said() -> None:
-    def files(count: int, scheme: str = "hf") -> list[SourceFile]:
-        path = f"{scheme}://datasets/a/b@c/0.parquet"
-        return [SourceFile(0, path, 1, "etag:", "parquet", "none")] * count
-
-    assert hub_limit(files(3000)) is None
-    assert hub_limit(files(4000, "gs")) is None
-    assert hub_limit(files(27_000)) == (
-        "27,000 files take at least 45 min at the hub's limit of 3,000 requests in 5 minutes from "
-        "an address, 27 min with a token (HF_TOKEN)"
-    )

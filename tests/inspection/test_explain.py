@@ -16,11 +16,10 @@ from support.shuffled import at_places, at_positions
 
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
 from fineshards.cli.cli import main
-from fineshards.errors import UsageError
+from fineshards.errors import UsageError, printable
 from fineshards.loader.batches import Share
 from fineshards.loader.order import EpochOrder, GroupedShuffle
 from fineshards.loader.permutation import Permutation, key
-from fineshards.printable import printable
 
 LENGTH = 128
 
