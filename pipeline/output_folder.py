@@ -242,11 +242,12 @@ def _clear(storage: Storage, check: Callable[[], object]) -> None:
     deletes nothing of a job that has taken the folder: its record is written before any other
     file of it, and deletes name the generations that were listed before the check.
     """
-    version, card = _card(storage)  # before anything is deleted
     for name in (MANIFEST_NAME, *PUBLISHED):
         storage.delete(name, check)
-    if card is not None:
-        _clear_card(storage, version, card, check)
+    with suppress(OutputError):  # what is no file that can be read is its owner's, and no card
+        card = storage.read_if_there(CARD_NAME)
+        if card is not None and dataset_card.is_unchanged(card):
+            storage.delete(CARD_NAME, check)
     _clear_job(storage, check)
 
 
@@ -258,23 +259,3 @@ def _clear_job(storage: Storage, check: Callable[[], object]) -> None:
     for name in (*STORED_FILES, blocks_name(1)):
         storage.delete(name, check)
     storage.delete(JOB_NAME, check)
-
-
-def _card(storage: Storage) -> tuple[str | None, bytes | None]:
-    """A card and its version. What is no file that can be read is its owner's, and no card."""
-    try:
-        return storage.version(CARD_NAME), storage.read_if_there(CARD_NAME)
-    except OutputError:
-        return None, None
-
-
-def _clear_card(
-    storage: Storage, version: str | None, card: bytes, check: Callable[[], object]
-) -> None:
-    """Deletes a card, or its generated parts if it has its owner's own lines."""
-    emptied = dataset_card.emptied(card)
-    if emptied is None:
-        storage.delete(CARD_NAME, check)
-    elif emptied != card:
-        check()
-        storage.replace(CARD_NAME, emptied, version)

@@ -64,7 +64,7 @@ MOST_FILES = 25
 # room, and another one in it goes.
 MOST_LINES = {
     "chat": 1_017,
-    "cli": 1_531,
+    "cli": 1_529,
     "curation": 8_111,
     "encoders": 1_718,
     "exports": 2_964,
@@ -72,8 +72,8 @@ MOST_LINES = {
     "job_status": 690,
     "loader": 7_234,
     "maintenance": 754,
-    "pipeline": 2_836,
-    "publishing": 979,
+    "pipeline": 2_817,
+    "publishing": 861,
     "reports": 999,
     "root": 1_480,
     "shards": 7_321,
@@ -81,7 +81,7 @@ MOST_LINES = {
     "storage": 2_271,
     "templates": 503,
     "transforms": 1_149,
-    "verification": 1_118,
+    "verification": 1_112,
     "worker": 2_189,
 }
 

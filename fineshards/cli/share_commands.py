@@ -13,7 +13,7 @@ from fineshards.cli.command import (
     add_folder,
     add_folder_and_generation,
 )
-from fineshards.parser import Parser, boolean
+from fineshards.parser import Parser
 from fineshards.wording import counted
 from fineshards.worker import own_process
 
@@ -71,7 +71,7 @@ EXPORT = Command(
 )
 
 
-_SAID = {
+_DESCRIPTION = {
     "name": ("NAME", "Its name. Default: made of its source and its tokenizer."),
     "description": ("TEXT", "What it is, as Markdown. Its counts are added."),
     "license": ("ID", "An SPDX identifier such as CC-BY-4.0, or the URL of a license."),
@@ -84,13 +84,11 @@ _SAID = {
 
 def _add_publish_flags(parser: Parser) -> None:
     add_folder(parser)
-    said = parser.add_argument_group(
+    group = parser.add_argument_group(
         "facts that the dataset does not contain; omitted flags keep their earlier values"
     )
-    for name, (metavar, text) in _SAID.items():
-        said.add_argument(f"--{name}", metavar=metavar, help=text)
-    about = "Leave names of folders in stores out too. metadata/manifest.json keeps them."
-    add_flag(said, "--no_paths true|false", about, nargs="?", const=True, type=boolean)
+    for name, (metavar, text) in _DESCRIPTION.items():
+        group.add_argument(f"--{name}", metavar=metavar, help=text)
 
 
 def _publish(args: Namespace) -> Answer:
@@ -98,7 +96,7 @@ def _publish(args: Namespace) -> Answer:
     from fineshards.storage.open import open_storage
 
     report = every_ten_seconds(lambda done: f"hashed {counted(done, 'file')}")
-    given = {name: getattr(args, name) for name in (*_SAID, "no_paths")}
+    given = {name: getattr(args, name) for name in _DESCRIPTION}
     done = publish_files(open_storage(args.folder), given, report)
     return Answer(done, describe_published(done))
 

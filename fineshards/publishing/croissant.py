@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import convert, to_builtins
 from msgspec.json import encode
 
 from fineshards.errors import OutputError
@@ -32,7 +32,6 @@ _CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croi
 _NPY = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"
 _JSON, _PARQUET, _TEXT = "application/json", "application/x-parquet", "text/plain"
 
-_NO_PATHS = "fineshards publish --no_paths"
 _TABLES = "document-tables"
 _SPLIT_KINDS = {"test": "cr:TestSplit", "train": "cr:TrainingSplit"}
 _COLUMNS = {
@@ -52,12 +51,8 @@ _COLUMNS = {
 }
 
 
-def to_bytes(manifest: Manifest, found: Sums, said: Description, card: str | None) -> bytes:
-    """The content of `metadata/croissant.json`.
-
-    found: what `SHA256SUMS` lists. card: the SHA-256 of the generated parts of the card; None for a
-    card that is its owner's own.
-    """
+def to_bytes(manifest: Manifest, digests: Sums, description: Description) -> bytes:
+    """The content of `metadata/croissant.json`. digests: what `SHA256SUMS` lists."""
     import mlcroissant as mlc
 
     context = mlc.Context(conforms_to=_CONFORMS_TO[0])
@@ -70,89 +65,63 @@ def to_bytes(manifest: Manifest, found: Sums, said: Description, card: str | Non
         name = at.rpartition("/")[2]
         return getattr(mlc, kind)(ctx=context, id=at, name=name, description=about, **more)
 
-    creator = said.creator and mlc.Organization(ctx=context, name=said.creator)
-    if said.creator.startswith(PERSON):
-        creator = mlc.Person(ctx=context, name=said.creator.removeprefix(PERSON).strip())
-    made_by = [f"fineshards {manifest.versions['fineshards']}", *[_NO_PATHS] * said.no_paths]
+    kind = mlc.Person if description.creator.startswith(PERSON) else mlc.Organization
+    creator = kind(ctx=context, name=description.creator.removeprefix(PERSON).strip())
     dataset = mlc.Metadata(
         ctx=context,
         conforms_to=list(_CONFORMS_TO),
-        name=said.name or facts.default_name(manifest),
-        description="\n\n".join(filter(None, [said.description, facts.in_short(manifest)])),
-        license=[said.license] if said.license else None,
-        creators=[creator] if creator else [],
-        url=said.url or None,
-        date_published=said.date_published or None,
-        cite_as=said.citation or None,
+        name=description.name or facts.default_name(manifest),
+        description="\n\n".join(filter(None, [description.description, facts.in_short(manifest)])),
+        license=[description.license] if description.license else None,
+        creators=[creator] if description.creator else [],
+        url=description.url or None,
+        date_published=description.date_published or None,
+        cite_as=description.citation or None,
         version=facts.version(manifest),
         in_language=facts.languages(manifest),
         keywords=["language modeling", "tokens", manifest.settings.tokenizer.name],
         data_preprocessing_protocol=facts.steps(manifest),
         data_limitations=list(facts.limits(manifest)),
-        distribution=[*_files(make, manifest, found)],
+        distribution=[*_files(make, manifest, digests)],
         record_sets=[_splits(make, manifest), _documents(make, manifest)],
         extra_properties={
             "identifier": f"urn:fineshards:content:{manifest.content_fingerprint}",
-            "cardSha256": card,
+            "ownerSays": to_builtins(description),
             "prov:wasDerivedFrom": [
-                {"@type": "prov:Entity", "prov:label": line}
-                for line in facts.inputs(manifest, said.no_paths)
+                {"@type": "prov:Entity", "prov:label": line} for line in facts.inputs(manifest)
             ],
-            "prov:wasGeneratedBy": [
-                {"@type": "prov:Activity", "prov:label": label} for label in made_by
-            ],
+            "prov:wasGeneratedBy": {
+                "@type": "prov:Activity",
+                "prov:label": f"fineshards {manifest.versions['fineshards']}",
+            },
         },
     )
     return sealed(encode(dataset.to_json())) + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What a `metadata/croissant.json` says.
+def read(content: bytes) -> tuple[Description, str]:
+    """What the owner of a dataset said of it, and the SHA-256 of `SHA256SUMS`.
 
-    said: what the owner of the dataset said. sums: the SHA-256 of `SHA256SUMS`. card: that of the
-    generated parts of the card; None for a card that is its owner's own.
+    Raises OutputError for a `metadata/croissant.json` that is damaged.
     """
-
-    said: Description
-    sums: str
-    card: str | None
-
-
-def read(content: bytes, manifest: Manifest) -> Stored:
-    """What a `metadata/croissant.json` says; raises OutputError for one that is damaged."""
     try:
         if not (content.endswith(b"\n") and seal_holds(content[:-1])):
             raise ValueError("its content is not what its checksum says")
         fields: dict[str, Any] = json.loads(content)
-        creator = fields.get("creator", {})
-        prefix = PERSON if creator.get("@type") == "sc:Person" else ""
-        name = fields["name"]
-        said = Description(
-            name="" if name == facts.default_name(manifest) else name,
-            # The last paragraph is not the owner's.
-            description=fields["description"].rpartition("\n\n")[0],
-            license=fields.get("license", ""),
-            creator=prefix + creator.get("name", ""),
-            url=fields.get("url", ""),
-            date_published=fields.get("datePublished", ""),
-            citation=fields.get("citeAs", ""),
-            no_paths=_NO_PATHS in str(fields["prov:wasGeneratedBy"]),
-        )
-        digests = {each["@id"]: each.get("sha256") for each in fields["distribution"]}
-        return Stored(said, digests[SUMS_NAME], fields.get("cardSha256"))
+        (digest,) = [file["sha256"] for file in fields["distribution"] if file["@id"] == SUMS_NAME]
+        return convert(fields.get("ownerSays", {}), Description), digest
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise OutputError(
             f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."
         ) from error
 
 
-def _files(make: Callable[..., Any], manifest: Manifest, found: Sums) -> Iterator[Any]:
+def _files(make: Callable[..., Any], manifest: Manifest, listed: Sums) -> Iterator[Any]:
     """The files, one by one but for the document tables."""
     sizes = {name: size for name, (size, _) in sums.contents(manifest).items()}
-    listed = sums.to_bytes(found)
-    sizes[SUMS_NAME] = len(listed)
-    digests = {**found, SUMS_NAME: hashlib.sha256(listed).hexdigest()}
+    content = sums.to_bytes(listed)
+    sizes[SUMS_NAME] = len(content)
+    digests = {**listed, SUMS_NAME: hashlib.sha256(content).hexdigest()}
 
     def file(name: str, encoding: str, about: str) -> Any:
         # Relative to this file, which is in metadata/.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
 from datetime import date
-from typing import Any
 
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, quoted, with_escaped_bytes
+from fineshards.shards.record import Record, replace
 
 # What Croissant requires, and no dataset can say of itself.
 _REQUIRED = ("license", "creator", "url", "date_published")
@@ -18,19 +18,11 @@ _PAGES = "https://spdx.org/licenses/"
 _URL = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Record, frozen=True):
     """What the owner of a dataset says about it. Empty where nothing was said.
 
-    Args:
-        name: The dataset's name.
-        description: What it is, as Markdown.
-        license: The URL of its license.
-        creator: The organization that made it, or `person:` and a name.
-        url: Its page.
-        date_published: The day of its publication, as 2026-11-30.
-        citation: How to cite it, as BibTeX.
-        no_paths: Whether names of folders are left out of what is published.
+    license: its URL. creator: an organization, or `person:` and a name. date_published: as
+    2026-11-30. description: Markdown. citation: BibTeX.
     """
 
     name: str = ""
@@ -40,34 +32,30 @@ class Description:
     url: str = ""
     date_published: str = ""
     citation: str = ""
-    no_paths: bool = False
 
-    def with_given(self, **given: str | bool | None) -> Description:
+    def with_given(self, given: Mapping[str, str | None]) -> Description:
         """The description with other values where some are given; an empty one says nothing.
 
         Raises UsageError for values that cannot be published.
         """
-        said: dict[str, Any] = {
-            name: value.strip() if isinstance(value, str) else value
-            for name, value in given.items()
-            if value is not None
-        }
-        for name, value in said.items():
-            if not isinstance(value, type(getattr(self, name))):
-                kind = "True or False" if name == "no_paths" else "text"
-                raise UsageError(f"--{name} is {quoted(value)}; give {kind}.")
-        if said.get("license"):
-            said["license"] = license_url(said["license"])
-        found = replace(self, **said)
-        found.check()
-        return found
-
-    def check(self) -> None:
-        """Raises UsageError for values that cannot be published."""
-        texts = {name: value for name, value in asdict(self).items() if isinstance(value, str)}
+        texts = {name: value for name, value in given.items() if value is not None}
         for name, value in texts.items():
+            if not isinstance(value, str):
+                raise UsageError(f"--{name} is {quoted(value)}; give text.")
             if with_escaped_bytes(value) != value:
                 raise UsageError(f"--{name}: it is not valid UTF-8. Write it in UTF-8.")
+            if "<!--" in value:
+                raise UsageError(
+                    f"--{name}: it holds <!--, which begins a comment in README.md. Leave it out."
+                )
+            texts[name] = value.strip()
+        if texts.get("license"):
+            texts["license"] = license_url(texts["license"])
+        description = replace(self, **texts)
+        description._check()
+        return description
+
+    def _check(self) -> None:
         refuse_secrets(self.url, "--url")
         refuse_secrets(self.license, "--license")
         if self.url and not _URL.fullmatch(self.url):
@@ -83,14 +71,9 @@ class Description:
             raise UsageError(f"--creator {self.creator}: no name. Write it as person:NAME.")
         if "\n" in self.name or len(self.name) > 200:
             raise UsageError("--name: it must be one line of at most 200 characters.")
-        for name, value in texts.items():
-            if "<!--" in value:
-                raise UsageError(
-                    f"--{name}: it holds <!--, which begins a comment in README.md. Leave it out."
-                )
 
     def missing(self) -> list[str]:
-        """The fields that Croissant requires and that are not said."""
+        """The fields that Croissant requires and that are empty."""
         return [name for name in _REQUIRED if not getattr(self, name)]
 
 

@@ -14,7 +14,7 @@ from fineshards.shards.job.manifest import Manifest
 _LANGUAGE = re.compile(r"([a-z]{2,3})([_-][A-Z][a-z]{3})?")
 
 
-def is_local(path: str) -> bool:
+def _is_local(path: str) -> bool:
     """Whether a path, or a URL of fsspec's, is on a disk."""
     return "://" not in path or path.startswith("local://")
 
@@ -23,7 +23,7 @@ def default_name(manifest: Manifest) -> str:
     """A name for a dataset that was given none; the same for all its generations."""
     first = manifest.job.at(1)
     # The name of a local folder is not published.
-    origin = {} if is_local(manifest.files[0].path) else first.origin
+    origin = {} if _is_local(manifest.files[0].path) else first.origin
     source = origin.get("dataset", "").rpartition("/")[2]
     parts = [source or f"tokens-{first.fingerprint()[:12]}", origin.get("config", "")]
     return "-".join(filter(None, [*parts, manifest.settings.tokenizer.name]))
@@ -57,11 +57,8 @@ def languages(manifest: Manifest) -> list[str]:
     return sorted({match[1] for match in found if match} - {"und"})
 
 
-def inputs(manifest: Manifest, no_paths: bool) -> list[str]:
-    """What each generation was made of, one line each. Local files have no folder here.
-
-    no_paths: whether files in stores have none either.
-    """
+def inputs(manifest: Manifest) -> list[str]:
+    """What each generation was made of, one line each. Local files have no folder here."""
     ends = [0, *borders(manifest.generations)]
     lines = []
     for number, (first, end) in enumerate(pairwise(ends), 1):
@@ -72,11 +69,11 @@ def inputs(manifest: Manifest, no_paths: bool) -> list[str]:
             if value and name.endswith(suffix) and (suffix or " of generation " not in name)
         }
         path = manifest.files[first].path if end > first else ""
-        if "dataset" in named and not is_local(path):
+        if "dataset" in named and not _is_local(path):
             dataset = named.pop("dataset")
             lines.append(", ".join([dataset, *(f"{key} {named[key]}" for key in named)]))
         elif path:
-            shown = path.rpartition("/")[2] if no_paths or is_local(path) else path
+            shown = path.rpartition("/")[2] if _is_local(path) else path
             lines.append(shown if end == first + 1 else f"{end - first:,} files from {shown} on")
     return lines
 

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 
 from fineshards.errors import OutputError
 from fineshards.extras import require
-from fineshards.publishing import croissant, dataset_card, facts, sums
+from fineshards.publishing import croissant, dataset_card, sums
 from fineshards.publishing.description import Description
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job.generations import GENERATIONS_FOLDER
-from fineshards.shards.job.job import JOB_NAME, job_name
-from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_file import MANIFEST_NAME, has_checkpoints
+from fineshards.shards.job.job import job_name
+from fineshards.shards.job.manifest_file import has_checkpoints
 from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
@@ -36,7 +34,6 @@ class Published:
         hashed: Files of the dataset that were read and hashed.
         own_card: Whether README.md is its owner's own, and was left as it is.
         missing: What Croissant requires and no one has said, as names of arguments.
-        with_folders: Files with names of local folders, as patterns; empty if there are none.
 
     Example:
         >>> import fineshards
@@ -50,7 +47,6 @@ class Published:
     hashed: int
     own_card: bool
     missing: list[str]
-    with_folders: list[str]
 
 
 def publish(
@@ -63,7 +59,6 @@ def publish(
     url: str | None = None,
     date_published: str | None = None,
     citation: str | None = None,
-    no_paths: bool | None = None,
 ) -> Published:
     """Describes a finished dataset to others: Croissant, a card, SHA-256 sums.
 
@@ -80,9 +75,6 @@ def publish(
         url: Its page.
         date_published: The day of its publication, as `2026-11-30`.
         citation: How to cite it, as BibTeX.
-        no_paths: Whether to leave names of folders in stores out of these files. Those of local
-            folders are never in them. The manifest and other files keep both: `with_folders` of
-            what is returned names these.
 
     Returns:
         What was written.
@@ -106,7 +98,7 @@ def publish(
 
 def publish_files(
     storage: Storage,
-    given: Mapping[str, str | bool | None],
+    given: Mapping[str, str | None],
     report: Callable[[int], None] = lambda done: None,
 ) -> Published:
     """As `publish`. report: is told how many files of the dataset are hashed."""
@@ -119,43 +111,29 @@ def publish_files(
             "its own command, then publish."
         )
     stored = storage.read_if_there(CROISSANT_NAME)
-    said = Description() if stored is None else croissant.read(stored, manifest).said
-    said = said.with_given(**given)
+    description = Description() if stored is None else croissant.read(stored)[0]
+    description = description.with_given(given)
     card = storage.read_if_there(CARD_NAME)
-    own_card = card is not None and dataset_card.is_own(card)
-    contents, parts = {}, None
+    own_card, contents = card is not None and not dataset_card.is_unchanged(card), {}
     if not own_card:
-        contents[CARD_NAME] = dataset_card.to_bytes(manifest, said, card)
-        parts = dataset_card.digest(contents[CARD_NAME])
+        contents[CARD_NAME] = dataset_card.to_bytes(manifest, description)
     hashed = sums.hash_files(storage, manifest, report)
     listed = hashed | {name: _sha256(content) for name, content in contents.items()}
     contents[SUMS_NAME] = sums.to_bytes(listed)
     # The last one has what was said, and verify misses it until it is there.
-    contents[CROISSANT_NAME] = croissant.to_bytes(manifest, listed, said, parts)
-    kept = has_checkpoints(storage)
-    for each, content in contents.items():
-        if storage.read_if_there(each) != content:
-            storage.replace(each, content, storage.version(each))
+    contents[CROISSANT_NAME] = croissant.to_bytes(manifest, listed, description)
+    keep = has_checkpoints(storage)
+    for name, content in contents.items():
+        if storage.read_if_there(name) != content:
+            storage.replace(name, content, storage.version(name))
     # Where files are written at first, also those that a killed process has left.
-    Checkpoints.of(storage, manifest.job).clear(kept)
-    digests = {each: _sha256(content) for each, content in contents.items()}
-    with_folders, missing = _files_with_folders(manifest), said.missing()
-    return Published(storage.root, digests, len(hashed), own_card, missing, with_folders)
+    Checkpoints.of(storage, manifest.job).clear(keep)
+    digests = {name: _sha256(content) for name, content in contents.items()}
+    return Published(storage.root, digests, len(hashed), own_card, description.missing())
 
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _files_with_folders(manifest: Manifest) -> list[str]:
-    """The files that have names of local folders, as patterns. Verify compares these names."""
-    recipe = manifest.settings.recipe
-    sources = any(facts.is_local(file.path) for file in manifest.files)
-    named = [name for step in recipe.steps for name in step.pins] if recipe else []
-    named += [file.path for _, file in recipe.indexes] if recipe else []
-    if not sources and not any("/" in x.split(":")[0] and facts.is_local(x) for x in named):
-        return []
-    return [MANIFEST_NAME, JOB_NAME, f"{GENERATIONS_FOLDER}/*.json"]
 
 
 def describe_published(done: Published) -> list[str]:
@@ -163,12 +141,8 @@ def describe_published(done: Published) -> list[str]:
     lines = [f"published: {done.hashed:,} files of {done.folder} are what the manifest says"]
     lines += [f"  {digest[:12]}  {name}" for name, digest in sorted(done.files.items())]
     if done.own_card:
-        lines.append(f"  {CARD_NAME} is your own, and was left as it is")
-    if done.with_folders:
         lines.append(
-            f"names of local folders are in {', '.join(done.with_folders)}, where verify needs "
-            "them. To keep them out of these too, build again from a link to the folder (ln -s) "
-            "whose path may be published: the shards are the same."
+            f"  {CARD_NAME} is your own, and was left as it is; delete it to get a new one"
         )
     if done.missing:
         flags = ", ".join(f"--{name}" for name in done.missing)

@@ -32,36 +32,15 @@ def test_the_page_names_all_files_with_names_of_local_folders(
         flags = [f"--input={secret}/{name}.jsonl", "--max_bad_rows=1"]
         flags += [f"--output={out}", "--test_fraction=0"] if command == "build" else [str(out)]
         assert in_process(command, *flags).returncode == 0
-    done = fineshards.publish(out, **SAID)
+    fineshards.publish(out, **SAID)
     listed = PAGE.partition("Names of local folders are in")[2].partition("\n### ")[0]
     patterns = re.findall(r"`(metadata/[^`]+)`", listed)
     named = {path for pattern in patterns for path in out.glob(pattern)}
     assert all(list(out.glob(pattern)) for pattern in patterns)
     found = {out / name for name, content in files_in(out).items() if b"secret-folder" in content}
-    assert found == named == {path for each in done.with_folders for path in out.glob(each)}
+    assert found == named
     assert not found & {out / name for name in NAMES}
     assert problems(out) == []
-
-
-def test_a_recipe_that_names_a_local_folder_is_found_where_no_source_has_one(
-    tmp_path: Path, unpublished: Path, in_process: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    texts, recipe = tmp_path / "a.jsonl", tmp_path / "recipe.toml"
-    texts.write_text('{"text": "one two three four"}\n')
-    names = ["manifest", "job", "generations/*"]
-    for step, expected in (
-        (f'use = "decontaminate", files = ["{tmp_path}/a.jsonl"], ngram = 3', names),
-        ('use = "where", sql = "text <> \'a/b\'"', []),
-    ):
-        recipe.write_text(f"steps = [{{{step}}}]")
-        flags = [f"--input={unpublished.parent}/help.parquet", f"--recipe={recipe}", "--overwrite"]
-        assert in_process("build", *flags, f"--output={tmp_path}/out").returncode == 0
-        manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")))
-        far = tuple(
-            replace(file, root="gs://data/", name=f"{file.index}") for file in manifest.files
-        )
-        found = fineshards.publishing.publish._files_with_folders(replace(manifest, files=far))
-        assert found == [f"metadata/{name}.json" for name in expected]
 
 
 def test_a_link_keeps_the_name_of_a_folder_out_of_all_files(
@@ -82,17 +61,15 @@ def test_a_link_keeps_the_name_of_a_folder_out_of_all_files(
     assert "Input: `a.jsonl`." in (tmp_path / "linked" / CARD_NAME).read_text()
 
 
-def test_no_paths_leaves_folders_of_stores_out_and_keeps_names_of_datasets(
+def test_inputs_are_named_as_a_dataset_or_by_the_place_of_their_first_file(
     unpublished: Path,
 ) -> None:
     manifest = Manifest.load_finished(open_storage(str(unpublished)))
-    first, paths = manifest.files[0], ("gs://secret/folder/a.txt", "s3://secret/b.txt")
+    first, paths = manifest.files[0], ("gs://bucket/folder/a.txt", "s3://bucket/b.txt")
     files = tuple(replace(first, index=n, root="", name=path) for n, path in enumerate(paths))
     reports = tuple(replace(manifest.reports[0], file=n) for n in range(2))
     manifest = replace(manifest, files=files, reports=reports, generations=(Generation(2),))
-    far = manifest
-    assert facts.inputs(far, no_paths=False) == ["2 files from gs://secret/folder/a.txt on"]
-    assert facts.inputs(far, no_paths=True) == ["2 files from a.txt on"]
+    assert facts.inputs(manifest) == ["2 files from gs://bucket/folder/a.txt on"]
     names = ("dataset", "config", "split", "commit")
     origin = dict(zip(names, ("Owner/web", "10BT", "train", "c0ffee"), strict=True))
     later = {f"{name} of generation 2": value for name, value in origin.items()}
@@ -102,7 +79,7 @@ def test_no_paths_leaves_folders_of_stores_out_and_keeps_names_of_datasets(
     generations = (Generation(1), Generation(1))
     grown = replace(manifest, origin=origin | later, files=files, generations=generations)
     assert facts.default_name(grown) == "web-10BT-cl100k_base"
-    assert facts.inputs(grown, no_paths=True) == [
+    assert facts.inputs(grown) == [
         "Owner/web, config 10BT, split train, commit c0ffee",
         "Owner/web, config 10BT, split train, commit decaf",
     ]
