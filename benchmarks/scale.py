@@ -30,7 +30,6 @@ from benchmarks.made_up import TEST_DIVISOR, Size, file_summaries
 from benchmarks.made_up_dataset import make_dataset
 from benchmarks.measure import measure
 from benchmarks.results import free_path, save
-from benchmarks.scale_shuffle import shuffle_table, simulate_shuffle
 from fineshards import TokenDataset
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import (
@@ -264,8 +263,6 @@ def bench_scale(size: Size, results: Path, name: str, console: Console) -> Path:
     began = datetime.now(UTC).isoformat(timespec="seconds")
     report = simulate(size)
     console.print(table(report))
-    shuffle = simulate_shuffle(size, RULE)
-    console.print(shuffle_table(shuffle))
     part = size.shrunk(BEAM_SHRINK)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         arguments = map(str, (part.tokens, part.blocks, part.files, part.shard_tokens))
@@ -293,7 +290,6 @@ def bench_scale(size: Size, results: Path, name: str, console: Console) -> Path:
         "machine": machine,
         "versions": describe_versions(sys.executable, ("apache-beam", "numpy")),
         **asdict(report),
-        "shuffle": asdict(shuffle),
         "opening": asdict(opening),
         "beam": {"size": asdict(part), **asdict(measured)},
     }

@@ -335,9 +335,9 @@ def _sorted(
     settings, ends = work.settings, (0, *borders(manifest.generations))
     reports, rule = manifest.reports[ends[generation - 1] : ends[generation]], settings.split
     size, fragments = settings.token_dtype.itemsize, defaultdict[int, list[Fragment]](list)
-    by_keys = ShufflePlan.of(reports, rule, settings.block_bytes, size, None)
+    by_keys = ShufflePlan.of(reports, rule, size, None)
     for summary in summaries:
-        for number, fragment in buckets_of(summary.place, summary, by_keys):
+        for number, fragment in buckets_of(summary, by_keys):
             fragments[number].append(fragment)
     tasks = [
         write_bucket(Bucket.numbered(number, len(rule.streams)), tuple(of), generation)

@@ -14,26 +14,11 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import Shuffle
-from fineshards.shards.shuffle_order import Bucket, Fragment, Group, key_order, shuffle_keys
+from fineshards.shards.shuffle_order import Bucket, Fragment, key_order, shuffle_keys
 from fineshards.shards.sorted_runs import Gathered
 
 # Requests for fragments at the same time, where each takes tens of milliseconds.
 _REQUESTS = 16
-
-
-def merge_runs(
-    group: Group, fragments: Iterable[Fragment], shuffle: Shuffle, checkpoints: Checkpoints
-) -> BlockSummary:
-    """Makes one sorted token block of a group, unless it is there."""
-    name = group.place
-    finished = checkpoints.blocks.read_runs(name)
-    if finished is not None:
-        return finished
-    gathered = _gather(fragments, group.range_bits, group.prefix, shuffle, checkpoints)
-    with checkpoints.blocks.create_runs(name, shuffle, gathered.bytes + 1, group.bits) as writer:
-        for documents in gathered.batches:
-            writer.append(documents)
-        return writer.finish(name.index, 1, gathered.counts())
 
 
 def write_bucket(

@@ -8,7 +8,6 @@
     blocks/00003-00012.parquet     the block's documents
     blocks/00003-00012.json        its summary, and where both are; written last
     blocks/00003-00012.documents   its documents, if they are shuffled: see sorted_runs.py
-    merged/00003-00000.json        sorted blocks made of several, where one is too small
     buckets/00003-00000.parquet    a token block of all documents with the same leading bits
     plan.json                      the layout of the shards (step Plan)
     shards/train_0017.json         the record of a finished shard

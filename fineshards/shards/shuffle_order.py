@@ -23,24 +23,21 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from fineshards.shards.counts import BlockSummary, FileReport, SortedRun
+from fineshards.shards.counts import BlockSummary, FileReport, SortedRun, sums_by_stream
 from fineshards.shards.job.generations import borders
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import Shuffle, SplitRule
-from fineshards.shards.piece_plan import sums_by_file
 from fineshards.shards.split_hash import row_keys
 
-# The least bytes that are worth a request. With smaller fragments runs are merged first.
-FRAGMENT_BYTES = 256 << 10
+# About what a cell of a run has: enough to be worth a request.
+CELL_BYTES = 256 << 10
 # A bucket is sorted in memory by one worker, which a machine has two to four gigabytes for.
 _BUCKET_BYTES = 256 << 20
 # Sorting takes twice a bucket: so much a process of a machine with 4 GB per core can hold.
 MOST_BUCKET_BYTES = 3 << 29
 # So that lists with an entry per bucket stay small: 60 TB are buckets of 57 MB.
 _MAX_BITS = 20
-# Of the range of keys that a merged run has. `Group.place` has room for these.
-_MAX_RANGE_BITS = 7
 
 
 def shuffle_keys(
@@ -122,78 +119,42 @@ def cell_borders(upper: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.int
     return np.searchsorted(prefixes, np.arange((1 << bits) + 1, dtype=np.uint64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ShufflePlan:
     """How documents are sorted. Decides no byte.
 
     streams: their names. bits: for each stream, the leading bits of keys that make a bucket: there
-    are 2**bits. group: tokens that are merged into one run before buckets are made; 0 if runs are
-    large enough as they are. range_bits: for each stream, the leading bits of keys that such a run
-    has in common: it has 1 / 2**range_bits of the documents of so many times as many tokens.
-    token_offsets: of each file's part of each stream, int64, shape (streams, files).
+    are 2**bits.
     """
 
     streams: tuple[str, ...]
     bits: tuple[int, ...]
-    group: int
-    range_bits: tuple[int, ...]
-    token_offsets: npt.NDArray[np.int64]
 
     @classmethod
     def of(
         cls,
         reports: Iterable[FileReport],
         rule: SplitRule,
-        block_bytes: int,
         token_bytes: int,
         bucket_bytes: int | None,
         most: int | None = None,
     ) -> ShufflePlan:
         """The plan for files with these reports.
 
-        block_bytes: of text per block; about as much of a large one is sorted at once. token_bytes:
-        of a token. bucket_bytes: of tokens per bucket at most; by default 256 MiB, and more where
-        even merged runs would give fragments below 256 KiB. most: that it may be by default.
+        token_bytes: of a token. bucket_bytes: of tokens per bucket at most; by default 256 MiB, and
+        more where there are more than a thousand. most: that it may be by default.
         """
-        reports = list(reports)
-        tokens, _ = sums_by_file(reports, rule)
-        sizes = [int(size) * token_bytes for size in tokens.sum(axis=1)]
-        largest = max(sizes)
+        sizes = [sums.tokens * token_bytes for sums in sums_by_stream(reports, rule)]
         if bucket_bytes is None:
-            bucket_bytes = max(_BUCKET_BYTES, isqrt(largest * FRAGMENT_BYTES))
+            bucket_bytes = max(_BUCKET_BYTES, isqrt(max(sizes) * CELL_BYTES))
             bucket_bytes = min(bucket_bytes, most or bucket_bytes)
-        bits = tuple(
-            min(max(-(-size // bucket_bytes) - 1, 0).bit_length(), _MAX_BITS) for size in sizes
-        )
-        runs = sum(
-            max(report.blocks, report.counts.text_bytes // block_bytes) for report in reports
-        )
-        merges = (largest >> max(bits)) < FRAGMENT_BYTES * runs and largest > bucket_bytes
-        # Where runs are as large as buckets, there is nothing to merge.
-        merges = merges and largest < bucket_bytes * runs
-        group = -(-bucket_bytes // token_bytes) if merges else 0
-        range_bits = tuple(
-            _range_bits(size, runs, -(-size // bucket_bytes) << own) if merges else 0
-            for size, own in zip(sizes, bits, strict=True)
-        )
-        offsets = np.cumsum(tokens, axis=1) - tokens
-        return cls(rule.streams, bits, group, range_bits, offsets)
+        bits = (max(-(-size // bucket_bytes) - 1, 0).bit_length() for size in sizes)
+        return cls(rule.streams, tuple(min(each, _MAX_BITS) for each in bits))
 
     @property
     def buckets(self) -> int:
         """The number of buckets of all streams."""
         return sum(1 << bits for bits in self.bits)
-
-
-def _range_bits(size: int, runs: int, fragments: int) -> int:
-    """The bits with the fewest fragments: 2**bits of each run, and `fragments` / 2**bits later.
-
-    size: bytes of tokens in all runs. fragments: of the merged runs, if each has all keys. A range
-    has a cell of the average run at least, because a part of a cell cannot be read.
-    """
-    fewest = isqrt(2 * fragments // runs)
-    cells = size // (runs * FRAGMENT_BYTES)
-    return min(max(min(fewest, cells), 1).bit_length() - 1, _MAX_RANGE_BITS)
 
 
 # A Fragment as it crosses a shuffle.
@@ -220,30 +181,6 @@ class Fragment:
     def of(cls, plain: PlainFragment) -> Fragment:
         """The inverse of `plain`."""
         return cls(TokenBlock(*plain[:3]), *plain[3:])
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Documents of neighbouring runs of a stream that are merged into one run.
-
-    They are those whose keys begin with `range_bits` bits that are the number `prefix`. number: of
-    the runs, among all of this size. tokens: the size. bits: of the cells that it is to have.
-    """
-
-    number: int
-    tokens: int
-    bits: int
-    range_bits: int
-    prefix: int
-
-    @property
-    def place(self) -> TokenBlock:
-        """The merged token block. It is another for groups of other sizes or ranges.
-
-        So a restart with another `--memory_bytes` does not take one for another.
-        """
-        of_range = (1 << self.range_bits) + self.prefix
-        return TokenBlock("merged", self.number, (self.tokens << _MAX_RANGE_BITS + 1) + of_range)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +212,6 @@ class Bucket:
         return cls(stream, streams, bits, place - (1 << bits))
 
 
-def fragment_of(block: TokenBlock, run: SortedRun, first: int, stop: int) -> Fragment:
-    """Cells `[first, stop)` of a run."""
-    return Fragment(
-        block, run.tokens[first], run.tokens[stop], run.documents[first], run.documents[stop]
-    )
-
-
 def fragments_of_run(
     block: TokenBlock, run: SortedRun, bits: int
 ) -> Iterator[tuple[int, Fragment]]:
@@ -291,43 +221,18 @@ def fragments_of_run(
     """
     finer = (len(run.tokens) - 1).bit_length() - 1 - bits
     for prefix in range(1 << bits):
-        if finer >= 0:
-            first, stop = prefix << finer, (prefix + 1) << finer
-        else:
-            first = prefix >> -finer
-            stop = first + 1
-        if run.documents[first] < run.documents[stop]:
-            yield prefix, fragment_of(block, run, first, stop)
+        first = prefix << finer if finer >= 0 else prefix >> -finer
+        stop = first + (1 << max(finer, 0))
+        start, end = run.documents[first], run.documents[stop]
+        if start < end:
+            yield prefix, Fragment(block, run.tokens[first], run.tokens[stop], start, end)
 
 
-def buckets_of(
-    block: TokenBlock, summary: BlockSummary, plan: ShufflePlan
-) -> Iterator[tuple[int, Fragment]]:
+def buckets_of(summary: BlockSummary, plan: ShufflePlan) -> Iterator[tuple[int, Fragment]]:
     """The numbers of the buckets that the runs of a token block have documents for, and which."""
     streams = len(plan.streams)
     for run in summary.runs:
         stream = plan.streams.index(run.stream)
         bits = plan.bits[stream]
-        for prefix, fragment in fragments_of_run(block, run, bits):
+        for prefix, fragment in fragments_of_run(summary.place, run, bits):
             yield Bucket(stream, streams, bits, prefix).number, fragment
-
-
-def groups_of(
-    summaries: Iterable[BlockSummary], plan: ShufflePlan
-) -> Iterator[tuple[Group, Fragment]]:
-    """The groups to merge that the runs of a file's blocks have documents for, and which.
-
-    Where cells are larger than ranges, a fragment has documents of other groups, too.
-    """
-    offsets: list[int] | None = None
-    for summary in summaries:
-        if offsets is None:
-            offsets = plan.token_offsets[:, summary.file].tolist()
-        for run in summary.runs:
-            stream = plan.streams.index(run.stream)
-            bits, range_bits = plan.bits[stream], plan.range_bits[stream]
-            tokens = plan.group << range_bits
-            number = offsets[stream] // tokens * len(plan.streams) + stream
-            for prefix, fragment in fragments_of_run(summary.place, run, range_bits):
-                yield Group(number, tokens, bits, range_bits, prefix), fragment
-            offsets[stream] += run.tokens[-1] - run.tokens[0]

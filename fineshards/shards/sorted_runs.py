@@ -28,7 +28,7 @@ from fineshards.shards.block_writer import (
 from fineshards.shards.counts import BlockSummary, Counts, SortedRun, Sums
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import Shuffle, SplitRule
-from fineshards.shards.shuffle_order import FRAGMENT_BYTES, cell_borders, key_order, shuffle_keys
+from fineshards.shards.shuffle_order import CELL_BYTES, cell_borders, key_order, shuffle_keys
 from fineshards.shards.tables.documents import source_schema
 
 # Documents that are gathered at a time.
@@ -84,8 +84,7 @@ class Gathered:
 class RunWriter:
     """Writes a sorted token block: appends documents in any order.
 
-    run_bytes: of documents that are sorted at once, in memory. bits: of the cells; by default cells
-    have about 256 KiB.
+    run_bytes: of documents that are sorted at once, in memory.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class RunWriter:
         rule: SplitRule,
         shuffle: Shuffle,
         run_bytes: int,
-        bits: int | None = None,
     ) -> None:
         self._name = name
         self._tokens_file, self._documents_file = tokens, documents
@@ -105,7 +103,6 @@ class RunWriter:
         self._rule = rule
         self._seed = shuffle.seed
         self._run_bytes = run_bytes
-        self._bits = bits
         self._gathered = Gathered(dtype)
         self._sums = [[0, 0] for _ in rule.streams]
         self._runs: list[SortedRun] = []
@@ -159,11 +156,8 @@ class RunWriter:
         (sorted_table,) = table.take(pa.array(order)).combine_chunks().to_batches()
         lengths = sorted_table["length"].to_numpy()
         ends = np.concatenate([[0], np.cumsum(lengths)])
-        bits = self._bits
-        if bits is None:
-            cells = int(ends[-1]) * self._dtype.itemsize // FRAGMENT_BYTES
-            bits = max(cells, 1).bit_length() - 1
-        borders = cell_borders(keys[order, 0], bits)
+        cells = int(ends[-1]) * self._dtype.itemsize // CELL_BYTES
+        borders = cell_borders(keys[order, 0], max(cells, 1).bit_length() - 1)
         places = [self._documents_file.size]
         for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
             if first < stop:

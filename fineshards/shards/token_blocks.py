@@ -205,16 +205,14 @@ class TokenBlocks:
 
     @contextmanager
     def create_runs(
-        self, name: TokenBlock, shuffle: Shuffle, run_bytes: int, bits: int | None = None
+        self, name: TokenBlock, shuffle: Shuffle, run_bytes: int
     ) -> Iterator[RunWriter]:
         """A sorted token block to write; end the `with` body with the writer's `finish`."""
         with (
             self._create(self.tokens_name(name)) as tokens,
             self._create(self._cells_name(name)) as documents,
         ):
-            writer = RunWriter(
-                name, tokens, documents, self._dtype, self._rule, shuffle, run_bytes, bits
-            )
+            writer = RunWriter(name, tokens, documents, self._dtype, self._rule, shuffle, run_bytes)
             yield writer
         self._put(name, [tokens.range(), documents.range()], writer.summary)
 

@@ -17,7 +17,7 @@ from fineshards.shards import assembly, buckets
 from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
 from fineshards.shards.layout import Shard
-from fineshards.shards.shuffle_order import Bucket, Fragment, Group
+from fineshards.shards.shuffle_order import Bucket, Fragment
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.shards.tables.statistics import write_file
 from fineshards.shards.tables.verdicts import JudgedBlock, Slice
@@ -166,14 +166,6 @@ def write_tables(worker: Worker, file: int) -> list[MetadataFile]:
     counted = [] if judging is None else judging.statistics(file)
     written = [] if judging is None else judging.write_decisions(file)
     return [*written, write_file(worker.work.checkpoints, file, counted)]
-
-
-@_task(lambda group, _: f"merging sorted runs into group {group.number}")
-def merge_runs(worker: Worker, group: Group, fragments: tuple[Fragment, ...]) -> BlockSummary:
-    """Merges runs into one sorted token block."""
-    shuffle = worker.work.settings.shuffle
-    assert shuffle is not None
-    return buckets.merge_runs(group, fragments, shuffle, worker.work.checkpoints)
 
 
 @_task(lambda bucket, *_: f"sorting bucket {bucket.number}")

@@ -362,7 +362,7 @@ def test_shuffled_elements_are_small() -> None:
     label = LabelCount("language", "en", big, big)
     elements = [
         Piece(TokenBlock("buckets", big, big), "train", big, big, big, big),
-        Fragment(TokenBlock("merged", big, big), big, big, big, big).plain(),
+        Fragment(TokenBlock("blocks", big, big), big, big, big, big).plain(),
         Block(big, big, big, big, big, big, big),
         BlockSummary(big, big, big, Counts(*[big] * 8, (label,)), Sums(big, big)),
         ShardRecord(

@@ -34,7 +34,7 @@ BUILDS = {
     "shuffle": (
         SHUFFLE,
         {
-            *("blocks/-.json", "blocks/-.tokens", "blocks/-.documents", "merged/-.json"),
+            *("blocks/-.json", "blocks/-.tokens", "blocks/-.documents"),
             *("buckets/-.json", "buckets/-.test.tokens", "buckets/-.train.parquet"),
         },
     ),

@@ -83,14 +83,14 @@ def tables_in(folder: Path) -> dict[str, bytes]:
 def folders_used(output: Path) -> set[str]:
     """The kinds of token blocks among the checkpoints that were kept."""
     (kept,) = (path for path in (output / "checkpoints").iterdir() if len(path.name) == 64)
-    return {name for name in ("blocks", "merged", "buckets") if any((kept / name).glob("*"))}
+    return {name for name in ("blocks", "buckets") if any((kept / name).glob("*"))}
 
 
-# How documents are sorted: in one bucket; in buckets of whole runs; in buckets of merged runs.
+# How documents are sorted: in one bucket; in several; in several, of more blocks.
 WAYS = {
     "one": ["--workers=1"],
-    "direct": ["--workers=2", "--memory_bytes=50k"],
-    "merged": ["--workers=2", "--memory_bytes=80k", "--block_bytes=20k"],
+    "many": ["--workers=2", "--memory_bytes=50k"],
+    "small": ["--workers=2", "--memory_bytes=80k", "--block_bytes=20k"],
 }
 
 
@@ -108,11 +108,10 @@ def test_shards_are_those_of_the_oracle_however_documents_are_sorted(
         output = tmp_path / name
         assert main(flags_of(source, output, rule, "--keep_checkpoints", *flags)) == 0
         assert shards_in(output) == shards, name
-        again = {"sample": 100} if name == "merged" else {}
+        again = {"sample": 100} if name == "small" else {}
         assert fineshards.verify(output, **again).problems == []
         tables.append(tables_in(output))
-        used = {"blocks", "buckets"} | ({"merged"} if name == "merged" else set())
-        assert folders_used(output) == used
+        assert folders_used(output) == {"blocks", "buckets"}
         buckets = list(output.glob("checkpoints/*/buckets/*.tokens"))
         assert (len(buckets) <= 2) == (name == "one")
     assert tables[0] == tables[1] == tables[2]

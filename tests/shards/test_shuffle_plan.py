@@ -1,8 +1,8 @@
-"""The arithmetic of the shuffle: keys, buckets, fragments, groups; and that the order is random."""
+"""The arithmetic of the shuffle: keys, buckets, fragments; and that the order is random."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -11,21 +11,19 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fineshards.shards.counts import BlockSummary, Counts, FileReport, SortedRun, Sums, report_file
+from fineshards.shards.counts import BlockSummary, Counts, FileReport, SortedRun, Sums
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.shuffle_order import (
-    FRAGMENT_BYTES,
+    CELL_BYTES,
     MOST_BUCKET_BYTES,
     Bucket,
     DocumentOrder,
     Fragment,
-    Group,
     ShufflePlan,
     buckets_of,
     cell_borders,
     fragments_of_run,
-    groups_of,
     key_order,
     shuffle_keys,
 )
@@ -170,7 +168,7 @@ def test_default_buckets_fit_machines_with_4_gb_per_core() -> None:
     for tokens, limited in ((15_000 * 10**9, True), (60 * 10**9, False)):
         reports = [report_of(file, 30, tokens // 10_000, tokens // 1000) for file in range(1000)]
         plans = [
-            ShufflePlan.of(reports, TWO, 64 * MIB, 4, asked, most)
+            ShufflePlan.of(reports, TWO, 4, asked, most)
             for asked, most in (
                 (None, None),
                 (None, MOST_BUCKET_BYTES),
@@ -191,27 +189,14 @@ def test_buckets_are_at_most_as_large_as_asked_for_and_not_far_smaller(
     sizes: list[tuple[int, int, int]], bucket_bytes: int | None, token_bytes: int
 ) -> None:
     reports = [report_of(file, *size) for file, size in enumerate(sizes)]
-    plan = ShufflePlan.of(reports, TWO, 64 * MIB, token_bytes, bucket_bytes)
+    plan = ShufflePlan.of(reports, TWO, token_bytes, bucket_bytes)
     totals = [sum(size[1 + stream] for size in sizes) * token_bytes for stream in range(2)]
-    largest = max(totals)
-    limit = bucket_bytes or max(256 * MIB, int((largest * FRAGMENT_BYTES) ** 0.5))
+    limit = bucket_bytes or max(256 * MIB, int((max(totals) * CELL_BYTES) ** 0.5))
     assert plan.buckets == sum(1 << bits for bits in plan.bits)
     for bits, total in zip(plan.bits, totals, strict=True):
         if bits < 20:
             assert total >> bits <= limit
         assert bits == 0 or total >> (bits - 1) > limit - 1
-    runs = sum(max(report.blocks, report.counts.text_bytes // (64 * MIB)) for report in reports)
-    for total, bits, of_range in zip(totals, plan.bits, plan.range_bits, strict=True):
-        assert of_range <= bits
-        # The average run has a cell for each range.
-        assert of_range == 0 or (plan.group and total >= runs * FRAGMENT_BYTES << of_range)
-    if plan.group:
-        # A group is as large as a bucket, and so larger than the runs that it is made of.
-        assert (plan.group - 1) * token_bytes < limit <= plan.group * token_bytes
-        assert largest < limit * runs
-    elif largest > limit:
-        fragments = (largest >> max(plan.bits)) / runs
-        assert fragments >= FRAGMENT_BYTES or largest >= limit * runs
 
 
 @given(st.integers(1, 3), st.data())
@@ -299,90 +284,17 @@ def blocks_in_files(draw: st.DrawFn) -> list[list[BlockSummary]]:
     return files
 
 
-def plan_with(
-    files: list[list[BlockSummary]],
-    bits: tuple[int, int],
-    group: int,
-    range_bits: tuple[int, int] = (0, 0),
-) -> ShufflePlan:
-    reports = [report_file(blocks) for blocks in files]
-    made = ShufflePlan.of(reports, TWO, MIB, 4, None)
-    return ShufflePlan(made.streams, bits, group, range_bits, made.token_offsets)
-
-
-@settings(max_examples=50)
-@given(blocks_in_files(), st.integers(1, 200), st.integers(0, 3), st.integers(0, 3))
-def test_every_range_of_a_run_is_in_one_group_and_groups_are_about_their_size(
-    files: list[list[BlockSummary]], size: int, test_bits: int, train_bits: int
-) -> None:
-    plan = plan_with(files, (1, 3), size, (test_bits, train_bits))
-    found = iter([pair for blocks in files for pair in groups_of(blocks, plan)])
-    tokens: Counter[int] = Counter()
-    longest, streams, numbers = {}, defaultdict(set), defaultdict(list)
-    for summary in (summary for blocks in files for summary in blocks):
-        place = TokenBlock("blocks", summary.file, summary.index)
-        for run in summary.runs:
-            stream = plan.streams.index(run.stream)
-            bits = plan.range_bits[stream]
-            expected = list(fragments_of_run(place, run, bits))
-            own = [next(found) for _ in expected]
-            assert [(group.prefix, one) for group, one in own] == expected
-            (number,) = {group.number for group, _ in own}
-            for group, _ in own:
-                sizes = (plan.bits[stream], bits, size << bits)
-                assert (group.bits, group.range_bits, group.tokens) == sizes
-            longest[number] = run.tokens[-1] - run.tokens[0]  # the last may reach beyond the group
-            tokens[number] += longest[number]
-            streams[number].add(stream)
-            numbers[stream].append(number)
-    assert next(found, None) is None
-    for number, own_streams in streams.items():
-        (stream,) = own_streams
-        assert tokens[number] - longest[number] < size << plan.range_bits[stream]
-    # In the order of the stream, so that documents with equal keys stay in order.
-    for own_numbers in numbers.values():
-        assert own_numbers == sorted(own_numbers)
-
-
-def test_groups_of_other_sizes_and_ranges_have_other_places() -> None:
-    groups = [
-        Group(number, tokens, 9, bits, prefix)
-        for number in range(3)
-        for tokens in (1, 2, 128, 256)
-        for bits in range(8)
-        for prefix in range(1 << bits)
-    ]
-    assert len({group.place for group in groups}) == len(groups)
-
-
-def test_15_trillion_tokens_have_few_fragments_and_small_datasets_no_ranges() -> None:
-    """The arithmetic of docs/performance.md, for blocks of 64 MiB of text."""
-
-    def plan_of(tokens: int, blocks: int) -> ShufflePlan:
-        counted = report_of(0, blocks, tokens // 100, tokens - tokens // 100)
-        return ShufflePlan.of([counted], TWO, 64 * MIB, 4, None, MOST_BUCKET_BYTES)
-
-    large, blocks = plan_of(15_000 * 10**9, 1_000_000), 1_000_000
-    assert large.range_bits == (0, 6)
-    merged = 15_000 * 10**9 // large.group
-    fragments = [(blocks << bits) + (merged << large.bits[1] - bits) for bits in range(10)]
-    assert fragments[6] == min(fragments) < 105_000_000
-    small = plan_of(10**9, 70)
-    assert small.group == 0
-    assert small.range_bits == (0, 0)
-
-
 @settings(max_examples=25)
 @given(blocks_in_files(), st.integers(0, 4), st.integers(0, 4))
 def test_buckets_get_their_fragments_from_every_run(
     files: list[list[BlockSummary]], test_bits: int, train_bits: int
 ) -> None:
-    plan = plan_with(files, (test_bits, train_bits), 0)
+    plan = ShufflePlan(TWO.streams, (test_bits, train_bits))
     assert plan.buckets == (1 << test_bits) + (1 << train_bits)
     for blocks in files:
         for summary in blocks:
             place = TokenBlock("blocks", summary.file, summary.index)
-            found = list(buckets_of(place, summary, plan))
+            found = list(buckets_of(summary, plan))
             assert all(one.block == place for _, one in found)
             expected = [
                 (Bucket(stream, 2, plan.bits[stream], prefix).number, one)

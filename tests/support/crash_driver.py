@@ -107,7 +107,7 @@ def count_encoded_documents(log: Path) -> None:
 def finished_work(output: Path) -> tuple[int, dict[str, int]]:
     """The number of documents in finished blocks, and the inodes of finished files by name.
 
-    The files are shards, and marks of merged runs and of buckets.
+    The files are shards, and marks of buckets.
     """
     storage = open_storage(str(output))
     job = Job.load(storage)
@@ -130,9 +130,8 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         shards = [f"{mark.partition('_')[0]}/{mark}.npy" for mark in marks]
         records = map(checkpoints.finished_shard, shards)
         names = [record.name for record in records if record is not None]
-    for folder in ("merged", "buckets"):
-        marks_of = output.glob(f"checkpoints/*/{folder}/*.json")
-        names += [str(path.relative_to(output)) for path in marks_of]
+    buckets = output.glob("checkpoints/*/buckets/*.json")
+    names += [str(path.relative_to(output)) for path in buckets]
     return documents, {name: os.stat(output / name).st_ino for name in names}
 
 

@@ -194,7 +194,6 @@ class Command:
         pool._serve = work
         for module, name, task in (
             (blocks, "_encode", _BLOCK),
-            (buckets, "merge_runs", _BLOCK),
             (buckets, "write_bucket", _BLOCK),
             (assembly, "write_shard", _SHARD),
         ):

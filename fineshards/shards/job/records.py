@@ -138,9 +138,8 @@ class Block(Record, frozen=True):
 class TokenBlock:
     """Names a token block in the checkpoints.
 
-    folder: `blocks` for those of blocks; with a shuffle also `merged` and `buckets`. file: index of
-    the source file, or the number of the merged runs or of the bucket. index: the block's position
-    in the file.
+    folder: `blocks` for those of blocks; with a shuffle also `buckets`. file: index of the source
+    file, or the number of the bucket. index: the block's position in the file.
     """
 
     folder: str

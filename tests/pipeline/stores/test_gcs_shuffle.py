@@ -42,7 +42,7 @@ def test_a_shuffled_build_on_gs_gives_the_bytes_of_a_local_one_and_no_leftovers(
     command = ["build", f"--input={small}", f"--output={OUTPUT}", *FLAGS]
     assert main([*command, "--keep_checkpoints"]) == 0
     kinds = {name.split("/")[-2] for name in cloud.names("data") if "/checkpoints/" in name}
-    assert {"blocks", "merged", "buckets"} <= kinds
+    assert {"blocks", "buckets"} <= kinds
     assert main([*command, "--overwrite"]) == 0
     check(cloud, expected)
     assert main(["verify", OUTPUT, "--sample=100%"]) == 0
