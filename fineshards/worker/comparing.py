@@ -20,9 +20,17 @@ from fineshards.curation.step import Keyed
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions
-from fineshards.shards.tables.links import EDGE, join_pairs, more_candidates
-from fineshards.shards.tables.marks import Records, differs, file_of, mark_dtype, positions, row_of
-from fineshards.shards.tables.verdicts import FIRSTS, MARKS, SETS, Slice, earlier_decisions
+from fineshards.shards.tables.marks import (
+    EDGE,
+    Records,
+    differs,
+    file_of,
+    join_pairs,
+    mark_dtype,
+    positions,
+    row_of,
+)
+from fineshards.shards.tables.verdicts import MARKS, SETS, Slice, earlier_decisions
 from fineshards.storage.base import Storage
 from fineshards.worker.documents import documents
 from fineshards.worker.marking import Marking, bytes_of, joins
@@ -117,20 +125,14 @@ class Comparing(Marking):
 
         Returns (file, where the marks are, or the marks); with the rule `components`, (0, links).
         """
-        blocks = self._work.checkpoints.discovered.read_blocks(file)
-        if blocks is None:
+        if self._work.checkpoints.discovered.read_blocks(file) is None:
             return []  # a file of an earlier generation
 
         def compare() -> dict[str, Records]:
             pairs = [each for each in ranges if each[0] == MARKS]
-            parts = [self._read(pairs, mark_dtype())]
-            told = [each for each in ranges if each[0] == FIRSTS]
-            if told:
-                first = self._read(told, self._first_type)
-                parts += [more_candidates(k, first) for k in self._keys_of(blocks)]
             sets = [each for each in ranges if each[0] == SETS]
             known = _Known(sets, self._storage, self._files)
-            return {MARKS: self._alike(file, join_pairs(*parts), known)}
+            return {MARKS: self._alike(file, join_pairs(self._read(pairs, mark_dtype())), known)}
 
         return self._marks(f"{file:05d}-compared", {MARKS: alike_type(self._keyed)}, compare)
 

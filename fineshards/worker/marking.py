@@ -17,31 +17,31 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed, KeyedSpans, Keys
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import FineshardsError, InputError, OutputError
-from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import SCHEMA
-from fineshards.shards.tables.links import EDGE, EDGE_SIZE, candidates, components, edges, wanted_by
 from fineshards.shards.tables.marks import (
-    Mask,
+    EDGE,
+    EDGE_SIZE,
     Positions,
     Records,
     by_file,
+    candidates,
+    components,
+    edges,
     external_positions,
     file_of,
-    first_dtype,
-    firsts,
     is_external,
     key_dtype,
     key_records,
     mark,
     mark_dtype,
     merge_marks,
-    repeats,
     row_of,
     split,
-    without_repeats,
+    wanted_by,
 )
-from fineshards.shards.tables.verdicts import FIRSTS, MARKS, WANTED, KeyFile, Slice, StageFiles
+from fineshards.shards.tables.verdicts import MARKS, WANTED, KeyFile, Slice, StageFiles
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
@@ -117,10 +117,7 @@ class Marking:
         yield records
 
     def split_keys(self, keys: KeyFile, partitions: int) -> list[tuple[int, Slice]]:
-        """Cuts a file of keys by ranges: (partition, where its keys are, or the keys).
-
-        Of a key that very many documents have, few cross the shuffle.
-        """
+        """Cuts a file of keys by ranges: (partition, where its keys are, or the keys)."""
         content = self._storage.read(keys.name)
         if keys.crc32c is not None and crc32c(content) != keys.crc32c:
             raise OutputError(
@@ -133,8 +130,6 @@ class Marking:
         for partition, part in enumerate(split(records, partitions)):
             stop = start + len(part)
             if len(part):
-                if self._work.inline and (self._keyed.compared or not joins(self._keyed)):
-                    part = without_repeats(part)[0]
                 of_part = self._slice("", keys.name, start * size, stop * size, part)
                 found.append((partition, of_part))
             start = stop
@@ -145,25 +140,24 @@ class Marking:
     ) -> list[tuple[int, Slice]]:
         """Finds the keys of a range of keys that an earlier document has.
 
-        Returns (file, where its marks are, or the marks), and the same of the firsts of keys that a
-        block has very often. Where texts are compared, marks are pairs of candidates; also returns
-        (file, which of its documents are wanted). With the rule `components`, (0, links).
+        Returns (file, where its marks are, or the marks). Where texts are compared, marks are pairs
+        of candidates; also returns (file, which of its documents are wanted). With the rule
+        `components`, (0, links).
         """
-        key = f"{partition:05d}-of-{partitions:05d}"
-        if joins(self._keyed) and not self._keyed.compared:
-            keys = key_type(self._keyed)
-            return self._marks(key, {MARKS: EDGE}, lambda: {MARKS: edges(self._read(ranges, keys))})
-        types = {MARKS: mark_dtype(self._spans), FIRSTS: self._first_type, WANTED: mark_dtype()}
-        return self._marks(key, types, lambda: self._mark(ranges))
+        key, keyed = f"{partition:05d}-of-{partitions:05d}", self._keyed
+        linked = joins(keyed) and not keyed.compared
 
-    def _mark(self, ranges: Sequence[Slice]) -> dict[str, Records]:
-        """The marks of a range of keys, by their kinds."""
-        keys, asked = self._few_of_each_key(ranges)
-        first = firsts(keys, asked, max(self._keyed.compared, 1))
-        if not self._keyed.compared:
-            return {MARKS: mark(keys, self._only_external), FIRSTS: first}
-        pairs = self._of_this_job(candidates(keys, self._keyed.compared))
-        return {MARKS: pairs, FIRSTS: first, WANTED: wanted_by(pairs)}
+        def make() -> dict[str, Records]:
+            keys = self._read(ranges, key_type(keyed))
+            if linked:
+                return {MARKS: edges(keys)}
+            if not keyed.compared:
+                return {MARKS: mark(keys, isinstance(keyed, SeenIn))}
+            pairs = self._of_this_job(candidates(keys, keyed.compared))
+            return {MARKS: pairs, WANTED: wanted_by(pairs)}
+
+        types = {MARKS: EDGE if linked else mark_dtype(self._spans), WANTED: mark_dtype()}
+        return self._marks(key, types, make)
 
     def _of_this_job(self, pairs: Records) -> Records:
         """The pairs whose later document this job reads; the others were decided before."""
@@ -188,24 +182,15 @@ class Marking:
 
         return self._marks(_OF_COMPONENTS, {MARKS: mark_dtype()}, join)
 
-    def write_marked(self, file: int, blocks: Sequence[Block], ranges: Sequence[Slice]) -> None:
+    def write_marked(self, file: int, ranges: Sequence[Slice]) -> None:
         """Stores the marks of a source file as decisions."""
         if self._stage.has_marked(file):
             return
-        dtype = mark_dtype(self._spans, self._has_similarity)
-        parts = [self._read([each], dtype) for each in ranges if each[0] != FIRSTS]
-        told = [each for each in ranges if each[0] == FIRSTS]
-        if told:
-            first = self._read(told, self._first_type)
-            parts += [repeats(keys, first, self._only_external) for keys in self._keys_of(blocks)]
+        parts = [
+            self._read([each], mark_dtype(self._spans, self._has_similarity)) for each in ranges
+        ]
         marks = merge_marks(parts, self._spans, self._has_similarity)
         self._stage.write_marked(file, decisions_of(marks, self._step, self._keyed.reason))
-
-    def _keys_of(self, blocks: Iterable[Block]) -> Iterator[Records]:
-        """The sorted keys of each of some blocks."""
-        for block in blocks:
-            content = self._storage.read(self._stage.keys_file(block))
-            yield np.frombuffer(content, key_type(self._keyed))
 
     @property
     def _spans(self) -> bool:
@@ -215,21 +200,6 @@ class Marking:
     def _has_similarity(self) -> bool:
         """Whether marks say how alike documents are; those of a component may be linked only."""
         return self._keyed.compared > 0 and not joins(self._keyed)
-
-    @property
-    def _first_type(self) -> np.dtype[np.void]:
-        return first_dtype(self._keyed.key_bits)
-
-    @property
-    def _only_external(self) -> bool:
-        return isinstance(self._keyed, SeenIn)
-
-    def _few_of_each_key(self, ranges: Iterable[Slice]) -> tuple[Records, Mask]:
-        """As `without_repeats` of each block's part of a range of keys."""
-        dtype = key_type(self._keyed)
-        parts = [without_repeats(self._read([each], dtype)) for each in ranges]
-        keys = np.concatenate([np.empty(0, dtype), *(kept for kept, _ in parts)])
-        return keys, np.concatenate([np.empty(0, np.bool_), *(asked for _, asked in parts)])
 
     def _read(self, ranges: Iterable[Slice], dtype: np.dtype[np.void]) -> Records:
         parts = (bytes_of(each, self._storage) for each in ranges)

@@ -155,7 +155,7 @@ def write_marked(
     ranges: tuple[Slice, ...],
 ) -> tuple[SourceFile, tuple[Block, ...]]:
     """Stores which documents have a key of an earlier one; returns the file and its blocks."""
-    worker.recipe.keyed_step(stage).write_marked(file.index, of_file, ranges)
+    worker.recipe.keyed_step(stage).write_marked(file.index, ranges)
     return file, of_file
 
 

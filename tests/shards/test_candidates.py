@@ -16,23 +16,16 @@ from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block
 from fineshards.shards.tables.decisions import drops
-from fineshards.shards.tables.links import (
-    MOST_CANDIDATES,
-    candidates,
-    join_pairs,
-    more_candidates,
-    wanted_by,
-)
 from fineshards.shards.tables.marks import (
+    MOST_CANDIDATES,
     Records,
-    by_file,
+    candidates,
     file_of,
-    firsts,
     key_dtype,
     key_records,
     mark,
     positions,
-    without_repeats,
+    wanted_by,
 )
 from fineshards.shards.tables.verdicts import StageFiles
 from fineshards.storage.open import open_storage
@@ -70,31 +63,12 @@ def test_each_document_is_paired_with_the_first_ones_of_its_keys(
     assert candidates(records, most).tolist() == expected(records, most)
 
 
-@MOST
 @given(entries=ENTRIES)
-def test_pairs_are_the_same_if_blocks_send_few_records_of_each_key(
-    most: int, entries: list[tuple[int, int, int]]
-) -> None:
-    blocks = [
-        np.unique(packed([entry for entry in entries if entry[1] == file])) for file in range(3)
-    ]
-    few, asked = (
-        np.concatenate(parts)
-        for parts in zip(*(without_repeats(each) for each in blocks), strict=True)
-    )
-    pairs = candidates(few, most)
-    first = dict(by_file(firsts(few, asked, most)))
-    nothing = firsts(few[:0], asked[:0], most)
-    more = [more_candidates(block, first.get(n, nothing)) for n, block in enumerate(blocks)]
-    whole = join_pairs(pairs, *more)
-    assert whole.tolist() == expected(np.concatenate(blocks), most)
-    # All contents that a file needs are sent to it, although it has more pairs than are known.
-    sent = set(
-        zip(*(wanted_by(pairs)[name].tolist() for name in ("position", "witness")), strict=True)
-    )
-    for position, witness in whole.tolist():
-        file = int(file_of(np.array([position], np.uint64))[0])
-        assert (witness, int(positions(file, np.zeros(1, np.int64))[0])) in sent
+def test_each_file_wants_the_candidates_of_its_pairs(entries: list[tuple[int, int, int]]) -> None:
+    pairs = candidates(packed(entries), MOST_CANDIDATES)
+    wanted = set(wanted_by(pairs).tolist())
+    firsts = [positions(file, np.zeros(1, np.int64))[0] for file in file_of(pairs["position"])]
+    assert wanted == {(w, int(f)) for w, f in zip(pairs["witness"].tolist(), firsts, strict=True)}
 
 
 BLOCK = Block(file=3, index=12, blocks=13, first_group=0, stop_group=0, first_row=0, bytes=9)

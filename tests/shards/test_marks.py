@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineshards.errors import FineshardsError
-from fineshards.shards.tables.links import EDGE, MOST_EDGES, components, edges
 from fineshards.shards.tables.marks import (
+    EDGE,
+    MOST_EDGES,
     by_file,
+    components,
+    edges,
     external_positions,
     file_of,
-    firsts,
     is_external,
     key_dtype,
     key_records,
@@ -25,10 +27,8 @@ from fineshards.shards.tables.marks import (
     mark_dtype,
     merge_marks,
     positions,
-    repeats,
     row_of,
     split,
-    without_repeats,
 )
 
 JOB = 1 << 63
@@ -213,38 +213,6 @@ def test_marks_do_not_depend_on_partitions_or_order(
     assert merge_marks([some, *parts[::-1]], spans).tobytes() == whole.tobytes()
 
 
-# Of two keys that differ in one half, so that blocks repeat them.
-HOT = st.lists(
-    st.tuples(st.sampled_from([(1, 1), (1, 2), (3, 1)]), st.integers(0, 99), SPANS), max_size=60
-)
-
-
-@KINDS
-@pytest.mark.parametrize("only_external", [False, True])
-@given(data=st.data())
-def test_marks_are_the_same_if_blocks_send_few_records_of_each_key(
-    data: st.DataObject, bits: int, spans: bool, only_external: bool
-) -> None:
-    blocks = [
-        [(key[: bits // 64], JOB + (file << 40) + row, span) for key, row, span in data.draw(HOT)]
-        for file in range(3)
-    ]
-    index = [(key, place % JOB, span) for key, place, span in data.draw(entries(bits))]
-    records = [np.unique(packed(found, bits, spans)) for found in (*blocks, index)]
-    few = [without_repeats(each) for each in records]
-    for kept, asked in few:
-        again, same = without_repeats(kept)
-        assert (again.tobytes(), same.tolist()) == (kept.tobytes(), asked.tolist())
-    gathered, asked = (np.concatenate(parts) for parts in zip(*few, strict=True))
-    first = dict(by_file(firsts(gathered, asked)))
-    parts = [mark(gathered, only_external)]
-    for number, block in enumerate(records[:-1]):
-        known = first.get(number, firsts(gathered[:0], asked[:0]))
-        parts.append(repeats(block, known, only_external))
-    expected = mark(np.concatenate(records), only_external)
-    assert merge_marks(parts, spans).tobytes() == expected.tobytes()
-
-
 def test_marks_of_two_types_are_not_joined() -> None:
     with pytest.raises(ValueError, match="another type"):
         merge_marks([np.empty(0, mark_dtype(True))])
@@ -280,11 +248,6 @@ def test_edges_link_each_document_to_the_first_of_its_keys(data: st.DataObject, 
     assert list(zip(linked["member"].tolist(), linked["smallest"].tolist(), strict=True)) == sorted(
         expected
     )
-
-
-def test_spans_have_no_components() -> None:
-    with pytest.raises(ValueError, match="spans"):
-        edges(np.empty(0, key_dtype(64, True)))
 
 
 @given(data=st.data())

@@ -18,8 +18,7 @@ from documents import files
 from fineshards.curation.batch import Batch
 from fineshards.curation.steps.minhash import MinHash
 from fineshards.curation.words.normal_form import simplified_words
-from fineshards.shards.tables.links import components, edges
-from fineshards.shards.tables.marks import key_records, mark, positions
+from fineshards.shards.tables.marks import components, edges, key_records, mark, positions
 
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08)
 

@@ -39,7 +39,7 @@ from fineshards.curation.groups import Within, columns_of, of_group
 from fineshards.curation.parameters import Seed, Share, check, whole
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.words.normal_form import Numbers, Words, pins, word_hashes
-from fineshards.shards.tables.links import MOST_CANDIDATES
+from fineshards.shards.tables.marks import MOST_CANDIDATES
 
 U64 = npt.NDArray[np.uint64]
 

@@ -7,9 +7,11 @@ positions are not the smallest of their key, and what is the smallest one, the w
 - `mark` answers for all records of a range of keys, in any order.
 - `merge_marks` joins the answers of all ranges, in any order.
 
-A key that very many documents have, such as that of an empty text, is not compared for all of them:
-`without_repeats` leaves a few per block, `firsts` finds the first of all, and `repeats` marks the
-others where the block is.
+Where texts are compared, `candidates` pairs each later document of a key with the first few: so a
+key that very many documents have takes a time that grows with their number, not with its square.
+A pair is a mark: a document, and an earlier one as its witness if they are alike. `edges` links the
+documents of a range of keys, and `components` joins the edges of all ranges: of documents that are
+linked in any number of steps only the first is kept.
 
 A position is the order of the stream in 64 bits. A document of the job has the top bit, then its
 file in 23 bits and its row in 40. An entry of an index, for example of another dataset, has the
@@ -31,14 +33,19 @@ ROWS = 1 << 40
 _ROW_BITS = np.uint64(40)
 _OF_THE_JOB = np.uint64(1 << 63)
 
-
-# Records of one key that a block sends to be compared.
-MOST_ALIKE = 4
+# Candidates per document and key.
+MOST_CANDIDATES = 3
+# Edges that `components` takes: 43 GB with what they are made into. Each takes so many bytes.
+MOST_EDGES = 400_000_000
+EDGE_SIZE = 107
 
 Positions = npt.NDArray[np.uint64]
 # A structured array: of `key_dtype`, `mark_dtype` or `EDGE`.
 Records = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
+
+# A link between two documents that share a key, of which `smallest` is the first that has it.
+EDGE = np.dtype([("smallest", "<u8"), ("member", "<u8")])
 
 
 def key_dtype(bits: int, spans: bool = False) -> np.dtype[np.void]:
@@ -60,11 +67,6 @@ def mark_dtype(spans: bool = False, similarity: bool = False) -> np.dtype[np.voi
     span = [("span", "<u4")] if spans else []
     alike = [("similarity", "<f4")] if similarity else []
     return np.dtype([("position", "<u8"), *span, ("witness", "<u8"), *alike])
-
-
-def first_dtype(bits: int) -> np.dtype[np.void]:
-    """The type of the first of a key: a position in a file that asks, the key, and the witness."""
-    return np.dtype([("position", "<u8"), *key_dtype(bits).descr[:1], ("witness", "<u8")])
 
 
 def positions(file: int, rows: npt.NDArray[np.int64]) -> Positions:
@@ -189,100 +191,6 @@ def mark(records: Records, only_external: bool = False) -> Records:
     return _each_once(marks)
 
 
-def without_repeats(records: Records) -> tuple[Records, Mask]:
-    """Leaves the first few of sorted records with the same key.
-
-    Also returns where `firsts` must tell which is the first of all, once per key that may have had
-    more. What is left gives the same when it is passed again.
-    """
-    kept = records[~beyond(records, MOST_ALIKE)]
-    return kept, beyond(kept, MOST_ALIKE - 1)
-
-
-def firsts(records: Records, asked: Mask, most: int = 1) -> Records:
-    """Finds the first documents of the keys of those asked about: the smallest positions.
-
-    records: as of `mark`. asked: which of them. most: documents per key. Returns a record of
-    `first_dtype` for each of them and each record asked about that is not an entry of an index,
-    sorted by position.
-    """
-    leading = _halves(records["key"])[0]
-    alike = np.isin(leading, leading[asked])
-    records, asked = records[alike], asked[alike]
-    at, starts = repeated(records)
-    group = np.repeat(np.arange(len(starts)), lengths(starts, len(at)))
-    first, first_starts = in_order(records["position"][at], group)
-    told = asked[at] & ~is_external(records["position"][at])
-    at, group = at[told], group[told]
-    counts = np.minimum(lengths(first_starts, len(first)), most)[group]
-    at = np.repeat(at, counts)
-    found = np.empty(len(at), first_dtype(8 * records.dtype["key"].itemsize))
-    found["position"], found["key"] = records["position"][at], records["key"][at]
-    found["witness"] = first[np.repeat(first_starts[group], counts) + numbered(counts)]
-    return found[np.argsort(found["position"], kind="stable")]
-
-
-def in_order(
-    positions: Positions, groups: npt.NDArray[np.int64]
-) -> tuple[Positions, npt.NDArray[np.int64]]:
-    """The positions of each group, ascending and each once, and where groups start.
-
-    groups: numbers from 0 without gaps, ascending.
-    """
-    order = np.lexsort((positions, groups))
-    positions, groups = positions[order], groups[order]
-    new = differs(groups)
-    once = new | differs(positions)
-    return positions[once], np.flatnonzero(new[once])
-
-
-def numbered(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The numbers 0 to count - 1 for each count, one after the other.
-
-    Example:
-        >>> numbered(np.array([2, 0, 3])).tolist()
-        [0, 1, 0, 1, 2]
-    """
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def repeats(records: Records, firsts: Records, only_external: bool = False) -> Records:
-    """Marks what `without_repeats` left out of sorted records, as `mark` would have.
-
-    firsts: of all keys of which some were left out.
-    """
-    spans = "span" in (records.dtype.names or ())
-    starts = np.flatnonzero(~beyond(records, 1))
-    more = lengths(starts, len(records)) - MOST_ALIKE
-    starts, more = starts[more > 0], more[more > 0]
-    known = dict(zip(map(_plain, firsts["key"]), firsts["witness"].tolist(), strict=True))
-    witnesses = [known[_plain(key)] for key in records["key"][starts]]
-    witness = np.repeat(np.array(witnesses, np.uint64), more)
-    others = records[beyond(records, MOST_ALIKE)]
-    marked = others["position"] != witness
-    if spans:
-        marked |= others["span"] != np.repeat(records["span"][starts], more)
-    if only_external:
-        marked &= is_external(witness)
-    marks = np.empty(np.count_nonzero(marked), mark_dtype(spans))
-    marks["position"], marks["witness"] = others["position"][marked], witness[marked]
-    if spans:
-        marks["span"] = others["span"][marked]
-    return marks
-
-
-def beyond(records: Records, count: int) -> Mask:
-    """Whether each of sorted records has the key of the one that is `count` before."""
-    found = np.zeros(len(records), np.bool_)
-    halves = [half[count:] == half[:-count] for half in _halves(records["key"])]
-    found[count:] = np.logical_and.reduce(halves)
-    return found
-
-
-def _plain(key: npt.NDArray[np.uint64]) -> bytes:
-    return key.tobytes()
-
-
 def merge_marks(marks: Sequence[Records], spans: bool = False, similarity: bool = False) -> Records:
     """Joins marks of several ranges of keys, or of several steps, in any order.
 
@@ -359,3 +267,113 @@ def _each_once(marks: Records) -> Records:
     for name in names:
         first |= differs(marks[name])
     return marks[first]
+
+
+def candidates(records: Records, most: int) -> Records:
+    """Pairs each document of a range of keys with the first `most` ones of each of its keys.
+
+    records: as of `mark`, without spans. Each pair is there once, sorted by position and witness.
+    """
+    at, starts = repeated(records)
+    group = np.repeat(np.arange(len(starts)), lengths(starts, len(at)))
+    position = records["position"][at]
+    order = np.lexsort((position, group))
+    position, group = position[order], group[order]
+    new = differs(group)
+    once = new | differs(position)
+    position, starts = position[once], np.flatnonzero(new[once])
+    # In each group, the n-th document is paired with min(n, most) earlier ones.
+    sizes = lengths(starts, len(position))
+    number = _numbered_from_0(sizes)
+    counts = np.minimum(number, most)
+    first = np.repeat(np.repeat(starts, sizes), counts)
+    return _pairs(np.repeat(position, counts), position[first + _numbered_from_0(counts)])
+
+
+def _numbered_from_0(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The numbers 0 to count - 1 for each count, one after the other."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def join_pairs(*parts: Records) -> Records:
+    """Pairs of several parts, each once, sorted."""
+    joined = np.concatenate([np.empty(0, mark_dtype()), *parts])
+    return _pairs(joined["position"], joined["witness"])
+
+
+def wanted_by(pairs: Records) -> Records:
+    """The candidates that files want: pairs of a candidate and the first position of a file."""
+    files = file_of(pairs["position"]).astype(np.uint64) << np.uint64(40)
+    return _pairs(pairs["witness"], files | positions(0, np.zeros(1, np.int64)))
+
+
+def _pairs(position: np.ndarray, witness: np.ndarray) -> Records:
+    order = np.lexsort((witness, position))
+    position, witness = position[order], witness[order]
+    once = differs(position) | differs(witness)
+    pairs = np.empty(np.count_nonzero(once), mark_dtype())
+    pairs["position"], pairs["witness"] = position[once], witness[once]
+    return pairs
+
+
+def edges(records: Records) -> Records:
+    """Links each document to the first one that has one of its keys; edges sorted by member.
+
+    records: as of `mark`, without spans. Entries of an index are members too: they may link
+    documents. Memory is that of `mark`.
+    """
+    at, starts = repeated(records)
+    member, smallest = with_first(records, at, starts)
+    linked = member != smallest
+    found = np.empty(np.count_nonzero(linked), EDGE)
+    found["smallest"], found["member"] = smallest[linked], member[linked]
+    found = found[np.lexsort((found["smallest"], found["member"]))]
+    return found[differs(found["member"]) | differs(found["smallest"])]
+
+
+def components(edges: Records, most: int = MOST_EDGES) -> Records:
+    """Marks all documents of each connected component but the one with the smallest position.
+
+    edges: of all ranges of keys, in any order; the same one may come twice. Marks are sorted by
+    position; the witness is the smallest position of the component. Entries of an index are never
+    marked. At the peak, 91 bytes per edge beside the edges.
+
+    Raises FineshardsError, and never stops early, if there are more edges than `most`.
+    """
+    if len(edges) > most:
+        raise FineshardsError(
+            f"{len(edges):,} links between documents, and components are found among at most "
+            f'{most:,}. Use rule = "earlier", which has no such limit, or deduplicate parts of the '
+            "input in jobs of their own."
+        )
+    # A component is the same with its documents numbered without gaps, in the order of positions.
+    nodes = np.concatenate([edges["smallest"], edges["member"]])
+    nodes.sort()
+    nodes = nodes[differs(nodes)]
+    labels = _labels(len(nodes), *(_numbers(nodes, edges[name]) for name in ("smallest", "member")))
+    # Of several values for one label, the one that is assigned last stays: that of the first node.
+    smallest = np.empty(len(nodes), np.uint64)
+    smallest[labels[::-1]] = nodes[::-1]
+    witness = smallest[labels]
+    marked = (nodes != witness) & ~is_external(nodes)
+    marks = np.empty(np.count_nonzero(marked), mark_dtype())
+    marks["position"], marks["witness"] = nodes[marked], witness[marked]
+    return marks
+
+
+def _numbers(nodes: Positions, positions: Positions) -> npt.NDArray[np.int32]:
+    """The number of each position among all nodes."""
+    return np.searchsorted(nodes, positions).astype(np.int32)
+
+
+def _labels(
+    nodes: int, left: npt.NDArray[np.int32], right: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """A number per node that is the same within a component; below the number of nodes."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    # scipy would convert another type to this one.
+    linked = coo_array((np.ones(len(left)), (left, right)), shape=(nodes, nodes))
+    labels: npt.NDArray[np.int32] = connected_components(linked.tocsr(), directed=False)[1]
+    return labels

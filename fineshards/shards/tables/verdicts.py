@@ -6,8 +6,7 @@
 
     marks/0/…                    marks, several kinds in a file:
             00005-of-00016       of a range of keys, sorted by position: which documents have a key
-                                 of an earlier one; the first of each key that a block has very
-                                 often; and if texts are compared, the candidates per file
+                                 of an earlier one; if texts are compared, the candidates per file
             00003-sets           the contents of candidates of source file 3, in parts, and which of
                                  them each file wants
             00003-compared       the documents of source file 3 that are like a candidate
@@ -42,7 +41,7 @@ from fineshards.storage.checksums import crc32c
 # shuffle is plain: Beam knows how to code tuples.
 Slice = tuple[str, str, int, int, bytes | None]
 # MARKS say which documents have a key of earlier ones, or are like them.
-MARKS, FIRSTS, WANTED, SETS = "marks", "firsts", "wanted", "sets"
+MARKS, WANTED, SETS = "marks", "wanted", "sets"
 
 
 @dataclass(frozen=True, slots=True)
