@@ -21,7 +21,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.measure import measure
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import describe_job
-from fineshards.shards.checkpoints import FILES_TOGETHER, Checkpoints, DiscoveredFiles
+from fineshards.shards.checkpoints import Checkpoints, DiscoveredFiles
 from fineshards.shards.job.records import Block
 from fineshards.shards.layout import Layout, shard_stem
 from fineshards.storage.base import TEMPORARY
@@ -59,8 +59,6 @@ def names(job: str) -> Iterator[str]:
         return
     for file in range(FILES):
         yield f"{job}/files/{file:05d}.json"
-        if file % FILES_TOGETHER == 0:
-            yield f"{job}/files/{_together(file)}.json"
         for index in range(BLOCKS_PER_FILE):
             for suffix in ("json", "test.parquet", "test.tokens", "train.parquet", "train.tokens"):
                 yield f"{job}/blocks/{file:05d}-{index:05d}.{suffix}"
@@ -114,10 +112,6 @@ class MadeUpConnection(StorageConnection):
         return {"items": items, "prefixes": folders, **more}
 
 
-def _together(file: int) -> str:
-    return f"{file:05d}-{file + FILES_TOGETHER - 1:05d}"
-
-
 def _about(name: str, wanted: list[str]) -> dict[str, str]:
     found = {
         "name": name,
@@ -132,16 +126,11 @@ def _about(name: str, wanted: list[str]) -> dict[str, str]:
 
 
 def _entry(name: str) -> bytes:
-    """An entry of the blocks of a file, or of many."""
+    """An entry of the blocks of a file."""
     first = int(name[:5])
     with tempfile.TemporaryDirectory() as folder:
         discovered = DiscoveredFiles(open_storage(folder), "job")
-        if "-" in name:
-            files = range(first, first + FILES_TOGETHER)
-            blocks = {file: list(_blocks(file)) for file in files}
-            discovered.write_blocks_together(first // FILES_TOGETHER, blocks, lambda _: None)
-        else:
-            discovered.write_blocks(first, list(_blocks(first)))
+        discovered.write_blocks(first, list(_blocks(first)))
         return (Path(folder) / "job/files" / name).read_bytes()
 
 

@@ -1,10 +1,10 @@
 """Discover: from the job's files to their blocks. Reads metadata only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import apache_beam as beam
 
-from fineshards.shards.checkpoints import FILES_TOGETHER, Checkpoints
+from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics
 from fineshards.worker.tasks import Task, discover_files, side_by_side
@@ -21,23 +21,14 @@ class Discover(JobStep):
     """
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
-        checkpoints = self._work.checkpoints
-        found = (
+        return (
             root
-            | "Job" >> beam.Create([checkpoints])
+            | "Job" >> beam.Create([self._work.checkpoints])
             | "Files" >> beam.FlatMap(_files)
             | "Spread" >> beam.Reshuffle()
             | "Footers" >> beam.ParDo(_ReadFooters(METRICS, self._work))
+            | "Blocks" >> beam.FlatMap(_pairs)
         )
-        if not checkpoints.storage.on_disk:
-            # On the way to the blocks, so that it is done before the checkpoints are deleted.
-            found = (
-                found
-                | "Part" >> beam.FlatMap(_by_part)
-                | "Together" >> beam.GroupByKey()
-                | "Store" >> beam.Map(_store_together, checkpoints)
-            )
-        return found | "Blocks" >> beam.FlatMap(_pairs)
 
 
 def _files(checkpoints: Checkpoints) -> Iterator[tuple[SourceFile, ...]]:
@@ -46,21 +37,6 @@ def _files(checkpoints: Checkpoints) -> Iterator[tuple[SourceFile, ...]]:
 
 def _pairs(found: list[tuple[SourceFile, list[Block]]]) -> Iterator[tuple[SourceFile, Block]]:
     return ((file, block) for file, blocks in found for block in blocks)
-
-
-def _by_part(
-    found: list[tuple[SourceFile, list[Block]]],
-) -> Iterator[tuple[int, tuple[SourceFile, list[Block]]]]:
-    return ((pair[0].index // FILES_TOGETHER, pair) for pair in found)
-
-
-def _store_together(
-    grouped: tuple[int, Iterable[tuple[SourceFile, list[Block]]]], checkpoints: Checkpoints
-) -> list[tuple[SourceFile, list[Block]]]:
-    part, found = grouped[0], list(grouped[1])
-    blocks = {file.index: blocks for file, blocks in found}
-    checkpoints.discovered.write_blocks_together(part, blocks, checkpoints.stop_if_replaced)
-    return found
 
 
 class _ReadFooters(RunTasks):

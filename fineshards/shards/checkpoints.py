@@ -2,7 +2,6 @@
 
     dataflow.json                  where the job runs, on Dataflow: see job/runs.py
     files/00003.json               the blocks of a source file (step Discover)
-    files/00000-00999.json         those of many, on object storage, for `status`
     shards/train-17.npy            an unfinished shard: token blocks at their places
     blocks/00003-00012.tokens      a token block whose place was not known: tokens as in the shards
     blocks/00003-00012.parquet     the block's documents
@@ -23,7 +22,7 @@ and therefore not durable: a power cut may damage them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -40,12 +39,9 @@ from fineshards.shards.token_blocks import BLOCKS, LAYOUT, PLAN, SHARDS, TokenBl
 from fineshards.storage.base import TEMPORARY, Storage
 
 FOLDER = "checkpoints"
-# Source files whose blocks are also stored together.
-FILES_TOGETHER = 1000
 # Small files of a store that are read at the same time.
 _READ_THREADS = 32
 _FILES = Kind("files", list[Block])
-_TOGETHER = Kind("files", dict[int, list[Block]])
 _REDACTED = Kind("redacted", ShardRecord)
 _NO_TEST = SplitRule(None, 0)
 
@@ -212,33 +208,12 @@ class DiscoveredFiles:
         """The blocks of a file, or None if they are not stored yet, or damaged."""
         return self._ledger.get(_FILES, _file_key(file))
 
-    def write_blocks_together(
-        self, part: int, blocks: dict[int, list[Block]], check: Callable[[int], None]
-    ) -> None:
-        """Stores the blocks of many files once more, so that `status` reads few objects.
-
-        part: of the files `[part * FILES_TOGETHER, (part + 1) * FILES_TOGETHER)`. check: called
-        before, with a file; raises OutputError if another job has the folder.
-        """
-        first = part * FILES_TOGETHER
-        key = f"{_file_key(first)}-{_file_key(first + FILES_TOGETHER - 1)}"
-        if blocks and self._storage.size(self._ledger.name(_TOGETHER, key)) is None:
-            check(min(blocks))
-            self._ledger.put(_TOGETHER, key, (), dict(sorted(blocks.items())))
-
     def read_new_blocks(self, known: Collection[int]) -> dict[int, list[Block]]:
         """The blocks of all files whose blocks are stored, but of those that are known."""
-        keys = self._ledger.list(_FILES)
-        together = [key for key in keys if "-" in key]
-        files = {int(key) for key in keys if key.isdecimal()}.difference(known)
-        if len(files) < len(together):
-            together.clear()
+        files = {int(key) for key in self._ledger.list(_FILES) if key.isdecimal()}.difference(known)
         with ThreadPoolExecutor(1 if self._storage.on_disk else _READ_THREADS) as pool:
-            parts = pool.map(lambda key: self._ledger.get(_TOGETHER, key) or {}, together)
-            stored = {file: part[file] for part in parts for file in files.intersection(part)}
-            files.difference_update(stored)
             found = zip(files, pool.map(self.read_blocks, files), strict=True)
-            return stored | {file: blocks for file, blocks in found if blocks is not None}
+            return {file: blocks for file, blocks in found if blocks is not None}
 
     def blocks_name(self, file: int) -> str:
         """The file of the blocks of a source file."""

@@ -283,26 +283,6 @@ def test_checkpoints_of_many_files_are_listed_and_read_side_by_side(
     if cloud.scheme == "gs":
         assert cloud.count("fields=items") > 130
 
-    for part in (0, 0, 9, 12):  # one of them again
-        own = {n: blocks for n, blocks in read.items() if n // 1000 == part}
-        checkpoints.discovered.write_blocks_together(part, own, lambda file: None)
-    before = len(cloud.requests)
-    assert checkpoints.discovered.read_new_blocks([0, 1]) == read
-    asked = [request.line for request in cloud.requests[before:]]
-    assert len(asked) == 1 + 3 + 1  # the names, the parts, and 1000, which is in none
-    storage.delete(f"{folder}/00000-00999.json")
-    storage.write(f"{folder}/00000-00999.json", b'{"99": [[99, 1, 1, 0, 0, 0, 9]]}')
-    assert checkpoints.discovered.read_new_blocks([0, 1]) == read, "a part that holds other blocks"
-
-
-def test_a_replaced_job_stores_no_blocks_together(storage: Storage) -> None:
-    checkpoints = Checkpoints(storage, "f" * 64)
-    with pytest.raises(OutputError, match="no job record any more"):
-        checkpoints.discovered.write_blocks_together(
-            0, {3: [Block(3, 0, 1, 0, 0, 0, bytes=9)]}, checkpoints.stop_if_replaced
-        )
-    assert list(storage.entries("checkpoints")) == []
-
 
 @pytest.mark.parametrize("files", [0, 1, 100, 101, 12_345, 100_000, 100_001, 1_200_000])
 def test_each_file_has_one_beginning(files: int) -> None:
