@@ -76,8 +76,8 @@ def _pipeline(work: Work, pairs: list[tuple[SourceFile, Block]]) -> Callable[[],
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from fineshards.transforms.plan import FileReports
-    from fineshards.transforms.tokenize import Tokenize
+    from fineshards.transforms.blocks import Tokenize
+    from fineshards.transforms.shards import FileReports
 
     root = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     summaries = root | "Pairs" >> beam.Create(pairs, reshuffle=False) | "Tokenize" >> Tokenize(work)

@@ -1,7 +1,7 @@
 """Measures the plan of a dataset of FineWeb's size, with synthetic counts.
 
 Reports the time and memory of its parts, and the bytes that they shuffle. The functions are those
-of `fineshards/shards`, called as `transforms/plan.py` calls them: the summaries of one file at a
+of `fineshards/shards`, called as `transforms/shards.py` calls them: the summaries of one file at a
 time, all reports at once. Sizes are those of Beam's own coders.
 """
 

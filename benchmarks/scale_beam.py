@@ -22,7 +22,7 @@ from fineshards.shards.job.settings import Columns, Settings, Tokenizer
 from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan
 from fineshards.storage.open import open_storage
-from fineshards.transforms.plan import FileReports, Plan
+from fineshards.transforms.shards import FileReports, Plan
 from fineshards.worker.work import Work
 
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import apache_beam as beam
 
 from fineshards.pipeline.share import Share
-from fineshards.transforms.commit import Commit
-from fineshards.transforms.compare_texts import CompareTexts
-from fineshards.transforms.discover import Discover
-from fineshards.transforms.mark_later import METRICS as JUDGED
-from fineshards.transforms.mark_later import JudgeBlocks, MarkLater
-from fineshards.transforms.plan import FileReports, Plan
+from fineshards.transforms.blocks import Discover, ReadCounts, Tokenize
+from fineshards.transforms.commit import Commit, CompareTexts
+from fineshards.transforms.mark_later import MarkLater, judge_blocks
+from fineshards.transforms.shards import FileReports, Plan, WithEarlier, WriteShards, WriteTables
 from fineshards.transforms.shuffle_documents import ShuffleDocuments
-from fineshards.transforms.tokenize import ReadCounts, Tokenize
-from fineshards.transforms.write import WithEarlier, WriteShards
-from fineshards.transforms.write_tables import WriteTables
 from fineshards.worker.work import Work
 
 
@@ -27,7 +22,7 @@ def build_share(root: beam.Pipeline, work: Work, share: Share, part: str, stage:
     found = root | "Discover" >> Discover(work)
     mine = found | "Mine" >> beam.Filter(lambda pair: share.has(pair[0].index + pair[1].index))
     if part == "judge":
-        _ = mine | "Judge" >> beam.ParDo(JudgeBlocks(JUDGED, work, stage))
+        _ = mine | "Judge" >> judge_blocks(work, stage)
     elif part == "compare":
         _ = found | "MarkLater" >> MarkLater(work, stage)
     elif part == "tokenize":

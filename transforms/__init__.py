@@ -1,4 +1,4 @@
-"""The steps of the graph, one per file: discover, tokenize, plan, write, commit.
+"""The steps of the graph: discover, judge, tokenize, plan, write, commit.
 
 This folder is installed as `fineshards.transforms`. Under a second name its classes would exist
 twice.

@@ -1,13 +1,13 @@
 """Commit: if all records add up, write the manifest, which finishes the dataset.
 
-Then the checkpoints are deleted.
+Then the checkpoints are deleted. Before it, CompareTexts counts the documents that share a text.
 
 This is the only commit point. It is part of the graph because a Flex Template launch executes
 nothing after `pipeline.run()` where the job is.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
@@ -23,12 +23,40 @@ from fineshards.shards.record import replace
 from fineshards.shards.tables.block_counts import Rows, write_blocks
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, example
 from fineshards.storage.base import Storage
-from fineshards.transforms.run_tasks import Gather, JobStep, StepMetrics
+from fineshards.transforms.run_tasks import Gather, JobStep, RunTasks, count
 from fineshards.wording import describe_leaks, describe_repeats, flags_against_leaks, warn_of_leaks
+from fineshards.worker.tasks import compare_texts
 from fineshards.worker.work import Work
 
-METRICS = StepMetrics("commit")
 _log = logging.getLogger("fineshards.worker.commit")
+
+
+class CompareTexts(JobStep):
+    """From the records of all shards, whose document tables are there, to one SharedTexts.
+
+    No hash crosses the shuffle: a task holds those of test and of new documents in one range, and
+    reads those of all others.
+    """
+
+    def expand(self, records: beam.PCollection) -> beam.PCollection:
+        compared = records | "AllRecords" >> Gather() | "Sides" >> beam.Map(_sides, self._work)
+        compare = RunTasks("texts", self._work, lambda number, sides: compare_texts(sides, number))
+        return (
+            compared
+            | "Ranges" >> beam.FlatMap(_ranges)
+            | "Spread" >> beam.Reshuffle()
+            | "Compare" >> beam.ParDo(compare, beam.pvalue.AsSingleton(compared))
+            | "AllRanges" >> Gather()
+            | "Total" >> beam.Map(SharedTexts.total)
+        )
+
+
+def _sides(records: list[ShardRecord], work: Work) -> Comparison:
+    return Comparison.of(records, work.earlier.sums, work.settings.split)
+
+
+def _ranges(comparison: Comparison) -> Iterator[int]:
+    yield from range(comparison.ranges)
 
 
 class Commit(JobStep):
@@ -92,7 +120,7 @@ def commit(
         _check_shared(manifest, shared, work)
     _refuse_late_shards(storage, records)
     name = manifest.save(storage, before)
-    METRICS.count(shards_in=len(records), tokens_in=plan.layout.tokens)
+    count("commit", shards_in=len(records), tokens_in=plan.layout.tokens)
     _log.info("commit: %s", storage.path(name))
     return name
 

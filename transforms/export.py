@@ -6,9 +6,7 @@ from fineshards.exports.export_job import ExportJob, finish, write_part
 from fineshards.exports.parts import Part
 from fineshards.exports.record import PartRecord
 from fineshards.shards.job.manifest_file import EXPORT_NAME
-from fineshards.transforms.run_tasks import Gather, StepMetrics
-
-METRICS = StepMetrics("export")
+from fineshards.transforms.run_tasks import Gather, count
 
 
 class WriteExport(beam.PTransform):
@@ -38,7 +36,7 @@ class _WritePart(beam.DoFn):
         """Called by Beam for each part."""
         record = write_part(self._job, part)
         written = sum(file.bytes for file in record.files)
-        METRICS.count(parts_in=1, tokens_out=record.tokens, bytes_out=written)
+        count("export", parts_in=1, tokens_out=record.tokens, bytes_out=written)
         return [record]
 
 

@@ -1,22 +1,21 @@
 """MarkLater: which documents have a key that an earlier document has.
 
-All deduplication is this one step, with other keys: see docs/curation.md. Modules in this
-folder do without `from __future__ import annotations`: see plan.py.
+All deduplication is this one step, with other keys: see docs/curation.md.
 """
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 
 from fineshards.shards.job.curated_files import keys_name
-from fineshards.shards.job.recipe_record import StepRecord
+from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.tables.verdicts import WANTED, JudgedBlock, KeyFile, Slice
 from fineshards.storage.checksums import checksum_from_base64
-from fineshards.transforms.run_tasks import JobStep, RunTasks, StepMetrics, listed
+from fineshards.transforms.run_tasks import GroupLists, JobStep, RunTasks
 from fineshards.worker.tasks import (
     Task,
     compare_documents,
@@ -30,7 +29,6 @@ from fineshards.worker.tasks import (
 )
 from fineshards.worker.work import Work
 
-METRICS = StepMetrics("mark_later")
 # Bytes of keys that a worker compares at a time, by default; it needs about four times as much.
 _RANGE_BYTES, _MOST_RANGE_BYTES = 64 << 20, 512 << 20
 _MANY_RANGES = 1 << 10
@@ -56,14 +54,13 @@ class MarkLater(JobStep):
         judged = (
             blocks
             | "Spread" >> beam.Reshuffle()
-            | "Judge" >> beam.ParDo(JudgeBlocks(METRICS, work, stage))
+            | "Judge" >> judge_blocks(work, stage)
             | "Judged" >> beam.Map(_first)
         )
         keys = judged | "Keys" >> beam.Map(_keys)
         step = _step(work, stage)
         if step.use == "seen_in" or work.earlier:
-            job = blocks.pipeline | "Job" >> beam.Create([work])
-            keys = (keys, self._others(job, step)) | "AllFiles" >> beam.Flatten()
+            keys = (keys, self._others(blocks.pipeline, step)) | "AllFiles" >> beam.Flatten()
         partitions = beam.pvalue.AsSingleton(
             keys
             | "Count" >> beam.Map(_count)
@@ -72,60 +69,79 @@ class MarkLater(JobStep):
         )
         found = (
             keys
-            | "Ranges" >> beam.ParDo(_Split(METRICS, work, stage), partitions)
+            | "Ranges" >> self._run(lambda file, parts: split_keys(stage, file, parts), partitions)
             | "EachRange" >> beam.FlatMap(_each)
-            | "GroupKeys" >> beam.GroupByKey()
-            | "ListedKeys" >> beam.MapTuple(listed)
-            | "Mark" >> beam.ParDo(_MarkKeys(METRICS, work, stage), partitions)
+            | "ByRange" >> GroupLists()
+            | "Mark" >> self._of_group(mark_keys, partitions)
             | "EachMarks" >> beam.FlatMap(_each)
         )
         if step.verifies:
             pairs, wanted = found | "ByKind" >> beam.Partition(_is_wanted, 2)
             contents = (
                 wanted
-                | "GroupWanted" >> beam.GroupByKey()
-                | "ListedWanted" >> beam.MapTuple(listed)
-                | "Contents" >> beam.ParDo(_Contents(METRICS, work, stage))
+                | "ByCandidate" >> GroupLists()
+                | "Contents" >> self._of_group(write_contents)
                 | "EachContents" >> beam.FlatMap(_each)
             )
             found = (
                 (pairs, contents)
                 | "PairsAndContents" >> beam.Flatten()
-                | "GroupPairs" >> beam.GroupByKey()
-                | "ListedPairs" >> beam.MapTuple(listed)
-                | "Compare" >> beam.ParDo(_Compare(METRICS, work, stage))
+                | "ByLater" >> GroupLists()
+                | "Compare" >> self._of_group(compare_documents)
                 | "EachCompared" >> beam.FlatMap(_each)
             )
         if step.rule == "components":
             found = (
                 found
-                | "GroupLinks" >> beam.GroupByKey()
-                | "ListedLinks" >> beam.MapTuple(listed)
-                | "Join" >> beam.ParDo(_Join(METRICS, work, stage))
+                | "AllLinks" >> GroupLists()
+                | "Join" >> self._run(lambda each: join_components(stage, _in_order(each[1])))
                 | "EachJoined" >> beam.FlatMap(_each)
             )
         # The blocks of a file are read on when all its marks are there.
         return (
             (found, judged | "ByFile" >> beam.Map(_by_file))
             | "MarksAndBlocks" >> beam.Flatten()
-            | "GroupFiles" >> beam.GroupByKey()
-            | "ListedFiles" >> beam.MapTuple(listed)
-            | "OfThisJob" >> beam.FlatMap(_file_and_marks)
-            | "Marked" >> beam.ParDo(_Store(METRICS, work, stage))
+            | "OfFile" >> GroupLists()
+            | "FileAndMarks" >> beam.FlatMap(_file_and_marks)
+            | "Store" >> self._run(lambda each: write_marked(stage, *each))
             | "Blocks" >> beam.FlatMap(_pairs)
         )
 
-    def _others(self, job: beam.PCollection, step: StepRecord) -> beam.PCollection:
+    def _run(self, task: Callable[..., Task], *side: Any) -> beam.ParDo:
+        return beam.ParDo(RunTasks("mark_later", self._work, task), *side)
+
+    def _of_group(self, task: Callable[..., Task], *side: Any) -> beam.ParDo:
+        """The tasks of a number and slices, which get the side inputs in between."""
+        stage = self._stage
+        return self._run(
+            lambda group, *given: task(stage, group[0], *given, _in_order(group[1])), *side
+        )
+
+    def _others(self, pipeline: beam.Pipeline, step: StepRecord) -> beam.PCollection:
         """The keys of documents that are not read: of other datasets, of earlier generations."""
+        job, stage = pipeline | "Job" >> beam.Create([self._work]), self._stage
         if step.use != "seen_in":
-            kept = job | "Kept" >> beam.FlatMap(_kept, self._stage)
+            kept = job | "Kept" >> beam.FlatMap(_kept, stage)
             return kept | "SpreadKept" >> beam.Reshuffle()
         return (
             job
-            | "Indexes" >> beam.FlatMap(_indexes, self._stage)
+            | "Indexes" >> beam.FlatMap(_indexes, stage)
             | "SpreadIndexes" >> beam.Reshuffle()
-            | "Index" >> beam.ParDo(_Index(METRICS, self._work, self._stage))
+            | "Index" >> self._run(lambda file: index_keys(stage, file))
         )
+
+
+def judge_blocks(work: Work, stage: int) -> beam.ParDo:
+    """From (file, block) pairs to (judged block, whether an earlier run had judged it)."""
+
+    def task(pair: tuple[SourceFile, Block]) -> Task:
+        return judge_block(*pair, stage)
+
+    return beam.ParDo(RunTasks("mark_later", work, task, _count_judged))
+
+
+def _count_judged(_: object, result: tuple[JudgedBlock, bool]) -> dict[str, int]:
+    return {"blocks_reused": int(result[1]), "keys_out": result[0].keys.count}
 
 
 def _first(result: tuple[JudgedBlock, bool]) -> JudgedBlock:
@@ -140,10 +156,19 @@ def _count(keys: KeyFile) -> int:
     return keys.count
 
 
+def _recipe(work: Work) -> RecipeRecord:
+    assert work.settings.recipe is not None
+    return work.settings.recipe
+
+
+def _step(work: Work, stage: int) -> StepRecord:
+    """The keyed step that ends a stage."""
+    return _recipe(work).steps[_recipe(work).keyed[stage]]
+
+
 def _kept(work: Work, stage: int) -> Iterator[KeyFile]:
     """The keys of the documents of earlier generations."""
-    assert work.settings.recipe is not None
-    step = work.settings.recipe.keyed[stage]
+    step = _recipe(work).keyed[stage]
     earlier = work.earlier.manifest(work.checkpoints.storage)
     # A file without rows has none.
     names = {keys_name(file.index, step) for file in earlier.files}
@@ -153,18 +178,10 @@ def _kept(work: Work, stage: int) -> Iterator[KeyFile]:
             yield KeyFile(file.name, file.bytes // _KEY_BYTES, checksum)
 
 
-def _step(work: Work, stage: int) -> StepRecord:
-    """The keyed step that ends a stage."""
-    recipe = work.settings.recipe
-    assert recipe is not None
-    return recipe.steps[recipe.keyed[stage]]
-
-
 def _indexes(work: Work, stage: int) -> Iterator[SourceFile]:
     """The files that a step `seen_in` looks documents up in."""
-    recipe = work.settings.recipe
-    assert recipe is not None
-    return (file for step, file in recipe.indexes if step == recipe.keyed[stage])
+    step = _recipe(work).keyed[stage]
+    return (file for number, file in _recipe(work).indexes if number == step)
 
 
 def range_count(keys: int, range_bytes: int | None) -> int:
@@ -199,13 +216,13 @@ def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:
 
 def _file_and_marks(
     group: tuple[int, list[Any]],
-) -> Iterator[tuple[SourceFile, list[Block], list[Slice]]]:
+) -> Iterator[tuple[SourceFile, tuple[Block, ...], tuple[Slice, ...]]]:
     """A file with its blocks in order, and its marks; nothing for a file of an earlier job."""
     pairs = [each for each in group[1] if isinstance(each[0], SourceFile)]
     ranges = [each for each in group[1] if not isinstance(each[0], SourceFile)]
     if pairs:
         blocks = sorted((block for _, block in pairs), key=lambda block: block.index)
-        yield pairs[0][0], blocks, list(_in_order(ranges))
+        yield pairs[0][0], tuple(blocks), _in_order(ranges)
 
 
 def _in_order(ranges: Iterable[Slice]) -> tuple[Slice, ...]:
@@ -216,88 +233,3 @@ def _in_order(ranges: Iterable[Slice]) -> tuple[Slice, ...]:
 def _pairs(found: tuple[SourceFile, tuple[Block, ...]]) -> Iterator[tuple[SourceFile, Block]]:
     file, blocks = found
     return ((file, block) for block in blocks)
-
-
-class _OfStage(RunTasks):
-    def __init__(self, metrics: StepMetrics, work: Work, stage: int) -> None:
-        super().__init__(metrics, work)
-        self._stage = stage
-
-
-class JudgeBlocks(_OfStage):
-    """From (file, block) pairs to judged blocks."""
-
-    def task(self, element: tuple[SourceFile, Block]) -> Task:
-        return judge_block(*element, self._stage)
-
-    def counts(
-        self, element: tuple[SourceFile, Block], result: tuple[JudgedBlock, bool]
-    ) -> dict[str, int]:
-        judged, reused = result
-        return {"blocks_in": 1, "blocks_reused": int(reused), "keys_out": judged.keys.count}
-
-
-class _Index(_OfStage):
-    def task(self, file: SourceFile) -> Task:
-        return index_keys(self._stage, file)
-
-    def counts(self, file: SourceFile, keys: KeyFile) -> dict[str, int]:
-        return {"indexes_in": 1, "keys_of_indexes": keys.count}
-
-
-class _Split(_OfStage):
-    def task(self, keys: KeyFile, partitions: int) -> Task:
-        return split_keys(self._stage, keys, partitions)
-
-    def counts(self, keys: KeyFile, found: list[tuple[int, Slice]]) -> dict[str, int]:
-        return {"ranges_out": len(found)}
-
-
-class _MarkKeys(_OfStage):
-    def task(self, group: tuple[int, list[Slice]], partitions: int) -> Task:
-        return mark_keys(self._stage, group[0], partitions, _in_order(group[1]))
-
-    def counts(
-        self, group: tuple[int, list[Slice]], found: list[tuple[int, Slice]]
-    ) -> dict[str, int]:
-        marked = sum(stop - start for _, (_, _, start, stop, _) in found)
-        return {"partitions_in": 1, "bytes_marked": marked}
-
-
-class _Contents(_OfStage):
-    def task(self, group: tuple[int, list[Slice]]) -> Task:
-        return write_contents(self._stage, group[0], _in_order(group[1]))
-
-    def counts(self, group: object, found: list[tuple[int, Slice]]) -> dict[str, int]:
-        return {"bytes_wanted": sum(stop - start for _, (_, _, start, stop, _) in found)}
-
-
-class _Compare(_OfStage):
-    def task(self, group: tuple[int, list[Slice]]) -> Task:
-        return compare_documents(self._stage, group[0], _in_order(group[1]))
-
-    def counts(self, group: object, found: object) -> dict[str, int]:
-        return {"files_compared": 1}
-
-
-class _Join(_OfStage):
-    def task(self, group: tuple[int, list[Slice]]) -> Task:
-        return join_components(self._stage, _in_order(group[1]))
-
-    def counts(
-        self, group: tuple[int, list[Slice]], found: list[tuple[int, Slice]]
-    ) -> dict[str, int]:
-        return {"bytes_linked": sum(stop - start for _, _, start, stop, _ in group[1])}
-
-
-class _Store(_OfStage):
-    def task(self, element: tuple[SourceFile, list[Block], list[Slice]]) -> Task:
-        file, blocks, ranges = element
-        return write_marked(self._stage, file, tuple(blocks), tuple(ranges))
-
-    def counts(
-        self,
-        element: tuple[SourceFile, list[Block], list[Slice]],
-        result: tuple[SourceFile, tuple[Block, ...]],
-    ) -> dict[str, int]:
-        return {"files_in": 1}

@@ -2,10 +2,13 @@
 
 In a local run the tasks are done by the pool's processes. Elsewhere the runner's worker does each
 task when it gets the element.
+
+Modules in this folder do without `from __future__ import annotations`: Beam reads the annotations
+of functions to choose coders, and takes a textual annotation for Any.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -18,19 +21,13 @@ from fineshards.worker.work import Work
 from fineshards.worker.worker import Worker
 
 
-class StepMetrics:
-    """The counters of one step, in the namespace `fineshards.<step>`, for people to watch.
+def count(step: str, **amounts: int) -> None:
+    """Adds to counters of a step, such as `count("tokenize", blocks_in=1)`, for people to watch.
 
     They count attempts, retries included. The dataset's totals come from the records instead.
     """
-
-    def __init__(self, step: str) -> None:
-        self._namespace = f"fineshards.{step}"
-
-    def count(self, **amounts: int) -> None:
-        """Adds to counters, such as `count(blocks_in=1, tokens_out=4711)`."""
-        for name, amount in amounts.items():
-            Metrics.counter(self._namespace, name).inc(amount)
+    for name, amount in amounts.items():
+        Metrics.counter(f"fineshards.{step}", name).inc(amount)
 
 
 class JobStep(beam.PTransform):
@@ -46,19 +43,23 @@ class JobStep(beam.PTransform):
 
 
 class RunTasks(beam.DoFn):
-    """Turns each element into a task, and each task into one result."""
+    """Turns each element into a task, and each task into one result.
 
-    def __init__(self, metrics: StepMetrics, work: Work) -> None:
-        self._metrics = metrics
+    step: whose counters count. task: makes the task of an element and of side inputs. counts: what
+    else to count of an element and its result.
+    """
+
+    def __init__(
+        self,
+        step: str,
+        work: Work,
+        task: Callable[..., Task],
+        counts: Callable[[Any, Any], dict[str, int]] = lambda element, result: {},
+    ) -> None:
+        self._step = step
         self._work = work
-
-    def task(self, element: Any, *side: Any) -> Task:
-        """The task of an element."""
-        raise NotImplementedError
-
-    def counts(self, element: Any, result: Any) -> dict[str, int]:
-        """What to add to the step's counters for an element."""
-        raise NotImplementedError
+        self._task = task
+        self._counts = counts
 
     def setup(self) -> None:
         self._worker = Worker(self._work)
@@ -67,7 +68,7 @@ class RunTasks(beam.DoFn):
         self._pending: list[tuple[Any, Task]] = []
 
     def process(self, element: Any, *side: Any) -> Iterator[Any]:
-        task, pool = self.task(element, *side), current_pool()
+        task, pool = self._task(element, *side), current_pool()
         if pool is not None:
             # Not waited for here, so that all processes have work.
             pool.submit(task)
@@ -85,8 +86,8 @@ class RunTasks(beam.DoFn):
             yield GlobalWindows.windowed_value(self._counted(element, *pool.result(task)))
 
     def _counted(self, element: Any, result: Any, seconds: float) -> Any:
-        counts = self.counts(element, result)
-        self._metrics.count(milliseconds=round(seconds * 1000), **counts)
+        amounts = self._counts(element, result)
+        count(self._step, tasks=1, milliseconds=round(seconds * 1000), **amounts)
         return result
 
 
@@ -102,14 +103,17 @@ class Gather(beam.PTransform):
         return (
             elements.pipeline
             | "One" >> beam.Create([None], reshuffle=False)
-            | "List" >> beam.Map(_all, beam.pvalue.AsIter(elements))
+            | "List" >> beam.Map(lambda _, every: list(every), beam.pvalue.AsIter(elements))
         )
 
 
-def _all(_: None, elements: Iterable[Any]) -> list[Any]:
-    return list(elements)
+class GroupLists(beam.PTransform):
+    """Lists of values by key: some runners allow only one read of a group, where it arrived."""
+
+    def expand(self, pairs: beam.PCollection) -> beam.PCollection:
+        """Builds the step."""
+        return pairs | "Group" >> beam.GroupByKey() | "Listed" >> beam.MapTuple(_listed)
 
 
-def listed(key: Any, values: Iterable[Any]) -> tuple[Any, list[Any]]:
-    """A group with a list: some runners allow only one read of it, and only where it arrived."""
+def _listed(key: Any, values: Iterable[Any]) -> tuple[Any, list[Any]]:
     return key, list(values)

@@ -1,10 +1,7 @@
-"""Shuffle: from sorted token blocks to buckets, token blocks in the order of the documents' keys.
-
-Modules in this folder do without `from __future__ import annotations`: see plan.py.
-"""
+"""Shuffle: from sorted token blocks to buckets, token blocks in the order of the keys."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import apache_beam as beam
 
@@ -17,12 +14,11 @@ from fineshards.shards.shuffle_order import (
     ShufflePlan,
     buckets_of,
 )
-from fineshards.transforms.plan import check_counts
-from fineshards.transforms.run_tasks import Gather, JobStep, RunTasks, StepMetrics
+from fineshards.transforms.run_tasks import Gather, GroupLists, JobStep, RunTasks
+from fineshards.transforms.shards import check_counts
 from fineshards.worker.tasks import Task, write_bucket
 from fineshards.worker.work import Work
 
-METRICS = StepMetrics("shuffle")
 _log = logging.getLogger("fineshards.worker")
 
 
@@ -38,12 +34,13 @@ class ShuffleDocuments(JobStep):
 
     def expand(self, by_file: beam.PCollection) -> beam.PCollection:
         plan = self._reports | "AllReports" >> Gather() | "Buckets" >> beam.Map(_plan, self._work)
+        streams = len(self._work.settings.split.streams)
+        sort = RunTasks("shuffle", self._work, lambda group: _sort(group, streams), _count_sorted)
         return (
             by_file
             | "Fragments" >> beam.FlatMap(_fragments, beam.pvalue.AsSingleton(plan))
-            | "GroupBuckets" >> beam.GroupByKey()
-            | "ListedFragments" >> beam.MapTuple(_listed)
-            | "Sort" >> beam.ParDo(_Sort(METRICS, self._work))
+            | "ByBucket" >> GroupLists()
+            | "Sort" >> beam.ParDo(sort)
         )
 
 
@@ -66,19 +63,9 @@ def _fragments(
             yield number, fragment.plain()
 
 
-def _listed(key: int, fragments: Iterable[PlainFragment]) -> tuple[int, list[Fragment]]:
-    # Some runners allow only one read of a group, and only where it arrived.
-    return key, [Fragment.of(fragment) for fragment in fragments]
+def _sort(group: tuple[int, list[PlainFragment]], streams: int) -> Task:
+    return write_bucket(Bucket.numbered(group[0], streams), tuple(map(Fragment.of, group[1])))
 
 
-class _Sort(RunTasks):
-    def task(self, group: tuple[int, list[Fragment]]) -> Task:
-        streams = len(self._work.settings.split.streams)
-        return write_bucket(Bucket.numbered(group[0], streams), tuple(group[1]))
-
-    def counts(self, group: tuple[int, list[Fragment]], summary: BlockSummary) -> dict[str, int]:
-        return {
-            "fragments_in": len(group[1]),
-            "buckets_out": 1,
-            "tokens_out": summary.counts.tokens,
-        }
+def _count_sorted(group: tuple[int, list[PlainFragment]], summary: BlockSummary) -> dict[str, int]:
+    return {"fragments_in": len(group[1]), "tokens_out": summary.counts.tokens}

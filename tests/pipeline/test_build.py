@@ -351,9 +351,8 @@ def test_keys_are_plain_and_beam_logs_nothing_about_the_graph(
 
     pipeline.visit(Visitor())
     assert keys["Report/GroupFiles"] is int
-    assert keys["Shuffle/GroupRuns"] == typehints.Tuple[int, int, int, int, int]
-    assert keys["Shuffle/GroupBuckets"] is keys["ReportBuckets/GroupFiles"] is int
-    assert keys["Write/GroupShards"] == typehints.Tuple[str, int]
+    assert keys["Shuffle/ByBucket/Group"] is keys["ReportBuckets/GroupFiles"] is int
+    assert keys["Write/ByShard/Group"] == typehints.Tuple[str, int]
 
 
 def test_shuffled_elements_are_small() -> None:

@@ -1,8 +1,4 @@
-"""Plan: from the number of tokens in each block to which tokens go where.
-
-Modules in this folder do without `from __future__ import annotations`: Beam reads the annotations
-of functions to choose coders, and takes a textual annotation for Any.
-"""
+"""From the counts of blocks to shards: Plan and Write; and the tables about source files."""
 
 import logging
 from collections.abc import Iterator
@@ -18,13 +14,14 @@ from fineshards.shards.counts import (
     complete_file,
     report_file,
 )
-from fineshards.shards.job.records import Piece
+from fineshards.shards.job.records import MetadataFile, Piece, ShardRecord
+from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 from fineshards.shards.tables.block_counts import rows_of
-from fineshards.transforms.run_tasks import Gather, JobStep, StepMetrics
+from fineshards.transforms.run_tasks import Gather, GroupLists, JobStep, RunTasks, count
+from fineshards.worker.tasks import Task, write_shard, write_tables
 from fineshards.worker.work import Work
 
-METRICS = StepMetrics("plan")
 _log = logging.getLogger("fineshards.worker")
 
 
@@ -50,6 +47,10 @@ class FileReports(beam.PTransform):
         return {"by_file": by_file, "reports": reports, "blocks": blocks}
 
 
+def _by_file(summary: BlockSummary) -> tuple[int, BlockSummary]:
+    return summary.file, summary
+
+
 class Plan(JobStep):
     """From summaries by file, and reports, to pieces keyed by (split, index), and the plan.
 
@@ -71,10 +72,6 @@ class Plan(JobStep):
         return {"pieces": pieces, "plan": plan}
 
 
-def _by_file(summary: BlockSummary) -> tuple[int, BlockSummary]:
-    return summary.file, summary
-
-
 def check_counts(reports: list[FileReport], work: Work) -> None:
     """Raises InputError for source files whose counts the job does not accept."""
     check_reports(reports, work.max_bad_rows, not work.earlier)
@@ -86,14 +83,11 @@ def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
     if work.settings.shuffle is None:  # otherwise these are of buckets
         check_counts(reports, work)
     plan = plan_stream(reports, work.settings.shard_tokens, work.settings.split, work.earlier)
-    work.checkpoints.write_layout(plan.layout)
-    METRICS.count(tokens_in=plan.layout.tokens, shards_out=plan.layout.windows)
-    _log.info(
-        "plan: %s tokens, %d test and %d train shards",
-        f"{plan.layout.tokens:,}",
-        plan.layout.test_windows,
-        plan.layout.train_windows,
-    )
+    layout = plan.layout
+    work.checkpoints.write_layout(layout)
+    count("plan", tokens_in=layout.tokens, shards_out=layout.windows)
+    shards = f"{layout.test_windows} test and {layout.train_windows} train shards"
+    _log.info("plan: %s tokens, %s", f"{layout.tokens:,}", shards)
     return plan
 
 
@@ -101,5 +95,57 @@ def _keyed_pieces(
     summaries: list[BlockSummary], plan: StreamPlan, folder: str
 ) -> Iterator[tuple[tuple[str, int], Piece]]:
     for key, piece in plan_pieces(summaries, plan, folder):
-        METRICS.count(pieces_out=1)
+        count("plan", pieces_out=1)
         yield (key.split, key.index), piece
+
+
+class WriteShards(JobStep):
+    """From pieces keyed by (split, index) to shard records. Only references are shuffled."""
+
+    def __init__(self, work: Work, plan: beam.PCollection) -> None:
+        super().__init__(work)
+        self._plan = plan
+
+    def expand(self, pieces: beam.PCollection) -> beam.PCollection:
+        write = beam.ParDo(
+            RunTasks("write", self._work, _write, _count_shard), beam.pvalue.AsSingleton(self._plan)
+        )
+        return pieces | "ByShard" >> GroupLists() | "Assemble" >> write
+
+
+def _write(group: tuple[tuple[str, int], list[Piece]], plan: StreamPlan) -> Task:
+    return write_shard(plan.layout.shard(ShardKey(*group[0])), tuple(group[1]))
+
+
+def _count_shard(group: tuple[tuple[str, int], list[Piece]], record: ShardRecord) -> dict[str, int]:
+    _log.debug("write: %s, %d tokens", record.name, record.tokens)
+    written = {"tokens_out": record.tokens, "bytes_out": record.bytes}
+    return {"pieces_in": len(group[1]), "shards_out": 1, **written}
+
+
+class WithEarlier(JobStep):
+    """Adds to the records of new shards those of earlier generations."""
+
+    def expand(self, records: beam.PCollection) -> beam.PCollection:
+        return records | "New" >> Gather() | "Earlier" >> beam.FlatMap(_with_earlier, self._work)
+
+
+def _with_earlier(records: list[ShardRecord], work: Work) -> list[ShardRecord]:
+    return [*work.earlier.manifest(work.checkpoints.storage).shards, *records]
+
+
+class WriteTables(JobStep):
+    """From block summaries by file to the files of decisions, scores, keys and statistics."""
+
+    def expand(self, by_file: beam.PCollection) -> beam.PCollection:
+        write = RunTasks("tables", self._work, lambda summaries: write_tables(summaries[0].file))
+        return (
+            by_file
+            | "Spread" >> beam.Reshuffle()
+            | "OfFile" >> beam.ParDo(write)
+            | "Written" >> beam.FlatMap(_each)
+        )
+
+
+def _each(written: list[MetadataFile]) -> list[MetadataFile]:
+    return written
