@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.packing import Packing, pack
-from fineshards.loader.ranks import deal
+from fineshards.loader.packing import pack
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.token_dataset import TokenDataset
 
@@ -148,31 +146,12 @@ def compare(dataset: TokenDataset, rows: Sequence[int]) -> dict[str, Outcome]:
     return found
 
 
-def attention(dataset: TokenDataset, ranks: int, rows: int) -> tuple[float, float]:
-    """How much more attention the busiest rank has than the mean, averaged over an epoch's batches.
-
-    rows: of each rank. Without and with balance_attention; the sum of squared document lengths.
-    """
-    size, found = ranks * rows, list[tuple[float, float]]()
-    given = {"packing": Packing(), "fields": ("sample_ids",), "epochs": 1, "drop_last": True}
-    with BatchLoader(dataset, size, **given) as loader:  # type: ignore[arg-type]
-        for batch in loader:
-            works = loader.batches.readers[0].work(batch["sample_ids"], dataset.sequence_length)
-            mean = works.sum() / ranks
-            dealt = [works[part].sum() for part in deal(works.tolist(), ranks)]
-            busiest = works.reshape(ranks, rows).sum(axis=1).max(), max(dealt)
-            found.append((busiest[0] / mean - 1, busiest[1] / mean - 1))
-    before, after = np.mean(found, axis=0).tolist()
-    return before, after
-
-
 def main() -> None:
     """Prints a table for each sequence length."""
     parser = argparse.ArgumentParser(description="Compares rules of packing on a dataset.")
     parser.add_argument("folder")
     parser.add_argument("--sequence_length", type=int, nargs="+", default=[2048, 8192])
     parser.add_argument("--rows", type=int, nargs="+", default=[64, 256, 1024])
-    parser.add_argument("--ranks", type=int, default=16)
     given = parser.parse_args()
     for length in given.sequence_length:
         dataset = TokenDataset(given.folder, sequence_length=length)
@@ -181,10 +160,6 @@ def main() -> None:
         for name, found in compare(dataset, given.rows).items():
             shares = (found.cut, found.cut_tokens, found.dropped, found.padding)
             print(f"| {name} | {' | '.join(f'{100 * share:.2g} %' for share in shares)} |")
-        print(f"\nAttention of the busiest of {given.ranks} ranks beyond the mean, packed:\n")
-        for rows in (1, 4, 16):
-            before, after = attention(dataset, given.ranks, rows)
-            print(f"{rows} rows per rank: {before:.2%}, with balance_attention {after:.2%}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from benchmarks.made_up_dataset import make_dataset
 from benchmarks.timings import Timing, in_turn
 from fineshards.loader.batch_loader import BatchLoader
-from fineshards.loader.sample_sources import MixedSource, Numbers, Source
+from fineshards.loader.mixing.mixture import Mixture
+from fineshards.loader.sample_sources import Numbers, Source
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.storage.open import open_storage
 
@@ -101,14 +102,14 @@ def shard_maps(folder: Path) -> list[npt.NDArray[np.uint32]]:
     return [np.asarray(np.load(path, mmap_mode="r")) for path in paths]
 
 
-def read(source: Source | MixedSource, samples: int, **options: Any) -> None:
+def read(source: Source | Mixture, samples: int, **options: Any) -> None:
     """Reads whole batches with a BatchLoader."""
     with BatchLoader(source, BATCH, **options) as batches:
         for _ in range(samples // BATCH):
             next(batches)
 
 
-def order(source: Source | MixedSource, samples: int, *, shuffle: bool) -> tuple[Numbers, Numbers]:
+def order(source: Source | Mixture, samples: int, *, shuffle: bool) -> tuple[Numbers, Numbers]:
     """The order in which a BatchLoader reads: the sources and their samples."""
     with BatchLoader(source, BATCH, shuffle=shuffle, fields=_PLACES) as loader:
         batches = [next(loader) for _ in range(samples // BATCH)]

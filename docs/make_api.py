@@ -79,9 +79,9 @@ PAGES = {
 }
 # Methods of public classes that are for the loader's own use.
 _HELPERS = {
-    *("part", "plain_source", "saved", "fingerprint_of", "generation_of"),
-    *("gather_into", "refuse_unknown", "expect", "request", "work"),
-    *("request_tokens", "mask_between", "within_redacted", "documents_between", "ranges_of"),
+    *("part", "saved", "fingerprint_of", "generation_of"),
+    *("gather_into", "refuse_unknown", "expect", "request"),
+    *("request_tokens", "mask_between", "within_redacted", "documents_between"),
 }
 _NOTHING = inspect.Signature.empty
 _HEADINGS = ("Args", "Returns", "Yields", "Raises", "Example", "Attributes")

@@ -6,7 +6,6 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -18,12 +17,12 @@ from fineshards.loader.batches import Batches, Order, Shape
 from fineshards.loader.context_parallel import ContextParallel, check_context
 from fineshards.loader.drawn_samples import DrawnSamples
 from fineshards.loader.fields import Batch, Fields, checked_dtype
+from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.packing import Packing, check_packing
 from fineshards.loader.prefetch import Prefetcher
-from fineshards.loader.ranks import Share
-from fineshards.loader.sample_sources import MixedSource, Source
+from fineshards.loader.sample_sources import Source
 from fineshards.loader.state import States
-from fineshards.loader.steps import Position, Ramp, Ramped, checked_lengths
+from fineshards.loader.steps import Position, Ramp, Ramped, Share, checked_lengths
 
 # What a source says of itself, and what a batch without a mask then trains on.
 _UNMASKED = {
@@ -48,10 +47,10 @@ class BatchLoader(DrawnSamples):
     with the following `epochs` epochs, each in an order of its own.
 
     Args:
-        source: A TokenDataset, a Mixture, or any other object with the interface of `Source` or
-            `MixedSource` in `fineshards.loader.sample_sources`.
-        batch_size: B, samples per global batch, over all ranks. A multiple of `world_size`, unless
-            `uneven`. A ramp maps steps to sizes: `{0: 256, 1000: 512}`.
+        source: A TokenDataset, a Mixture, or any other object with the interface of
+            `fineshards.loader.sample_sources.Source`.
+        batch_size: B, samples per global batch, over all ranks. A multiple of `world_size`.
+            A ramp maps steps to sizes: `{0: 256, 1000: 512}`.
         seed: Any integer.
         rank: This process's rank, from 0 to `world_size - 1`.
         world_size: W, the number of ranks.
@@ -85,13 +84,6 @@ class BatchLoader(DrawnSamples):
         context_parallel: A ContextParallel gives this process its part of the tokens of the rows.
             Fields of tokens then have the shape (tokens,). `rank` and `world_size` are those of
             the data-parallel group, whose ranks each are a context-parallel group.
-        max_documents: The most documents in a row that is not packed, so that `cu_seqlens` has the
-            same shape in every batch. A row that would have more counts its last ones as one.
-        balance_attention: True deals the rows of each global batch to the ranks so that the sums of
-            their squared document lengths are about equal, which is the work of attention within
-            documents. Needs packing or WholeDocuments. A global batch keeps its samples.
-        uneven: True allows batches that `world_size` does not divide. The ranks' rows then differ
-            by one, so weight each rank's loss by its rows.
 
     Yields:
         One batch per step: by default an array of shape (B / W, T + 1), where T is the source's
@@ -130,7 +122,7 @@ class BatchLoader(DrawnSamples):
 
     def __init__(
         self,
-        source: Source | MixedSource,
+        source: Source | Mixture,
         batch_size: Ramped,
         seed: int = 0,
         rank: int = 0,
@@ -147,9 +139,6 @@ class BatchLoader(DrawnSamples):
         fields: Sequence[str] | Mapping[str, str] | None = None,
         ignore_index: int | None = None,
         context_parallel: ContextParallel | None = None,
-        max_documents: int | None = None,
-        balance_attention: bool = False,
-        uneven: bool = False,
     ) -> None:
         if not hasattr(source, "sequence_length"):
             kind = type(source).__name__
@@ -158,8 +147,7 @@ class BatchLoader(DrawnSamples):
         if shuffle_shards is not None:
             shuffle_shards = checked_integer("shuffle_shards", shuffle_shards, 1)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
-        flags = {"shuffle": shuffle, "drop_last": drop_last, "uneven": uneven}
-        for name, flag in (flags | {"balance_attention": balance_attention}).items():
+        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
             if not isinstance(flag, bool | np.bool_):
                 raise UsageError(f"{name} is {flag!r}; give True or False.")
         if shuffle_shards is not None and not shuffle:
@@ -180,14 +168,9 @@ class BatchLoader(DrawnSamples):
         elif ignore_index is not None or context_parallel is not None:
             name = "context_parallel" if ignore_index is None else "ignore_index"
             raise UsageError(f"{name} needs fields, such as inputs and targets.")
-        if max_documents is not None:
-            max_documents = checked_integer("max_documents", max_documents, 1)
-            if packing is not None:
-                raise UsageError("max_documents of packed rows is an argument of Packing.")
-        share = Share.checked(rank, world_size, sizes, bool(uneven))
+        share = Share.checked(rank, world_size, sizes)
         order = Order(seed, shuffle, shuffle_shards, epochs)
-        balanced = bool(balance_attention)
-        shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped, max_documents, balanced)
+        shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped)
         super().__init__(Batches(source, share, order, shape, packing))
         self._refuse_useless(ignore_index)
         for member, words in _UNMASKED.items():
@@ -307,29 +290,6 @@ class BatchLoader(DrawnSamples):
     def __getitem__(self, index: object) -> Batch:
         raise UsageError(f"a BatchLoader gives one batch after the other. {_FOR_TORCH}")
 
-    def first(self, batches: int) -> Iterator[Batch]:
-        """The first batches of the order, the same each time; the position stays where it is.
-
-        For an evaluation of a few batches: an iteration continues where the last one stopped.
-
-        Args:
-            batches: How many; fewer are returned where the first iteration ends before.
-
-        Raises:
-            UsageError: `batches` is not an integer of at least 1.
-
-        Example:
-            >>> from fineshards import BatchLoader, TokenDataset
-            >>> dataset = TokenDataset(dataset_folder, "test", sequence_length=1024)
-            >>> loader = BatchLoader(dataset, batch_size=8, seed=1)
-            >>> once, again = (list(loader.first(3)) for _ in range(2))
-            >>> [bool((one == two).all()) for one, two in zip(once, again)]
-            [True, True, True]
-        """
-        count = checked_integer("batches", batches, 1)
-        items = self.batches.iterate_from(Position(), ahead=min(self._depth, count))
-        return islice(Prefetcher(items, self._depth) if self._depth else items, count)
-
     def restart(self) -> None:
         """Goes back to the first batch of the first epoch."""
         self.batches.know_steps_from(Position())
@@ -441,6 +401,6 @@ class _Iteration:
         if self._loader._iterations != self._number:
             raise UsageError(
                 "a later iteration of this BatchLoader has begun, and they share its position. "
-                "Give each a loader of its own, or take first(n)."
+                "Give each a loader of its own."
             )
         return next(self._loader)

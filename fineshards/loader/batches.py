@@ -15,20 +15,12 @@ from fineshards.loader.boundaries import Bools, starts
 from fineshards.loader.fields import Batch, BatchRows, Fields
 from fineshards.loader.joined_datasets import JoinedDatasets, Places
 from fineshards.loader.memory import Memory
+from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.order import EpochOrder, locate
 from fineshards.loader.packed_source import PackedRows, PackedSource, fill_packed, packed_rows
 from fineshards.loader.packing import Packing
-from fineshards.loader.ranks import Share, deal
-from fineshards.loader.sample_sources import (
-    MixedSource,
-    Numbers,
-    Samples,
-    Source,
-    check_vocabularies,
-    gather_into,
-    is_mixed,
-)
-from fineshards.loader.steps import Position, Ramp, Steps
+from fineshards.loader.sample_sources import Numbers, Samples, Source, gather_into
+from fineshards.loader.steps import Position, Ramp, Share, Steps
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
 _SPAN = 1 << 14
@@ -100,8 +92,7 @@ class Order:
 class Shape:
     """What a batch is made of. The fields are arguments of BatchLoader.
 
-    sizes: of global batches, by the step. lengths: of sequences, by the step. balanced: the
-    argument balance_attention.
+    sizes: of global batches, by the step. lengths: of sequences, by the step.
     """
 
     sizes: Ramp
@@ -109,8 +100,6 @@ class Shape:
     lengths: Ramp
     dtype: np.dtype[Any]
     fields: Fields | None
-    max_documents: int | None
-    balanced: bool
 
 
 class Batches:
@@ -122,29 +111,26 @@ class Batches:
 
     def __init__(
         self,
-        source: Source | MixedSource,
+        source: Source | Mixture,
         share: Share,
         order: Order,
         shape: Shape,
         packing: Packing | None,
     ) -> None:
         self.share = share
-        # Balanced ranks know the whole batch before they take their rows.
-        self._drawing = Share(0, 1) if shape.balanced else share
         self._shape = shape
         self._packing = packing
         self._width = source.sequence_length + 1
-        self._mixture: MixedSource | None = None
+        self._mixture: Mixture | None = None
         # Of any type, as most of what is asked of a source is optional.
         self.sources: tuple[Any, ...]
-        if is_mixed(source):
+        if isinstance(source, Mixture):
             if order.epochs is not None:
                 raise UsageError(
                     f"epochs is {order.epochs}, but a mixture has no epochs. Leave epochs out, and "
                     "use the mixture's exhausted argument to end it."
                 )
-            self._mixture, self.sources, self.names = source, tuple(source.sources), source.names
-            check_vocabularies(self.names, self.sources)
+            self._mixture, self.sources, self.names = source, source.sources, source.names
             end = source.length
         else:
             # The name is part of the key of the order: a single source has the empty one.
@@ -165,8 +151,6 @@ class Batches:
         if packing is not None:
             in_place = self._joined is not None
             self.readers = tuple(PackedSource(each, packing, in_place) for each in sources)
-        if shape.balanced and not all(hasattr(each, "work") for each in self.readers):
-            raise UsageError("balance_attention needs packing, which knows the documents of rows.")
         for each in self.sources:
             if hasattr(each, "expect"):
                 each.expect(order.shuffle, order.shuffle_shards)
@@ -200,14 +184,11 @@ class Batches:
         position = self.steps.at(step)
         if position is None:
             return []
-        first, stop = self._drawing.part(self.steps.size(position))
+        first, stop = self.share.part(self.steps.size(position))
         places = np.arange(position.consumed + first, position.consumed + stop)
         which, positions = self._draw(places)
         numbers = np.empty_like(positions)
         deque(locate(self._orders, which, positions, numbers), maxlen=0)
-        if self._shape.balanced:
-            rows = self._deal(_Located(step, which, numbers))[self.share.rank]
-            which, positions, numbers = which[rows], positions[rows], numbers[rows]
         epochs = positions // np.array([len(each) for each in self.sources])[which]
         drawn = zip(which.tolist(), epochs.tolist(), numbers.tolist(), strict=True)
         return [
@@ -222,14 +203,7 @@ class Batches:
         found = None if in_order is None else self.steps.find(in_order)
         if in_order is None or found is None:
             return None
-        place = in_order - found.consumed
-        rank, row = self.share.place(place, self.steps.size(found))
-        if self._shape.balanced:
-            whole: list[_Located] = []
-            deque(self._locate([found], whole), maxlen=0)
-            dealt = self._deal(whole[0])
-            rank = next(rank for rank, rows in enumerate(dealt) if place in rows)
-            row = dealt[rank].index(place)
+        rank, row = self.share.place(in_order - found.consumed, self.steps.size(found))
         return DrawnSample(found.step, rank, row, self.names[source], sample, epoch)
 
     def tokens_of(self, drawn: DrawnSample) -> Samples:
@@ -265,7 +239,7 @@ class Batches:
 
     def _with_parts(self, chunk: list[_Located]) -> Iterator[_Located]:
         """The batches; the parts of packed rows are found for many rows together."""
-        if self._packing is None or self._joined is None or self._shape.balanced:
+        if self._packing is None or self._joined is None:
             yield from chunk
             return
         count = sum(len(each.which) for each in chunk)
@@ -291,7 +265,7 @@ class Batches:
             return
         places: list[Numbers] = []
         for each in positions:
-            first, stop = self._drawing.part(self.steps.size(each))
+            first, stop = self.share.part(self.steps.size(each))
             places.append(np.arange(each.consumed + first, each.consumed + stop))
         which, numbers = self._draw(np.concatenate(places))
         yield
@@ -314,13 +288,6 @@ class Batches:
         which, numbers = self._mixture.draws(first, int(places[-1]) + 1)
         return which[places - first], numbers[places - first]
 
-    def _deal(self, located: _Located) -> list[list[int]]:
-        """The rows of a whole batch that each rank takes."""
-        works, length = np.empty_like(located.numbers), self._shape.lengths(located.step)
-        for source, rows, numbers in located.by_source():
-            works[rows] = self.readers[source].work(numbers, length)
-        return deal(works.tolist(), self.share.world_size)
-
     def _request(self, located: _Located) -> None:
         if self._joined is not None:
             return
@@ -330,12 +297,9 @@ class Batches:
 
     def _read(self, located: _Located, memory: Memory) -> Batch:
         length, fields = self._shape.lengths(located.step), self._shape.fields
-        if self._shape.balanced:
-            rows = self._deal(located)[self.share.rank]
-            located = _Located(located.step, located.which[rows], located.numbers[rows])
         if fields is None:
             return _cut(self._tokens(located, self._shape.dtype, memory), length)
-        most = self._packing.max_documents if self._packing else self._shape.max_documents
+        most = self._packing.max_documents if self._packing else None
         return fields.of(self._rows(located, fields, memory).cut(length, most), memory, most)
 
     def _rows(self, located: _Located, fields: Fields, memory: Memory) -> BatchRows:

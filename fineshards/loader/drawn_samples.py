@@ -18,7 +18,7 @@ class DrawnSamples:
     def samples(self, step: int) -> list[DrawnSample]:
         """The samples of this rank's part of a global batch.
 
-        Reads no shard, except with `balance_attention`, which packs the rows of the batch.
+        Reads no shard.
 
         Args:
             step: The global batch, from 0 at the beginning of the order.

@@ -18,7 +18,8 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, cumulative_lengths, positions
 from fineshards.loader.context_parallel import ContextParallel, ContextPart
 from fineshards.loader.memory import Memory
-from fineshards.loader.sample_sources import MixedSource, Numbers, Samples, Source, is_mixed
+from fineshards.loader.mixing.mixture import Mixture
+from fineshards.loader.sample_sources import Numbers, Samples, Source
 
 # An array of samples, or a dict of fields: a union would make every user of batches narrow it.
 Batch: TypeAlias = Any
@@ -226,7 +227,7 @@ class Fields:
         return tokens
 
 
-def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtype[Any]:
+def checked_dtype(dtype: npt.DTypeLike, source: Source | Mixture) -> np.dtype[Any]:
     """The dtype of a batch's tokens; raises UsageError if it may not hold them."""
     try:
         # Those of torch are known by their names alone.
@@ -236,7 +237,7 @@ def checked_dtype(dtype: npt.DTypeLike, source: Source | MixedSource) -> np.dtyp
     if tokens is None or tokens.name not in _DTYPES:
         raise UsageError(f"dtype is {dtype!r}; choose from {', '.join(_DTYPES)}.")
     if tokens == np.uint16:
-        sources = source.sources if is_mixed(source) else (source,)
+        sources = source.sources if isinstance(source, Mixture) else (source,)
         for each in sources:
             on_disk = getattr(each, "dtype", None)
             if on_disk != tokens:

@@ -127,25 +127,6 @@ class PackedSource:
         found = join(parts, [counted], {np.dtype(np.bool_)}).view(np.bool_)
         return found.reshape(len(numbers), self._length)
 
-    def work(self, numbers: Numbers, length: int) -> Numbers:
-        """The sum of squared document lengths of each row, cut to rows of `length` tokens."""
-        found = np.empty_like(numbers)
-        windows, rows = np.divmod(numbers, self._packing.rows)
-        for number, window in self.windows(np.unique(windows).tolist()).items():
-            # Rows are full, so each part begins where the one before it ends.
-            begins, stops, _ = window.parts
-            ends = np.cumsum(stops - begins)
-            begins = np.union1d(np.append(0, ends[:-1]), np.arange(0, ends[-1], length))
-            if self._packing.max_documents is not None:
-                rows_of = begins // length
-                nth = np.arange(len(begins)) - np.searchsorted(rows_of, rows_of)
-                begins = begins[nth < self._packing.max_documents]
-            squares = np.diff(begins, append=ends[-1]) ** 2
-            firsts = np.searchsorted(begins, np.arange(0, ends[-1], self._length))
-            here = windows == number
-            found[here] = np.add.reduceat(squares, firsts)[rows[here]]
-        return found
-
     def refuse_unknown(self, numbers: Numbers) -> None:
         """Raises OutputError if the windows of rows have a token beyond the vocabulary."""
         size, refuse = self._packing.rows, getattr(self._source, "refuse_unknown", None)

@@ -1,9 +1,9 @@
-"""What a BatchLoader reads from: a source of numbered samples, or a mixture of such sources."""
+"""What a BatchLoader reads from: a source of numbered samples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +38,6 @@ class Source(Protocol):
       `refuse_unknown(numbers)` then says which file is wrong.
     - `vocabulary`, whatever is equal and reads well as text, must be equal in all sources of a
       mixture that have one.
-    - `work(numbers, length)`, the sums of squared document lengths of rows that are cut to
-      `length`, makes `balance_attention` possible.
     - `documents(number)` is what `BatchLoader.explain` needs, and `documents_between(begin, end)`,
       those of tokens of the stream, where it packs.
     """
@@ -57,42 +55,6 @@ class Source(Protocol):
 
     def __getitem__(self, index: int, /) -> npt.NDArray[np.uint32]:
         """One sample: uint32, shape (T + 1,)."""
-
-
-class MixedSource(Protocol):
-    """A sequence of draws from several sources; `Mixture` is one.
-
-    length: the number of draws; None for an endless sequence.
-    """
-
-    names: tuple[str, ...]
-    sources: tuple[Source, ...]
-    length: int | None
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when any draw changes."""
-
-    @property
-    def sequence_length(self) -> int:
-        """T, the same for every source."""
-
-    def fingerprint_of(self, draws: int) -> str:
-        """Changes when any of the first `draws` draws changes; later draws do not matter."""
-
-    def draws(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
-        """The draws [start, stop): indices into `sources`, and sample numbers within each source.
-
-        Sample numbers keep counting: numbers from the source's length on repeat its samples.
-        """
-
-    def position(self, source: int, number: int) -> int | None:
-        """The draw that takes number `number` of a source; None if there is none."""
-
-
-def is_mixed(source: Source | MixedSource) -> TypeGuard[MixedSource]:
-    """Whether a source is a mixture; asks for no member that takes time to compute."""
-    return hasattr(source, "draws")
 
 
 def check_vocabularies(names: Sequence[str], sources: Sequence[Source]) -> None:

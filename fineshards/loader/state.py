@@ -10,8 +10,9 @@ from fineshards.errors import UsageError, contrasted, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
+from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.permutation import ALGORITHM_VERSION
-from fineshards.loader.sample_sources import MixedSource, Source, is_mixed
+from fineshards.loader.sample_sources import Source
 from fineshards.loader.steps import MOST_SAMPLES, Position, Ramp, Steps
 
 STATE_VERSION = 2
@@ -34,12 +35,12 @@ class States:
     def __init__(
         self,
         batches: Batches,
-        source: Source | MixedSource,
+        source: Source | Mixture,
         choices: Mapping[str, Any],
         epochs: int | None,
     ) -> None:
         self.source, self._batches, self._epochs = source, batches, epochs
-        self._mixture = source if is_mixed(source) else None
+        self._mixture = source if isinstance(source, Mixture) else None
         self.order = {
             "algorithm": ALGORITHM_VERSION,
             # A mixture's is that of the draws so far; see `_order_of`.
@@ -69,16 +70,7 @@ class States:
         state = checked_state(state, self.order)
         position = position_in(state, self._batches.steps, self._epochs)
         self._refuse_beyond_end(position)
-        order = self._order_of(position.consumed)
-        # Other mixtures than Mixture may not know.
-        find: Callable[[int], Source | None] = getattr(
-            self._mixture, "plain_source", lambda _: None
-        )
-        plain = None if state["samples"] is None else find(position.consumed)
-        if plain is not None:
-            # A run that began without a mixture.
-            order = order | {"fingerprint": plain.fingerprint, "samples": len(plain)}
-        different = differences(state, order)
+        different = differences(state, self._order_of(position.consumed))
         if different:
             self._refuse_other_generation(state["fingerprint"])
             raise UsageError(

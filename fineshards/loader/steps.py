@@ -1,4 +1,4 @@
-"""Steps: which part of the global order each global batch holds.
+"""Steps: which part of the global order each global batch holds, and each rank of it.
 
 The global order is cut into passes, such as epochs, and each pass into batches. A batch never
 reaches from one pass into the next, so the last batch of a pass may be partial. Within a pass, any
@@ -109,6 +109,46 @@ def checked_lengths(given: Mapping[int, int] | None, longest: int) -> Ramp:
                 "samples cannot be cut into whole rows."
             )
     return lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank's share of every global batch; ranks take consecutive parts.
+
+    They are equal, or differ by one sample in a partial last batch.
+    """
+
+    rank: int
+    world_size: int
+
+    @classmethod
+    def checked(cls, rank: int, world_size: int, sizes: Ramp) -> Share:
+        """A share; raises UsageError if a number is out of range or a batch cannot be divided."""
+        share = cls(checked_integer("rank", rank, 0), checked_integer("world_size", world_size, 1))
+        if share.rank >= share.world_size:
+            raise UsageError(
+                f"rank is {rank}, but with world_size {world_size} ranks go from 0 to "
+                f"{world_size - 1}."
+            )
+        for size in sizes.values:
+            if size % share.world_size:
+                raise UsageError(
+                    f"batch_size {size} cannot be divided by world_size {world_size}; give a "
+                    "multiple of it."
+                )
+        return share
+
+    def part(self, samples: int) -> tuple[int, int]:
+        """This rank's part `[start, stop)` of a batch."""
+        return (
+            samples * self.rank // self.world_size,
+            samples * (self.rank + 1) // self.world_size,
+        )
+
+    def place(self, sample: int, samples: int) -> tuple[int, int]:
+        """The rank that gets a sample of a batch of `samples`, and the row in its part."""
+        rank = ((sample + 1) * self.world_size - 1) // samples
+        return rank, sample - samples * rank // self.world_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.tokens.loss_masks import LearnedTokens, LossMask, RedactedTokens
+from fineshards.loader.tokens.loss_masks import LearnedTokens, RedactedTokens
 from fineshards.loader.tokens.open_shards import OPEN_SHARDS
 from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
 from fineshards.loader.tokens.split_documents import SampleDocument, SplitDocuments
@@ -48,8 +48,6 @@ class TokenDataset(SplitDocuments):
         after_generation: Leaves out the samples that this earlier generation has. Sample 0 is the
             first one that it has not, and begins with its last tokens, which were too few for a
             sample. Default: all samples.
-        skip: Documents that `loss_mask` leaves out: their numbers in the dataset, or `redacted` for
-            all that were redacted until now, in whatever generation. Default: none.
         check: What is compared with the manifest when a shard is first read: `header`, its size and
             header; or `open`, all its bytes by their CRC-32C, which reads the whole shard and needs
             google-crc32c. `open` is for local folders and for `cache_folder`.
@@ -89,7 +87,6 @@ class TokenDataset(SplitDocuments):
         cache_folder: str | Path | None = None,
         cache_folder_bytes: int | None = None,
         generation: int | None = None,
-        skip: Literal["redacted"] | Sequence[int] | None = None,
         check: Literal["header", "open"] = "header",
         mapped: bool = True,
         after_generation: int | None = None,
@@ -117,7 +114,6 @@ class TokenDataset(SplitDocuments):
         self.stream = TokenStream(self._split, self._begin, self.sequence_length + 1, reading)
         self._hinted = False
         self._redacted = RedactedTokens(self._split)
-        self._mask = LossMask(skip, self._redacted)
         self._learned: LearnedTokens | None = None
         if self._split.learned:
             self._learned = LearnedTokens(self._split, self.sequence_length, reading)
@@ -335,27 +331,17 @@ class TokenDataset(SplitDocuments):
             self._learned.request(self._begin + starts, self._begin + stops)
 
     def loss_mask(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which labels of samples count: all but the tokens of the documents to `skip`.
-
-        Of conversations, only the tokens that are learned.
+        """Which labels of samples are learned: all, except in conversations.
 
         Args:
             indices: Sample numbers, as in `gather`; integers, shape (n,).
 
         Returns:
-            bool, shape (n, T): False where `gather(indices)[:, 1:]` is a token of such a document,
-            or is not learned.
+            bool, shape (n, T): False where `gather(indices)[:, 1:]` is not learned.
 
         Raises:
             IndexError: A sample number is out of range.
-            UsageError: A number in `skip` is no document, or pyarrow is not installed.
-            OutputError: A document table or a job record is missing or damaged.
-
-        Example:
-            >>> from fineshards import TokenDataset
-            >>> dataset = TokenDataset(dataset_folder, sequence_length=1024, skip=[176])
-            >>> int((~dataset.loss_mask(np.array([0, 1]))).sum())
-            737
+            OutputError: A loss mask is missing or damaged.
         """
         starts = checked_numbers(indices, len(self)) * self.sequence_length + 1
         found = self.masks_between(starts, starts + self.sequence_length)
@@ -365,9 +351,9 @@ class TokenDataset(SplitDocuments):
         self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
         """As `loss_mask`, of tokens [starts[i], stops[i]) of each i, one range after the other."""
-        starts, stops = self._begin + starts, self._begin + stops
-        counts = self._mask.of(starts, stops, self)
-        return counts if self._learned is None else counts & self._learned.of(starts, stops)
+        if self._learned is None:
+            return np.ones((stops - starts).sum(), np.bool_)
+        return self._learned.of(self._begin + starts, self._begin + stops)
 
     def within_redacted(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which EOTs are in a redacted document, behind its first one; see `Source`."""

@@ -121,17 +121,6 @@ class WholeDocuments:
         found[inside] = self._dataset.within_redacted(tokens)
         return found
 
-    def work(self, numbers: Numbers, length: int) -> Numbers:
-        """The sum of squared document lengths of each row, cut to rows of `length` tokens."""
-        begins, stops, ends = self._segments(numbers)
-        size, rows = self.sequence_length, np.arange(len(numbers))
-        row_of = np.repeat(rows, self._borders[numbers + 1] - self._borders[numbers])
-        stops = np.minimum(np.cumsum(stops - begins) - ends[row_of], size) + size * row_of
-        borders = np.union1d(stops, np.arange(0, size * len(numbers) + 1, length))
-        firsts = np.searchsorted(borders, size * rows)
-        found: Numbers = np.add.reduceat(np.diff(borders) ** 2, firsts)
-        return found
-
     def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
         """Says in which order rows will be read."""
         self._dataset.expect(shuffle, shuffle_shards)

@@ -338,22 +338,6 @@ def test_its_length_is_what_is_left_of_the_iteration(size: Any, drop_last: bool)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_its_first_batches_are_the_same_each_time(prefetch: int) -> None:
-    order = scalar_order(25, 1, 1)
-    loader = BatchLoader(Numbers(25), 4, 1, epochs=1, prefetch=prefetch)
-    for taken in (0, 3, 4):
-        numbers(loader, taken)
-        state = loader.state_dict()
-        for count in (1, 3, 7, 9):
-            assert numbers(loader.first(count)) == order[: 4 * count]
-        for one, two in zip(loader.first(3), loader.first(3), strict=True):
-            assert np.array_equal(one, two)
-        assert loader.state_dict() == state
-    loader.close()
-    assert "batches is 0" in refused(lambda: loader.first(0))
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
 def test_iterations_that_would_share_a_position_are_refused(prefetch: int) -> None:
     order = scalar_order(25, 1, 2)
     loader = BatchLoader(Numbers(25), 4, 1, epochs=1, prefetch=prefetch)

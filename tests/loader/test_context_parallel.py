@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sentences import refused
 
-from benchmarks.made_up_dataset import EOT, make_dataset, uneven
+from benchmarks.made_up_dataset import make_dataset, uneven
 from fineshards import BatchLoader, ContextParallel, Packing, TokenDataset
 from fineshards.storage.open import open_storage
 
@@ -150,32 +150,6 @@ def test_the_parts_of_a_batch_are_the_batch(
             kept.append(part.places[real])
         assert np.array_equal(np.sort(np.concatenate(kept)), np.arange(flat["inputs"].size))
     assert len({str(part.state_dict()) for part in parts}) == 1
-
-
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_a_cap_gives_rows_that_are_not_packed_the_same_shapes(
-    dataset: TokenDataset, most: int
-) -> None:
-    names = ("inputs", "document_ids", "cu_seqlens")
-    given = {"fields": names, "epochs": 1}
-    capped = BatchLoader(dataset, 8, max_documents=most, **given)  # type: ignore[arg-type]
-    part = ContextParallel(1, 4)
-    parts = BatchLoader(dataset, 8, max_documents=most, context_parallel=part, **given)  # type: ignore[arg-type]
-    reached = 0
-    for batch, of_part in zip(capped, parts, strict=True):
-        expected = []
-        for row, tokens in enumerate(batch["inputs"].tolist()):
-            starts = [0, *(at for at, token in enumerate(tokens) if token == EOT and at)]
-            expected += [row * LENGTH + start for start in starts[:most]]
-            ids = np.repeat(np.arange(len(starts)), np.diff(starts, append=LENGTH))
-            assert np.array_equal(batch["document_ids"][row], np.minimum(ids, most - 1))
-            reached += len(starts) > most
-        size = len(batch["inputs"])
-        expected += [size * LENGTH] * (size * most + 1 - len(expected))
-        assert batch["cu_seqlens"].tolist() == expected
-        ends = padded(np.diff(expected).tolist(), 8)
-        assert (of_part["cu_seqlens"] * 4).tolist() == ends
-    assert reached > 5
 
 
 def test_what_cannot_be_divided_is_refused(dataset: TokenDataset) -> None:

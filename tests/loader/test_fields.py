@@ -104,19 +104,6 @@ def test_ignored_labels_are_those_that_the_mask_leaves_out(train: TokenDataset) 
     assert ignored > 10
 
 
-def test_labels_of_skipped_documents_do_not_count(folder: Path) -> None:
-    plain = TokenDataset(folder, sequence_length=LENGTH)
-    documents = {document.number for document in plain.documents(4)}
-    skipping = TokenDataset(folder, sequence_length=LENGTH, skip=sorted(documents))
-    with BatchLoader(skipping, 60, shuffle=False, fields=["loss_mask", "targets"]) as loader:
-        batch = next(loader)
-    within = batch["targets"] != plain.eot
-    assert np.array_equal(batch["loss_mask"], within & skipping.loss_mask(np.arange(60)))
-    # All of sample 4 but its last label, which may belong to the next document.
-    assert not batch["loss_mask"][4, :-1].any()
-    assert batch["loss_mask"].any()
-
-
 def test_rows_of_a_mixture_name_their_source(folder: Path, train: TokenDataset) -> None:
     test = TokenDataset(folder, "test", sequence_length=LENGTH)
     mixed = Mixture({"train": (train, 0.7), "test": (test, 0.3)}, seed=5)

@@ -76,7 +76,7 @@ def test_the_mask_is_the_product_on_every_rank(
 
 
 def test_labels_that_are_not_learned_are_ignored(folder: Path) -> None:
-    dataset = TokenDataset(folder, sequence_length=LENGTH, skip=None)
+    dataset = TokenDataset(folder, sequence_length=LENGTH)
     names = ("targets", "labels", "loss_mask")
     loader = BatchLoader(dataset, 8, fields=names, dtype="int64", ignore_index=-100, epochs=1)
     for batch in loader:

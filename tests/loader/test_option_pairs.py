@@ -21,8 +21,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sizes": {"batch_size": {0: 4, 1: 6}},
     "cap": {"max_documents": 2},
     "ranks": {"rank": 1, "world_size": 2},
-    "uneven": {"rank": 1, "world_size": 3, "uneven": True},
-    "balanced": {"rank": 1, "world_size": 2, "balance_attention": True},
     "ignored": {"ignore_index": -100, "dtype": "int64"},
     "part": {"context_parallel": ContextParallel(1, 2, "contiguous")},
     "zigzag": {"context_parallel": ContextParallel(1, 2)},
@@ -37,10 +35,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "schedule": {"schedule": {7: {"a": 1, "b": 3}}},
 }
 # What has the option's argument where it is none of BatchLoader's.
-KINDS = {"rows": ("packed", "whole"), "windows": ("packed",), "end": ("mix",), "schedule": ("mix",)}
+KINDS = {
+    "rows": ("packed", "whole"),
+    "cap": ("packed",),
+    "windows": ("packed",),
+    "end": ("mix",),
+    "schedule": ("mix",),
+}
 # Of one argument or meaning, so no pair.
-SAME = [{"ranks", "uneven"}, {"ranks", "balanced"}, {"uneven", "balanced"}, {"part", "zigzag"}]
-SAME += [{"epoch", "full"}]
+SAME = [{"part", "zigzag"}, {"epoch", "full"}]
 CASES = [
     pytest.param(kind, pair, id=f"{kind}-{'+'.join(pair)}")
     for kind in ("dataset", "packed", "whole", "mix", "packed mix")
@@ -60,8 +63,6 @@ def refusal(kind: str, pair: tuple[str, str]) -> str:
         return "epochs is 1, but a mixture has no epochs."
     if "shards" in pair and kind == "whole":
         return "shuffle_shards is 2, but the source has no shards; leave shuffle_shards out."
-    if "balanced" in pair and kind in ("dataset", "mix"):
-        return "balance_attention needs packing, which knows the documents of rows."
     return ""
 
 
@@ -160,9 +161,7 @@ def test_two_options_together_do_what_each_does(
             found = list(dict.fromkeys(zip(*(batch[name].tolist() for name in IDS), strict=True)))
             chosen = [keys.index(key) for key in found]
             assert len(chosen) == taken.stop - taken.start
-            if "balance_attention" not in given:
-                assert chosen == list(range(len(rows)))[taken]
-            assert chosen == sorted(chosen)
+            assert chosen == list(range(len(rows)))[taken]
             right = part_of(documents([rows[at] for at in chosen], given, step), given)
             for number, name in enumerate(FIELDS[:5]):
                 values = [value[number] for document in right for value in document]
@@ -177,10 +176,3 @@ def test_two_options_together_do_what_each_does(
 
 def _begins(values: tuple[Any, ...], row: list[Any], at: int) -> bool:
     return bool(values[0] == EOT or values[0] != row[1][at - 1])
-
-
-def test_a_cap_of_packed_rows_is_an_argument_of_packing(folder: Path) -> None:
-    source = TokenDataset(folder, sequence_length=LENGTH)
-    assert "an argument of Packing" in refused(
-        lambda: BatchLoader(source, 4, packing=Packing(), max_documents=2)
-    )

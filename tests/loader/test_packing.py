@@ -419,17 +419,6 @@ def test_the_documents_of_a_row_are_those_of_its_tokens(built: Path) -> None:
             assert (document.file, document.row, document.id) == (same.file, same.row, same.id)
 
 
-def test_the_tokens_of_skipped_documents_do_not_count(built: Path) -> None:
-    dataset = TokenDataset(built, sequence_length=256, skip=[20, 21, 300])
-    packed = PackedSource(dataset, Packing(64))
-    mask = packed.loss_mask(np.arange(len(dataset)))
-    whole = dataset.loss_mask(np.arange(len(dataset)))
-    assert int((~mask).sum()) == int((~whole).sum()) > 0
-    _, targets, _ = read(packed)
-    samples = dataset.gather(np.arange(len(dataset)))
-    assert sorted(targets[~mask].tolist()) == sorted(samples[:, 1:][~whole].tolist())
-
-
 def test_windows_cross_from_shard_to_shard(tmp_path: Path) -> None:
     for name, shard_tokens in (("whole", 10**5), ("parts", 777)):
         make_dataset(open_storage(str(tmp_path / name)), 20_000, shard_tokens, dtype="uint16")

@@ -131,19 +131,3 @@ def test_its_rows_are_samples_like_others(chat: TokenDataset, tmp_path: Path) ->
         assert "fingerprint" in refused(
             lambda other=other: BatchLoader(other, 8, epochs=1).load_state_dict(state)
         )
-
-
-def test_ranks_get_equal_attention(chat: TokenDataset) -> None:
-    def work(batch: dict[str, Any]) -> int:
-        return int((np.diff(batch["cu_seqlens"].astype(np.int64)) ** 2).sum())
-
-    whole = WholeDocuments(chat)
-    names = ("inputs", "cu_seqlens", "sample_ids")
-    plain = BatchLoader(whole, 16, fields=names, epochs=1, drop_last=True)
-    ranks = [
-        BatchLoader(whole, 16, 0, rank, 2, fields=names, balance_attention=True)
-        for rank in range(2)
-    ]
-    for batch, *parts in zip(plain, *ranks, strict=False):
-        assert sum(map(work, parts)) == work(batch) == whole.work(batch["sample_ids"], LENGTH).sum()
-        assert abs(work(parts[0]) - work(parts[1])) < 0.1 * work(batch)

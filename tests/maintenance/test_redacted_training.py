@@ -15,7 +15,6 @@ from support.oracle import EOT, files_in
 from support.redacted import documents_of
 
 from fineshards import BatchLoader, Packing, TokenDataset, WholeDocuments
-from fineshards.errors import UsageError
 from fineshards.maintenance.redact import redact
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.open import open_storage
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.growing
 PACKED = ("inputs", "targets", "position_ids", "document_ids", "cu_seqlens", "max_seqlen")
 
 
-def test_a_training_goes_on_and_can_leave_them_out(dataset: Path) -> None:
+def test_a_training_goes_on_without_them(dataset: Path) -> None:
     before = TokenDataset(dataset, sequence_length=16)
     loader = BatchLoader(before, batch_size=4, seed=2)
     next(loader)
@@ -37,30 +36,27 @@ def test_a_training_goes_on_and_can_leave_them_out(dataset: Path) -> None:
         if len(tokens) > 100 and _split_of(dataset, n) == "train"
     )
     redact(str(dataset), documents=[number])
-    after = TokenDataset(dataset, sequence_length=16, skip="redacted")
-    resumed = BatchLoader(after, batch_size=4, seed=2)
+    resumed = BatchLoader(
+        TokenDataset(dataset, sequence_length=16),
+        batch_size=4,
+        seed=2,
+        fields=("targets", "loss_mask"),
+    )
     resumed.load_state_dict(state)
-    numbers = [drawn.sample for drawn in resumed.samples(1)]
-    batch = next(resumed)
-    mask = after.loss_mask(np.array(numbers))
-    assert np.array_equal(batch[:, 1:][mask], whole[numbers][:, 1:][mask])
-    # The mask is exactly the document, in every generation.
-    for opened in (after, TokenDataset(dataset, sequence_length=16, generation=2, skip="redacted")):
-        out = ~opened.loss_mask(np.arange(len(opened)))
+    batch, numbers = next(resumed), [drawn.sample for drawn in resumed.samples(1)]
+    mask = batch["loss_mask"]
+    assert np.array_equal(batch["targets"][mask], whole[numbers][:, 1:][mask])
+    # It counts in no generation.
+    for generation in (1, 2):
+        opened = TokenDataset(dataset, sequence_length=16, generation=generation)
         now = opened.gather(np.arange(len(opened)))[:, 1:]
-        changed = now != whole[: len(opened)][:, 1:]
-        assert set(now[out].tolist()) == {EOT}
-        assert not np.any(changed & ~out)
-        assert out.sum() > 16
-    by_number = TokenDataset(dataset, sequence_length=16, skip=[number])
-    everything = np.arange(len(after))
-    assert np.array_equal(by_number.loss_mask(everything), after.loss_mask(everything))
-    assert TokenDataset(dataset, sequence_length=16).loss_mask(everything).all()
-    assert after.loss_mask(np.array([], np.int64)).shape == (0, 16)
-    with pytest.raises(UsageError, match="no document 99999"):
-        TokenDataset(dataset, sequence_length=16, skip=[99999]).loss_mask(everything)
-    with pytest.raises(UsageError, match="skip must be"):
-        TokenDataset(dataset, sequence_length=16, skip="all")  # type: ignore[arg-type]
+        gone = now != whole[: len(opened)][:, 1:]
+        assert set(now[gone].tolist()) == {EOT}
+        assert gone.sum() > 16
+        (everything,) = BatchLoader(
+            opened, len(opened), shuffle=False, epochs=1, fields=["loss_mask"]
+        )
+        assert np.array_equal(everything["loss_mask"], now != EOT)
 
 
 def _split_of(folder: Path, number: int) -> str:

@@ -57,8 +57,8 @@ def check(
         assert "Traceback" not in said, (name, what, command, said)
         assert "unexpected" not in said, (name, what, command, said)
     try:
-        dataset = TokenDataset(folder, sequence_length=32, skip="redacted")
-        dataset.loss_mask(np.arange(2))
+        dataset = TokenDataset(folder, sequence_length=32)
+        dataset.within_redacted(np.arange(2))
         dataset.documents(0)
         dataset.gather(np.arange(min(len(dataset), 5)))
     except FineshardsError:

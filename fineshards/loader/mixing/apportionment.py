@@ -168,13 +168,13 @@ class Stretch:
         Returns the draws from each source before them in this stretch, and of each its source and
         the number within the source.
         """
-        _, before, _ = self._tick_before(start - self.first)
-        high, after, active = self._tick_before(stop - self.first)
+        tick, before = self._tick_before(start - self.first)
+        after = before
         while (missing := stop - self.first - int(after.sum())) > 0:
             # Draws and weights differ by less than one draw per source, so this is late enough,
             # unless a source ends before.
-            high += (missing + len(after)) * UNIT // active + 1
-            after, active = self._drawn_and_active(high)
+            tick += (missing + len(after)) * UNIT // self._active(after) + 1
+            after = self._drawn(tick)
         drawn = after - before
         sources = np.repeat(np.arange(len(drawn)), drawn)
         firsts = self.counts + before - (np.cumsum(drawn) - drawn)
@@ -183,25 +183,21 @@ class Stretch:
         order = np.argsort(self._ticks(sources, numbers), kind="stable")
         return before, sources[order], numbers[order]
 
-    def _tick_before(self, wanted: int) -> tuple[int, Numbers, int]:
-        """A tick with at most `wanted` draws up to it, and not many fewer.
-
-        Returns the tick, the draws from each source up to it, and the weight of the sources that
-        have not ended by then.
-        """
+    def _tick_before(self, wanted: int) -> tuple[int, Numbers]:
+        """A tick with at most `wanted` draws up to it, and not many fewer: these draws by source."""
         # The sum of the phases does not fit into 64 bits; this is at least as much.
         phases = int(((self.phases >> 30) + 1).sum()) << 30
         tick = max(-1, (wanted * UNIT - phases) // WEIGHT_SUM)
-        drawn, active = self._drawn_and_active(tick)
+        drawn = self._drawn(tick)
         # Only where sources have ended by then.
         while (missing := wanted - int(drawn.sum()) - 2 * len(drawn)) > 0:
-            tick += missing * UNIT // active + 1
-            drawn, active = self._drawn_and_active(tick)
-        return tick, drawn, active
+            tick += missing * UNIT // self._active(drawn) + 1
+            drawn = self._drawn(tick)
+        return tick, drawn
 
-    def _drawn_and_active(self, tick: int) -> tuple[Numbers, int]:
-        drawn = self._drawn(tick)
-        return drawn, int(self.weights[drawn < self.caps - self.counts].sum())
+    def _active(self, drawn: Numbers) -> int:
+        """The weight of the sources that have not ended, after so many draws from each."""
+        return int(self.weights[drawn < self.caps - self.counts].sum())
 
     def _drawn(self, tick: int) -> Numbers:
         """Draws from each source in this stretch, up to and including a tick; -1 is before all."""

@@ -18,7 +18,7 @@ import numpy as np
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM, Stretches, Weight
-from fineshards.loader.mixing.mixture_weights import checked_weights, exact_text, in_samples
+from fineshards.loader.mixing.mixture_weights import checked_weights, exact_text
 from fineshards.loader.sample_sources import Numbers, Source, check_vocabularies
 
 
@@ -112,11 +112,11 @@ class Mixture:
             again; a BatchLoader shuffles each of its epochs differently. `stop` ends the mixture
             before the first draw that would repeat a sample. `drop` goes on with the other sources
             in their proportions, until no source with a weight at that time is left.
-        weights_in: `samples`, or `tokens` for sources with different sequence lengths.
         schedule: Maps draws (the samples of all steps before) to the weights of all sources then.
             Every source keeps its position and its progress towards its next draw.
 
     Attributes:
+        sequence_length: T, tokens per sample, of all sources.
         names: The sources' names, in order.
         sources: The sources, in the same order.
         lengths: The sources' numbers of samples: int64, shape (sources,).
@@ -145,24 +145,20 @@ class Mixture:
         sources: Mapping[str, tuple[Source, Weight]],
         seed: int = 0,
         exhausted: Exhausted = "repeat",
-        weights_in: Literal["samples", "tokens"] = "samples",
         schedule: Mapping[int, Mapping[str, Weight]] | None = None,
     ) -> None:
         seed = checked_integer("seed", seed)
         if exhausted not in get_args(Exhausted):
             raise UsageError(f"exhausted is {exhausted!r}; choose 'repeat', 'stop' or 'drop'.")
-        if weights_in not in ("samples", "tokens"):
-            raise UsageError(f"weights_in is {weights_in!r}; choose 'samples' or 'tokens'.")
         _check_sources(sources)
         self.names = tuple(sources)
         self.sources: tuple[Source, ...] = tuple(source for source, _ in sources.values())
         check_vocabularies(self.names, self.sources)
         self.lengths = np.array([len(source) for source in self.sources], dtype=np.int64)
-        self._sizes = [source.sequence_length for source in self.sources]
+        self.sequence_length = self.sources[0].sequence_length
         self._seed, self._exhausted = seed, exhausted
         initial = [weight for _, weight in sources.values()]
-        changes = checked_weights(self.names, initial, {} if schedule is None else schedule)
-        self._changes = changes if weights_in == "samples" else in_samples(changes, self._sizes)
+        self._changes = checked_weights(self.names, initial, schedule or {})
         self._stretches = Stretches(self._changes, self.names, self.lengths, seed, exhausted)
         self.length = self._stretches.length
 
@@ -170,17 +166,6 @@ class Mixture:
     def fingerprint(self) -> str:
         """Identifies the sources, their weights and all other arguments that draws depend on."""
         return self.fingerprint_of(MAX_DRAWS)
-
-    @property
-    def sequence_length(self) -> int:
-        """T, tokens per sample; raises UsageError if the sources' sequence lengths differ."""
-        for name, size in zip(self.names, self._sizes, strict=True):
-            if size != self._sizes[0]:
-                raise UsageError(
-                    f"the sequence_length of {self.names[0]!r} is {self._sizes[0]}, but that of "
-                    f"{name!r} is {size}: open both with the same one to read them in batches."
-                )
-        return self._sizes[0]
 
     def __repr__(self) -> str:
         first = list(map(float, self._changes[0]))
@@ -256,7 +241,7 @@ class Mixture:
                     self.names[source],
                     self.sources[source].fingerprint,
                     len(self.sources[source]),
-                    self._sizes[source],
+                    self.sequence_length,
                 ]
                 for source in drawn
             ],
@@ -266,24 +251,6 @@ class Mixture:
             },
         }
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-    def plain_source(self, draws: int) -> Source | None:
-        """The source named "", if the first `draws` draws are from it alone.
-
-        They are what a BatchLoader of that source without a mixture draws, which has no name for
-        it. So a run that began without a mixture can go on with one.
-
-        Args:
-            draws: A number of draws, from 0.
-
-        Returns:
-            The source; None if there is none of that name, or others have been drawn, or the
-            mixture has fewer draws.
-        """
-        if "" not in self.names or (self.length is not None and draws > self.length):
-            return None
-        drawn = {name for name, count in self.counts(draws).items() if count}
-        return self.sources[self.names.index("")] if drawn <= {""} else None
 
     def counts(self, draws: int) -> dict[str, int]:
         """Draws from each source among the first `draws` draws.
@@ -325,7 +292,7 @@ class Mixture:
                 name=name,
                 weight=float(shares[source]),
                 samples=(drawn := int(counts[source])),
-                tokens=drawn * self._sizes[source],
+                tokens=drawn * self.sequence_length,
                 epochs=drawn / int(self.lengths[source]),
                 first_repeated_step=(
                     self._position(source, length) // batch_size
@@ -378,7 +345,7 @@ def _check_sources(sources: object) -> None:
         )
     if not sources:
         raise UsageError("a mixture needs at least one source.")
-    samples = 0
+    samples, first = 0, ""
     for name, pair in sources.items():
         if not isinstance(name, str):
             raise UsageError(f"a source of the mixture is named {name!r}; give it a string.")
@@ -393,6 +360,11 @@ def _check_sources(sources: object) -> None:
             )
         if len(source) < 1:
             raise UsageError(f"source {name!r} of the mixture has no samples; leave it out.")
-        samples += len(source)
+        first, samples = first or name, samples + len(source)
+        if source.sequence_length != sources[first][0].sequence_length:
+            raise UsageError(
+                f"the sequence_length of {first!r} is {sources[first][0].sequence_length}, but "
+                f"that of {name!r} is {source.sequence_length}: open both with the same one."
+            )
     if samples > MAX_DRAWS:
         raise UsageError(f"the sources have {samples} samples; a mixture can hold {MAX_DRAWS}.")

@@ -1,4 +1,4 @@
-"""The weights of a mixture and its schedule: checked, and in samples."""
+"""The weights of a mixture and its schedule, checked."""
 
 from __future__ import annotations
 
@@ -68,16 +68,6 @@ def linear_schedule(
         weights = [a + (b - a) * done for a, b in zip(before, after, strict=True)]
         found[start + (stop - start) * part // parts] = dict(zip(names, weights, strict=True))
     return found
-
-
-def in_samples(rows: Mapping[int, Row], token_counts: Sequence[int]) -> dict[int, Row]:
-    """Weights that are shares of the tokens, as shares of the samples."""
-    return {
-        at: tuple(
-            Fraction(weight) / tokens for weight, tokens in zip(row, token_counts, strict=True)
-        )
-        for at, row in rows.items()
-    }
 
 
 def exact_text(weight: Weight) -> str:

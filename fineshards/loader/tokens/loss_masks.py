@@ -1,4 +1,4 @@
-"""Which tokens do not count as labels: of redacted and skipped documents, or not learned.
+"""Which tokens of a split are learned, and which are of redacted documents.
 
 A redacted document is a run of EOTs in its old place. An EOT starts a document, so the tokens alone
 would make a document of each: the job records, which need no Arrow, say where they are.
@@ -6,23 +6,16 @@ would make a document of each: the job records, which need no Arrow, say where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
-
 import numpy as np
 
-from fineshards.errors import UsageError, quoted
-from fineshards.loader.arguments import checked_integer
 from fineshards.loader.boundaries import Bools, joined_ranges
 from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
-from fineshards.loader.tokens.split_documents import SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.loader.tokens.token_stream import TokenStream
 from fineshards.shards.job.job import Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.redaction import masked
 
 
 class RedactedTokens:
@@ -40,17 +33,13 @@ class RedactedTokens:
         # The last shard that was opened when the versions were compared.
         self._compared: object = None
 
-    def ranges(self) -> Numbers:
-        """Ranges `[begin, end)` of the split's tokens: int64, shape (n, 2), ascending."""
-        return (self._known or self._load())[2]
-
     def within(self, places: Numbers) -> Bools:
         """Which tokens are in a redacted document, behind its first one: bool, shape (n,).
 
         places: EOTs of the split that follow an EOT: of a redacted document, or of a document
         behind one without text.
         """
-        found = _within(self.ranges(), places)
+        found = _within((self._known or self._load())[2], places)
         rest = places[~found]
         # Two in a row: a document that has been redacted since the records were read.
         if (np.diff(rest) == 1).any() and self._is_old():
@@ -93,46 +82,6 @@ def _within(ranges: Numbers, places: Numbers) -> Bools:
     found: Bools = at >= 0
     found[found] = places[found] < ranges[at[found], 1]
     return found
-
-
-class LossMask:
-    """The loss mask of a split's tokens. Raises UsageError if `skip` is not what it must be."""
-
-    def __init__(self, skip: object, redacted: RedactedTokens) -> None:
-        self._skip = _checked_skip(skip)
-        self._redacted = redacted
-        self._skipped: Numbers | None = None
-
-    def of(self, starts: Numbers, stops: Numbers, documents: SplitDocuments) -> Bools:
-        """Which tokens of ranges count, one range after the other."""
-        if self._skipped is None:
-            self._skipped = self._find_skipped(documents)
-        sizes = stops - starts
-        if not len(self._skipped):
-            return np.ones(sizes.sum(), np.bool_)
-        most = int(sizes.max(initial=0))
-        found: Bools = masked(self._skipped, starts, most)[np.arange(most) < sizes[:, None]]
-        return found
-
-    def _find_skipped(self, documents: SplitDocuments) -> Numbers:
-        """The tokens of the documents to skip, as ranges in the split: int64, shape (n, 2)."""
-        if self._skip == "redacted":
-            return self._redacted.ranges()
-        try:
-            return documents.ranges_of(self._skip)
-        except IndexError as error:
-            raise UsageError(f"skip: the dataset has no document {error}.") from None
-
-
-def _checked_skip(skip: object) -> Literal["redacted"] | tuple[int, ...]:
-    """What `skip` says: numbers of documents, in any sequence, or `redacted`."""
-    if skip is None:
-        return ()
-    if skip == "redacted" and isinstance(skip, str):
-        return "redacted"
-    if isinstance(skip, str) or not isinstance(skip, Iterable):
-        raise UsageError(f"skip must be 'redacted' or numbers of documents, got {quoted(skip)}.")
-    return tuple(checked_integer("skip", number, 0) for number in skip)
 
 
 class LearnedTokens:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import numpy.typing as npt
 from fineshards.errors import UsageError, quoted
 from fineshards.extras import naming_the_extra
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.sample_sources import Numbers
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.layout import ShardKey
@@ -165,20 +164,6 @@ class SplitDocuments:
             (176, 100151)
         """
         return map(self.document, self._numbers(self._begin))
-
-    def ranges_of(self, numbers: Iterable[int]) -> Numbers:
-        """The split's tokens of documents of the dataset: int64, shape (n, 2), ascending.
-
-        Raises IndexError with the number of a document that there is not.
-        """
-        found: list[tuple[str, int, int]] = []
-        for number in numbers:
-            try:
-                found += self._tables().ranges(number)
-            except IndexError:
-                raise IndexError(number) from None
-        ranges = sorted({(begin, end) for split, begin, end in found if split == self._split.name})
-        return np.array(ranges, np.int64).reshape(-1, 2)
 
     def _between(self, begin: int, end: int) -> list[SampleDocument]:
         """The documents that tokens [begin, end) of the whole split touch."""

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from fineshards.errors import OutputError
 from fineshards.shards.record import Count, Record, sha256_of
@@ -97,20 +96,3 @@ def overwritten(
             tokens[max(begin - position, 0) : max(end - position, 0)] = eot
         yield tokens.tobytes()
         position += len(tokens)
-
-
-def masked(
-    ranges: npt.NDArray[np.int64], begins: npt.NDArray[np.int64], length: int
-) -> npt.NDArray[np.bool_]:
-    """Which tokens of windows are in none of some ranges: shape (len(begins), length).
-
-    ranges: `[begin, end)`, shape (n, 2), ascending and apart. begins: the first token of each
-    window.
-    """
-    outside = np.ones((len(begins), length), np.bool_)
-    lows = np.searchsorted(ranges[:, 1], begins, side="right")
-    highs = np.searchsorted(ranges[:, 0], begins + length)
-    for row in np.flatnonzero(lows < highs).tolist():
-        for begin, end in (ranges[lows[row] : highs[row]] - begins[row]).tolist():
-            outside[row, max(begin, 0) : end] = False
-    return outside

@@ -127,15 +127,6 @@ def test_weights_are_kept_over_nine_orders_of_magnitude() -> None:
     assert abs(counts["d"] - 10**12 * 1e-5 / total) < 2
 
 
-def test_weights_in_tokens_are_shares_of_the_tokens() -> None:
-    sources = {"short": (MadeUp(50, 0, 100), 1), "long": (MadeUp(50, 1, 400), 1)}
-    mix = Mixture(sources, weights_in="tokens")
-    assert mix.counts(1000) == {"short": 800, "long": 200}
-    assert Mixture(sources, weights_in="samples").counts(1000) == {"short": 500, "long": 500}
-    with pytest.raises(UsageError, match=r"of 'short' is 100, but that of 'long' is 400"):
-        BatchLoader(mix, batch_size=4)
-
-
 def test_ten_thousand_sources() -> None:
     weights = np.random.default_rng(5).lognormal(0, 3, 10_000).tolist()
     mix = mixture(weights, exhausted="drop", lengths=3)
@@ -498,7 +489,10 @@ A, B = MadeUp(10), MadeUp(20, 1)
         (lambda: mixture([1, 1], [5, 0]), "source 'b' of the mixture has no samples"),
         (lambda: mixture([1, 1], MAX_DRAWS), "a mixture can hold 35184372088832"),
         (lambda: mixture([1], exhausted="end"), "exhausted is 'end'; choose 'repeat'"),
-        (lambda: mixture([1], weights_in="bytes"), "weights_in is 'bytes'; choose 'samples'"),
+        (
+            lambda: Mixture({"a": (MadeUp(5, 0, 100), 1), "b": (MadeUp(5, 1, 400), 1)}),
+            "of 'a' is 100, but that of 'b' is 400: open both with the same one",
+        ),
         (lambda: mixture([1], seed=0.5), r"seed is 0\.5; give an integer"),
         (
             lambda: mixture([1], schedule={0: {"a": 1}}),

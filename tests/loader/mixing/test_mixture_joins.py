@@ -174,32 +174,3 @@ def test_a_run_is_resumed_with_a_source_that_was_added() -> None:
     )
     with pytest.raises(UsageError, match="fingerprint"):
         BatchLoader(earlier, 8, seed=2).load_state_dict(state)
-
-
-def test_a_plain_run_goes_on_as_the_source_without_a_name() -> None:
-    data, more = MadeUp(30), MadeUp(9, 1)
-    mix = Mixture({"": (data, 1), "more": (more, 0)}, schedule={24: {"": 0.5, "more": 0.5}})
-    with BatchLoader(data, 8, seed=6) as plain, BatchLoader(mix, 8, seed=6) as mixed:
-        start = plain.state_dict()
-        for _ in range(3):
-            assert np.array_equal(next(plain), next(mixed))
-        state, expected = plain.state_dict(), next(mixed)
-        assert set(expected[:, 0]) == {0, 1}
-        mixed.load_state_dict(state)
-        assert np.array_equal(next(mixed), expected)
-        mixed.load_state_dict(start)
-        # The plain run went on for a step that this mixture draws from both.
-        next(plain)
-        with pytest.raises(UsageError, match="samples is 30 in the state but None here"):
-            mixed.load_state_dict(plain.state_dict())
-    other = Mixture({"": (MadeUp(31), 1)})
-    with pytest.raises(UsageError, match="fingerprint"):
-        BatchLoader(other, 8, seed=6).load_state_dict(state)
-    with pytest.raises(UsageError, match="fingerprint"):
-        BatchLoader(Mixture({"data": (data, 1)}), 8, seed=6).load_state_dict(state)
-    short = Mixture({"": (MadeUp(10), 1)}, exhausted="stop")
-    assert short.plain_source(10) is short.sources[0]
-    assert short.plain_source(11) is None
-    assert mix.plain_source(24) is data
-    assert mix.plain_source(25) is None
-    assert mixture([1]).plain_source(24) is None
