@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +12,11 @@ import numpy.typing as npt
 from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.sample_sources import Samples
+from fineshards.loader.tokens.local_shards import OPEN_SHARDS
 from fineshards.loader.tokens.loss_masks import LearnedTokens, RedactedTokens
-from fineshards.loader.tokens.open_shards import OPEN_SHARDS
-from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
 from fineshards.loader.tokens.split_documents import SampleDocument, SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
-from fineshards.loader.tokens.token_stream import TokenStream
+from fineshards.loader.tokens.token_stream import Reading, ReadingOrder, TokenStream
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 
@@ -48,19 +46,16 @@ class TokenDataset(SplitDocuments):
         after_generation: Leaves out the samples that this earlier generation has. Sample 0 is the
             first one that it has not, and begins with its last tokens, which were too few for a
             sample. Default: all samples.
-        check: What is compared with the manifest when a shard is first read: `header`, its size and
-            header; or `open`, all its bytes by their CRC-32C, which reads the whole shard and needs
-            google-crc32c. `open` is for local folders and for `cache_folder`.
         mapped: Whether local shards are mapped into memory. A mapped shard that is cut short while
-            it is in use kills the process by SIGBUS. False reads by `pread`, which is slower and
-            raises OutputError instead.
+            it is in use kills the process by SIGBUS. False opens the shard for each sample, which
+            is slower and raises OutputError instead.
 
     Attributes:
         sequence_length: T.
 
     Raises:
-        UsageError: The split is unknown, empty or shorter than one sample, a number is not a
-            positive integer, or `check` cannot be done.
+        UsageError: The split is unknown, empty or shorter than one sample, or a number is not a
+            positive integer.
         OutputError: The dataset is not finished, or its manifest is damaged, or there is no such
             generation. Reading a sample raises it if a shard is missing or damaged.
 
@@ -87,7 +82,6 @@ class TokenDataset(SplitDocuments):
         cache_folder: str | Path | None = None,
         cache_folder_bytes: int | None = None,
         generation: int | None = None,
-        check: Literal["header", "open"] = "header",
         mapped: bool = True,
         after_generation: int | None = None,
     ) -> None:
@@ -109,7 +103,7 @@ class TokenDataset(SplitDocuments):
                 f"{path}: {which}the {split} split has {self.tokens:,} tokens, but a sample of "
                 f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. {advice}"
             )
-        reading = Reading.checked(self._split, mapped, check, cache_folder, cache_folder_bytes)
+        reading = Reading.checked(self._split, mapped, cache_folder, cache_folder_bytes)
         # Without an underscore for what reads several datasets together.
         self.stream = TokenStream(self._split, self._begin, self.sequence_length + 1, reading)
         self._hinted = False

@@ -111,14 +111,6 @@ def test_a_source_is_a_dataset_or_a_mixture(source: object) -> None:
         BatchLoader(source, 1)
 
 
-@pytest.mark.parametrize("check", [None, "always", True, 3], ids=repr)
-def test_other_kinds_of_checks_are_refused(folder: Path, check: object) -> None:
-    message = refused(
-        lambda: TokenDataset(folder, sequence_length=10, check=check)  # type: ignore[arg-type]
-    )
-    assert message == f"check is {check!r}; choose 'header' or 'open'."
-
-
 # Sample numbers
 
 WRONG_NUMBERS = [

@@ -17,7 +17,7 @@ from support.fresh_interpreter import run_program
 from benchmarks.made_up_dataset import make_dataset, stream
 from fineshards.errors import OutputError
 from fineshards.loader.token_dataset import TokenDataset
-from fineshards.loader.tokens.open_shards import OpenShards, Shelf
+from fineshards.loader.tokens.local_shards import OpenShards, Shelf
 from fineshards.storage.open import open_storage
 
 T = 4
@@ -43,7 +43,7 @@ from pathlib import Path
 import numpy as np
 from benchmarks.made_up_dataset import stream
 from fineshards import BatchLoader, Mixture, TokenDataset
-from fineshards.loader.tokens.open_shards import OPEN_SHARDS
+from fineshards.loader.tokens.local_shards import OPEN_SHARDS
 
 T = {T}
 FOLDERS = sorted(Path(sys.argv[1]).iterdir())

@@ -184,7 +184,7 @@ class Stretch:
         return before, sources[order], numbers[order]
 
     def _tick_before(self, wanted: int) -> tuple[int, Numbers]:
-        """A tick with at most `wanted` draws up to it, and not many fewer: these draws by source."""
+        """A tick with at most `wanted` draws up to it, not many fewer; and these, by source."""
         # The sum of the phases does not fit into 64 bits; this is at least as much.
         phases = int(((self.phases >> 30) + 1).sum()) << 30
         tick = max(-1, (wanted * UNIT - phases) // WEIGHT_SUM)

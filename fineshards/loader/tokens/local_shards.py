@@ -1,12 +1,23 @@
-"""Shards on a local disk, opened on first use: mapped into memory, or read by pread."""
+"""Shards on a local disk, opened on first use, and how many a process keeps open.
+
+An open shard holds a file descriptor, because Python's mmap keeps a duplicate. The usual limit is
+1,024 for the whole process, and a training program needs most of them itself.
+
+The open shards have no lock: each step is one operation of a deque or a dict, which threads may do
+at the same time. So a fork cannot inherit a held lock, and a collected dataset has nothing to wait
+for.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from io import BufferedReader
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +25,92 @@ import numpy.typing as npt
 from fineshards.errors import OutputError
 from fineshards.loader.memory import Memory
 from fineshards.loader.sample_sources import Samples
-from fineshards.loader.tokens.open_shards import OPEN_SHARDS, Shelf
-from fineshards.loader.tokens.shard_contents import ShardContents
 from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 
 Tokens = npt.NDArray[np.unsignedinteger]
+_Loaded = TypeVar("_Loaded")
+
+# At most this many, and at most this share of the limit. A process may also have only 65,530
+# mappings (vm.max_map_count).
+_MOST = 4096
+_SHARE = 4
+
+# No descriptor is left for the process, or for the machine; no mapping is left.
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 # Bytes joined together, so that they stay in the processor's cache.
 _TOGETHER = 1 << 18
+
+
+class Shelf(dict[int, Any]):
+    """The open shards of one reader, by number. One that is taken off closes after its last use."""
+
+
+class OpenShards:
+    """The open shards on all shelves: above a limit, and when descriptors run out, the oldest go.
+
+    Closing the oldest, not the one that was used the longest ago, keeps the lookup in a shelf as
+    fast as in a dict. Shelves are referenced weakly. The places of shards that are no longer there
+    count until they are the oldest.
+    """
+
+    def __init__(self) -> None:
+        self._places: deque[tuple[weakref.ref[Shelf], int]] = deque()
+        self._allowed: int | None = None
+        self._limit = 1
+
+    def put(self, shelf: Shelf, shard: int, load: Callable[[], _Loaded]) -> _Loaded:
+        """Loads a shard and puts it on a shelf; raises what `load` raises."""
+        self._keep(self.limit() - 1)
+        loaded = self.with_room(load)
+        # In this order, so that each shard on a shelf has a place.
+        shelf[shard] = loaded
+        self._places.append((weakref.ref(shelf), shard))
+        return loaded
+
+    def with_room(self, load: Callable[[], _Loaded]) -> _Loaded:
+        """Does what needs descriptors; where none are left, closes half of the shards and retries.
+
+        From then on the limit is that half, so that the program's next file finds room as well.
+        """
+        while True:
+            try:
+                return load()
+            except OutputError as error:
+                opened = len(self._places)
+                if not opened or not _none_left(error):
+                    raise
+            # Outside of the handler: the error holds the frames of what failed.
+            self._limit = max(1, opened // 2)
+            self._keep(opened // 2)
+
+    def limit(self) -> int:
+        """How many shards may be open, of all datasets together."""
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if allowed != self._allowed:
+            unlimited = allowed == resource.RLIM_INFINITY
+            self._limit = _MOST if unlimited else max(1, min(_MOST, allowed // _SHARE))
+            self._allowed = allowed
+        return self._limit
+
+    def _keep(self, count: int) -> None:
+        """Closes the oldest shards until there are at most `count` places."""
+        while len(self._places) > count:
+            try:
+                shelf, shard = self._places.popleft()
+            except IndexError:  # another thread was faster
+                return
+            if (found := shelf()) is not None:
+                found.pop(shard, None)
+
+
+def _none_left(error: OutputError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _NONE_LEFT
+
+
+OPEN_SHARDS = OpenShards()
 
 
 class Parts(NamedTuple):
@@ -41,16 +129,12 @@ class LocalShards:
     """Reads token ranges from local shards. Threads can share a reader; processes cannot.
 
     mapped: whether to map shards. A mapped shard that is cut short kills the process by SIGBUS when
-    it is read; one that is not mapped raises OutputError. contents: compares each shard with its
-    checksum before its first use; None for no comparison.
+    it is read; one that is not mapped raises OutputError.
     """
 
-    def __init__(
-        self, split: SplitShards, mapped: bool = True, contents: ShardContents | None = None
-    ) -> None:
+    def __init__(self, split: SplitShards, mapped: bool = True) -> None:
         self._split = split
         self._mapped = mapped
-        self._contents = contents
         self._lock = threading.Lock()
         # The tokens of each open shard: a memoryview, of which a part takes the least time.
         self.shelf = Shelf()
@@ -85,18 +169,12 @@ class LocalShards:
             return found
 
     def _load(self, shard: int) -> Shard:
-        split, name = self._split, self._split.shard_name(shard)
-        loaded: Shard
-        if self._mapped:
-            content = split.storage.open_mapped(name)
-            split.check(shard, len(content), content[: npy.HEADER_BYTES])
-            offset = npy.HEADER_BYTES
-            loaded = np.frombuffer(content, split.dtype, split.length(shard), offset).data
-        else:
-            loaded = ReadShard(split, shard)
-        if self._contents is not None:
-            self._contents.check(shard)
-        return loaded
+        split = self._split
+        if not self._mapped:
+            return ReadShard(split, shard)
+        content = split.storage.open_mapped(split.shard_name(shard))
+        split.check(shard, len(content), content[: npy.HEADER_BYTES])
+        return np.frombuffer(content, split.dtype, split.length(shard), npy.HEADER_BYTES).data
 
 
 def read_rows(
@@ -178,15 +256,15 @@ def _opened(parts: Parts, readers: Sequence[LocalShards]) -> list[Any]:
 
 
 class ReadShard:
-    """A shard that is not mapped: a slice of it reads the tokens.
+    """A shard that is not mapped: a slice of it opens the file and reads the tokens.
 
-    Where reading fails, it is opened once more: the descriptor of a file on a network may be stale.
+    No descriptor is kept, which would be stale where a file on a network was replaced.
     """
 
     def __init__(self, split: SplitShards, shard: int) -> None:
-        self._split, self._shard = split, shard
+        self._split, self._name = split, split.shard_name(shard)
         self._tokens = split.length(shard)
-        self._file: _File | None = self._opened()
+        split.check(shard, *self._read(0, npy.HEADER_BYTES))
 
     def __len__(self) -> int:
         return self._tokens
@@ -194,64 +272,29 @@ class ReadShard:
     def __getitem__(self, part: slice) -> Tokens:
         """A copy of tokens `[start, stop)`; raises OutputError if the file has become shorter."""
         start, stop, _ = part.indices(self._tokens)
-        out = np.empty(stop - start, self._split.dtype)
-        buffer = out.view(np.uint8).data
-        position = npy.HEADER_BYTES + start * self._split.dtype.itemsize
-        file = self._file
-        if file is not None:
-            try:
-                file.read(buffer, position)
-                return out
-            except OutputError as error:
-                if not isinstance(error.__cause__, OSError):
-                    raise
-            # Other threads may still read from it, so it closes after its last use.
-            self._file = file = None
-        opened = OPEN_SHARDS.with_room(self._opened)
-        opened.read(buffer, position)
-        self._file = opened
-        return out
+        begin, count = (each * self._split.dtype.itemsize for each in (start, stop - start))
+        begin += npy.HEADER_BYTES
+        _, content = OPEN_SHARDS.with_room(lambda: self._read(begin, count))
+        if len(content) < count:
+            raise OutputError(
+                f"the shard {self._split.storage.path(self._name)} ends before byte "
+                f"{begin + count:,}: it was cut short after it was opened. Copy it again from its "
+                "origin, or run fineshards repair."
+            )
+        return np.frombuffer(content, self._split.dtype)
 
-    def _opened(self) -> _File:
-        split, name = self._split, self._split.shard_name(self._shard)
-        file = _File(split.storage.path(name), split.storage.open(name))
-        first_bytes = bytearray(min(npy.HEADER_BYTES, file.size))
-        file.read(memoryview(first_bytes), 0)
-        split.check(self._shard, file.size, bytes(first_bytes))
-        return file
-
-
-class _File:
-    """An open file. Closes when it is no longer referenced."""
-
-    def __init__(self, path: str, file: BinaryIO) -> None:
-        # Without the buffer, which would take more memory than the file's state.
-        self._file = cast(BufferedReader, file).detach()
-        self._path = path
-        self.size = os.fstat(self._file.fileno()).st_size
-
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):  # the handler of a signal may have raised before
-            self._file.close()
-
-    def read(self, buffer: memoryview, position: int) -> None:
-        """Fills a buffer from a place on; raises OutputError if that is impossible."""
-        filled = 0
-        while filled < len(buffer):  # the system reads at most 2 GiB at a time, or less
-            try:
-                count = os.preadv(self._file.fileno(), [buffer[filled:]], position + filled)
-            except OSError as error:
-                raise OutputError(
-                    f"the shard {self._path} cannot be read: {error.strerror}. Check the disk, or "
-                    "copy the shard again from its origin."
-                ) from error
-            if count == 0:
-                raise OutputError(
-                    f"the shard {self._path} ends before byte {position + len(buffer):,}: it was "
-                    "cut short after it was opened. Copy it again from its origin, or run "
-                    "fineshards repair."
-                )
-            filled += count
+    def _read(self, begin: int, count: int) -> tuple[int, bytes]:
+        """The size of the file, and bytes of it."""
+        storage = self._split.storage
+        try:
+            with storage.open(self._name) as file:
+                file.seek(begin)
+                return os.fstat(file.fileno()).st_size, file.read(count)
+        except OSError as error:
+            raise OutputError(
+                f"the shard {storage.path(self._name)} cannot be read: {error.strerror}. Check the "
+                "disk, or copy the shard again from its origin."
+            ) from error
 
 
 Shard = memoryview | ReadShard

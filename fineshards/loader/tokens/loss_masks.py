@@ -10,9 +10,8 @@ import numpy as np
 
 from fineshards.loader.boundaries import Bools, joined_ranges
 from fineshards.loader.sample_sources import Numbers
-from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
 from fineshards.loader.tokens.split_shards import SplitShards
-from fineshards.loader.tokens.token_stream import TokenStream
+from fineshards.loader.tokens.token_stream import Reading, ReadingOrder, TokenStream
 from fineshards.shards.job.job import Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME

@@ -5,21 +5,92 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, UsageError, quoted
+from fineshards.extras import require
+from fineshards.loader.arguments import checked_integer
+from fineshards.loader.far.cached_shards import CachedShards, CacheFolder
 from fineshards.loader.far.remote_shards import RemoteShards
 from fineshards.loader.sample_sources import Numbers, Samples
-from fineshards.loader.tokens.local_shards import LocalShards
-from fineshards.loader.tokens.open_shards import Shelf
-from fineshards.loader.tokens.shard_readers import Reading, ReadingOrder
+from fineshards.loader.tokens.local_shards import LocalShards, Shelf
 from fineshards.loader.tokens.split_shards import SplitShards
 
 # Bytes of samples that are joined, or asked for, at once.
 _TOGETHER = 1 << 22
+
+
+class ReadingOrder(NamedTuple):
+    """The order of reading, as BatchLoader has it."""
+
+    shuffle: bool
+    shuffle_shards: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How shards are to be read: arguments of TokenDataset, checked."""
+
+    mapped: bool
+    folder: CacheFolder | None
+
+    @classmethod
+    def checked(
+        cls,
+        split: SplitShards,
+        mapped: bool,
+        cache_folder: str | os.PathLike[str] | None,
+        cache_folder_bytes: int | None,
+    ) -> Reading:
+        """The arguments; raises UsageError if one is wrong, OutputError for a useless folder."""
+        folder = None
+        if cache_folder is not None:
+            require("google_crc32c", "google-crc32c", "gcs")
+            folder = _folder(split, cache_folder, cache_folder_bytes)
+        elif cache_folder_bytes is not None:
+            raise UsageError("cache_folder_bytes is set, but cache_folder is not. Set both.")
+        return cls(mapped, folder)
+
+    def reader(self, split: SplitShards, order: ReadingOrder | None) -> LocalShards | RemoteShards:
+        """A reader of a split's shards for an order."""
+        if self.folder is not None:
+            in_order = order is not None and not order.shuffle
+            return CachedShards(split, self.folder, in_order)
+        if split.storage.on_disk:
+            return LocalShards(split, self.mapped)
+        return RemoteShards(split)
+
+    def warning(self, split: SplitShards, order: ReadingOrder) -> str:
+        """Why the cache folder is too small for an order; an empty string if it is not."""
+        together = (order.shuffle_shards or split.shards) if order.shuffle else 0
+        needed = min(together + 1, split.shards) * split.file_bytes(0)
+        if self.folder is None or needed <= self.folder.limit:
+            return ""
+        return (
+            f"the order reads at random from {needed:,} bytes of shards, and the cache folder "
+            f"{self.folder.path} may hold {self.folder.limit:,}: shards would be copied many "
+            f"times. Set cache_folder_bytes={needed} or more, or a smaller shuffle_shards, or "
+            "leave cache_folder out."
+        )
+
+
+def _folder(split: SplitShards, path: str | os.PathLike[str], limit: int | None) -> CacheFolder:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise UsageError(f"cache_folder is {quoted(path)}; give a folder on a local disk.")
+    if limit is not None:
+        limit = checked_integer("cache_folder_bytes", limit, 1)
+    folder = CacheFolder.open(os.fspath(path), limit)
+    if folder.limit < split.file_bytes(0):
+        raise UsageError(
+            f"the cache folder {folder.path} may hold {folder.limit:,} bytes, but one shard has "
+            f"{split.file_bytes(0):,}. Set a larger cache_folder_bytes, choose a disk with more "
+            "room, or leave cache_folder out."
+        )
+    return folder
 
 
 class TokenStream:

@@ -34,14 +34,9 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def opened(made: Path | str, cache: Path, shards: int = 100, **options: object) -> TokenDataset:
-    return TokenDataset(
-        made,
-        sequence_length=10,
-        cache_folder=cache,
-        cache_folder_bytes=shards * SHARD_BYTES,
-        **options,  # type: ignore[arg-type]
-    )
+def opened(made: Path | str, cache: Path, shards: int = 100) -> TokenDataset:
+    limit = shards * SHARD_BYTES
+    return TokenDataset(made, sequence_length=10, cache_folder=cache, cache_folder_bytes=limit)
 
 
 def check_all(dataset: TokenDataset, order: int = 0) -> None:
@@ -59,12 +54,11 @@ def used(cache: Path) -> int:
     return sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("options", [{}, {"mapped": False}, {"check": "open"}])
 @pytest.mark.parametrize("shards", [1, 3, 10])
 def test_samples_are_the_stream_and_the_folder_keeps_its_bound(
-    made: Path, tmp_path: Path, shards: int, options: dict[str, object]
+    made: Path, tmp_path: Path, shards: int
 ) -> None:
-    dataset = opened(made, tmp_path / "cache", shards, **options)
+    dataset = opened(made, tmp_path / "cache", shards)
     for order in range(2):
         check_all(dataset, order)
         assert used(tmp_path / "cache") <= shards * SHARD_BYTES
@@ -139,15 +133,14 @@ def change_token(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [cut, grow, empty, change_header, change_token])
+@pytest.mark.parametrize("harm", [cut, grow, empty, change_header])
 def test_a_damaged_copy_is_made_again(
     made: Path, tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     check_all(opened(made, tmp_path / "cache"))
     for path in copies(tmp_path / "cache")[2:5]:
         harm(path)
-    # Only `open` compares the content.
-    check_all(opened(made, tmp_path / "cache", check="open" if harm is change_token else "header"))
+    check_all(opened(made, tmp_path / "cache"))
     assert (
         copies(tmp_path / "cache")[3].read_bytes() == (made / "train/train_0003.npy").read_bytes()
     )
