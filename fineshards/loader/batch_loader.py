@@ -172,7 +172,13 @@ class BatchLoader(DrawnSamples):
         order = Order(seed, shuffle, shuffle_shards, epochs)
         shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped)
         super().__init__(Batches(source, share, order, shape, packing))
-        self._refuse_useless(ignore_index)
+        self.batches.steps.refuse_empty(Position())
+        vocabulary = max(getattr(each, "vocabulary_size", 0) for each in self.batches.sources)
+        if ignore_index in range(vocabulary) and ignore_index not in self.batches.eots:
+            raise UsageError(
+                f"ignore_index {ignore_index} is a token of the vocabulary, so targets that are "
+                'this token would not count. Give -100, with dtype="int64".'
+            )
         for member, words in _UNMASKED.items():
             masked = any(getattr(each, member, False) for each in self.batches.sources)
             if masked and not (shaped and shaped.need_mask):
@@ -332,22 +338,6 @@ class BatchLoader(DrawnSamples):
         position, since = self.states.read(state)
         self.batches.know_steps_from(since)
         self._go_to(position)
-
-    def _refuse_useless(self, ignore_index: int | None) -> None:
-        """Raises UsageError if batches would leave out tokens, or would never come."""
-        sources, steps = self.batches.sources, self.batches.steps
-        tokens = range(max(getattr(each, "vocabulary_size", 0) for each in sources))
-        if ignore_index in tokens and all(ignore_index != each.eot for each in sources):
-            raise UsageError(
-                f"ignore_index {ignore_index} is a token of the vocabulary, so targets that are "
-                'this token would not count. Give -100, with dtype="int64".'
-            )
-        if steps.length is not None and steps.drop_last and steps.sizes.values[0] > steps.length:
-            raise UsageError(
-                f"an iteration has {steps.length:,} samples, fewer than the batch_size "
-                f"{steps.sizes.values[0]:,}, so drop_last leaves out all of them. Give a smaller "
-                "batch_size, or drop_last=False."
-            )
 
     def close(self) -> None:
         """Stops the background thread. The loader can still be used, from the same position."""

@@ -154,7 +154,7 @@ class Batches:
         for each in self.sources:
             if hasattr(each, "expect"):
                 each.expect(order.shuffle, order.shuffle_shards)
-        self._eots = self._end_tokens()
+        self.eots = self._end_tokens()
         # Tokens that all sources have.
         sizes = [each.vocabulary_size for each in sources if hasattr(each, "vocabulary_size")]
         self._vocabulary = min(sizes) if len(sizes) == len(sources) else None
@@ -168,6 +168,7 @@ class Batches:
 
         ahead: how many batches more are requested before one is read.
         """
+        self.steps.refuse_empty(position)
         # The batches read ahead, those that the trainer uses, and tokens that become fields.
         memory = Memory(2 * (ahead + 4))
         waiting: deque[_Located] = deque()
@@ -317,11 +318,11 @@ class Batches:
             tokens = self._tokens(located, np.dtype(np.uint32), memory)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
             if fields.need_documents:
-                begins = starts(inputs, self._eots[located.which][:, np.newaxis])
+                begins = starts(inputs, self.eots[located.which][:, np.newaxis])
                 self._join_redacted(begins, located)
         counts: Bools | None = None
         if fields.need_mask:
-            counts = targets != self._eots[located.which][:, np.newaxis]
+            counts = targets != self.eots[located.which][:, np.newaxis]
             for source, rows, numbers in located.by_source():
                 if hasattr(self.readers[source], "loss_mask"):
                     counts[rows] &= self.readers[source].loss_mask(numbers)

@@ -187,6 +187,15 @@ class Steps:
         left = position.begin + self.length - position.consumed
         return size if size <= left else 0 if self.drop_last else max(0, left)
 
+    def refuse_empty(self, begin: Position) -> None:
+        """Raises UsageError if a pass that begins at a position would have no batch."""
+        if begin.consumed == begin.begin and not self.size(begin):
+            raise UsageError(
+                f"an iteration has {self.length:,} samples, fewer than the batch_size "
+                f"{self.sizes(begin.step):,}, so drop_last leaves out all of them. Give a smaller "
+                "batch_size, or drop_last=False."
+            )
+
     def advance(self, position: Position, steps: int) -> Position:
         """The position some batches later, or at the end of the pass."""
         step = position.step + steps

@@ -358,6 +358,11 @@ def test_batches_that_train_on_nothing_are_refused(dataset: TokenDataset) -> Non
         assert "an iteration has 25 samples, fewer than the batch_size 26" in said
         assert len(BatchLoader(Numbers(25), size, epochs=1)) == 1
         assert BatchLoader(Numbers(25), size, epochs=2, drop_last=True)
+    grown = BatchLoader(Numbers(25), {0: 4, 2: 26}, epochs=1, drop_last=True)
+    assert len(list(grown)) == 2
+    for _ in range(2):
+        said = refused(lambda: next(iter(grown)))
+        assert "an iteration has 25 samples, fewer than the batch_size 26" in said
     ended = mixture(exhausted="drop")
     assert "has 457 samples" in refused(lambda: BatchLoader(ended, 458, drop_last=True))
     given: dict[str, Any] = {"dtype": "int64", "fields": ["inputs", "targets"]}
