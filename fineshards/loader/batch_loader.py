@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
-from fineshards.loader.batches import Batches, Order, Shape
+from fineshards.loader.batches import Batches
 from fineshards.loader.context_parallel import ContextParallel, check_context
 from fineshards.loader.drawn_samples import DrawnSamples
 from fineshards.loader.fields import Batch, Fields, checked_dtype
@@ -169,9 +169,21 @@ class BatchLoader(DrawnSamples):
             name = "context_parallel" if ignore_index is None else "ignore_index"
             raise UsageError(f"{name} needs fields, such as inputs and targets.")
         share = Share.checked(rank, world_size, sizes)
-        order = Order(seed, shuffle, shuffle_shards, epochs)
-        shape = Shape(sizes, bool(drop_last), lengths, tokens, shaped)
-        super().__init__(Batches(source, share, order, shape, packing))
+        order: dict[str, Any] = {"seed": seed, "shuffle": bool(shuffle)}
+        order["shuffle_shards"] = shuffle_shards
+        batches = Batches(
+            source,
+            share,
+            sizes,
+            lengths,
+            **order,
+            epochs=epochs,
+            drop_last=bool(drop_last),
+            packing=packing,
+            dtype=tokens,
+            fields=shaped,
+        )
+        super().__init__(batches)
         self.batches.steps.refuse_empty(Position())
         vocabulary = max(getattr(each, "vocabulary_size", 0) for each in self.batches.sources)
         if ignore_index in range(vocabulary) and ignore_index not in self.batches.eots:
@@ -186,12 +198,7 @@ class BatchLoader(DrawnSamples):
                     f"{words}, take the field loss_mask, or give ignore_index.", stacklevel=2
                 )
                 break
-        choices = {
-            "seed": seed,
-            "shuffle": bool(shuffle),
-            "shuffle_shards": shuffle_shards if shuffle else None,
-            "packing": None if packing is None else packing.saved(),
-        }
+        choices = order | {"packing": None if packing is None else packing.saved()}
         self.states = States(self.batches, source, choices, epochs)
         self._depth = checked_integer("prefetch", prefetch, 0)
         self._position = Position()

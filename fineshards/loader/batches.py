@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,6 @@ from fineshards.loader.steps import Position, Ramp, Share, Steps
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
 _SPAN = 1 << 14
-# The steps of their computation are divided among the batches before them, so that none waits for
-# all of it. Usually there are fewer steps.
-_STEPS = 1 << 7
 # Packed rows whose parts are found together. More would need more windows at a time.
 _PACKED_ROWS = 1 << 10
 
@@ -78,56 +75,43 @@ class _Located:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What decides which sample is next. The fields are arguments of BatchLoader."""
-
-    seed: int
-    shuffle: bool
-    shuffle_shards: int | None
-    epochs: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a batch is made of. The fields are arguments of BatchLoader.
-
-    sizes: of global batches, by the step. lengths: of sequences, by the step.
-    """
-
-    sizes: Ramp
-    drop_last: bool
-    lengths: Ramp
-    dtype: np.dtype[Any]
-    fields: Fields | None
-
-
 class Batches:
     """One rank's part of every global batch.
 
     The global order is the epochs of a source one after the other, or the draws of a mixture, whose
     sources have an epoch order each.
+
+    sizes: of global batches, by the step. lengths: of sequences, by the step. The others are
+    arguments of BatchLoader.
     """
 
     def __init__(
         self,
         source: Source | Mixture,
         share: Share,
-        order: Order,
-        shape: Shape,
+        sizes: Ramp,
+        lengths: Ramp,
+        *,
+        seed: int,
+        shuffle: bool,
+        shuffle_shards: int | None,
+        epochs: int | None,
+        drop_last: bool,
         packing: Packing | None,
+        dtype: np.dtype[Any],
+        fields: Fields | None,
     ) -> None:
         self.share = share
-        self._shape = shape
+        self._lengths, self._dtype, self._fields = lengths, dtype, fields
         self._packing = packing
         self._width = source.sequence_length + 1
         self._mixture: Mixture | None = None
         # Of any type, as most of what is asked of a source is optional.
         self.sources: tuple[Any, ...]
         if isinstance(source, Mixture):
-            if order.epochs is not None:
+            if epochs is not None:
                 raise UsageError(
-                    f"epochs is {order.epochs}, but a mixture has no epochs. Leave epochs out, and "
+                    f"epochs is {epochs}, but a mixture has no epochs. Leave epochs out, and "
                     "use the mixture's exhausted argument to end it."
                 )
             self._mixture, self.sources, self.names = source, source.sources, source.names
@@ -136,11 +120,11 @@ class Batches:
             # The name is part of the key of the order: a single source has the empty one.
             single: tuple[Any, ...] = (source,)
             self.sources, self.names = single, ("",)
-            end = None if order.epochs is None else order.epochs * len(single[0])
-        self.steps = Steps(shape.sizes, end, self._mixture is None, shape.drop_last)
+            end = None if epochs is None else epochs * len(single[0])
+        self.steps = Steps(sizes, end, self._mixture is None, drop_last)
         windows = (packing.rows, packing.shuffle_windows) if packing else None
         self._orders = [
-            EpochOrder(each, order.seed, name, order.shuffle, order.shuffle_shards, windows)
+            EpochOrder(each, seed, name, shuffle, shuffle_shards, windows)
             for each, name in zip(self.sources, self.names, strict=True)
         ]
         # What rows are read from, and what knows their documents.
@@ -153,11 +137,11 @@ class Batches:
             self.readers = tuple(PackedSource(each, packing, in_place) for each in sources)
         for each in self.sources:
             if hasattr(each, "expect"):
-                each.expect(order.shuffle, order.shuffle_shards)
+                each.expect(shuffle, shuffle_shards)
         self.eots = self._end_tokens()
         # Tokens that all sources have.
-        sizes = [each.vocabulary_size for each in sources if hasattr(each, "vocabulary_size")]
-        self._vocabulary = min(sizes) if len(sizes) == len(sources) else None
+        known = [each.vocabulary_size for each in sources if hasattr(each, "vocabulary_size")]
+        self._vocabulary = min(known) if len(known) == len(sources) else None
 
     def know_steps_from(self, first: Position) -> None:
         """Earlier steps cannot be asked for: other batch sizes led there."""
@@ -188,8 +172,7 @@ class Batches:
         first, stop = self.share.part(self.steps.size(position))
         places = np.arange(position.consumed + first, position.consumed + stop)
         which, positions = self._draw(places)
-        numbers = np.empty_like(positions)
-        deque(locate(self._orders, which, positions, numbers), maxlen=0)
+        numbers = locate(self._orders, which, positions)
         epochs = positions // np.array([len(each) for each in self.sources])[which]
         drawn = zip(which.tolist(), epochs.tolist(), numbers.tolist(), strict=True)
         return [
@@ -220,22 +203,15 @@ class Batches:
         return first
 
     def _locate_from(self, position: Position, step: int) -> Iterator[_Located]:
-        chunk: list[_Located] = []
         many = 1  # at first, so that the first batch is ready soon
         while True:
             positions: list[Position] = []
             while len(positions) < many and self.steps.size(position):
                 positions.append(position)
                 position = self.steps.advance(position, step)
-            following: list[_Located] = []
-            work = self._locate(positions, following)
-            for located in self._with_parts(chunk):
-                yield located
-                deque(islice(work, -(-_STEPS // len(chunk))), maxlen=0)
-            deque(work, maxlen=0)
-            if not following:
+            if not positions:
                 return
-            chunk = following
+            yield from self._with_parts(self._locate(positions))
             many = min(2 * many, max(1, _SPAN // (step * self.steps.sizes(position.step))))
 
     def _with_parts(self, chunk: list[_Located]) -> Iterator[_Located]:
@@ -260,26 +236,23 @@ class Batches:
                 rows = found.some(begin, end, self._width - 1)
                 yield _Located(each.step, each.which, each.numbers, rows=rows)
 
-    def _locate(self, positions: list[Position], found: list[_Located]) -> Iterator[None]:
-        """Adds this rank's parts of batches to `found`; stops after each step of the work."""
-        if not positions:
-            return
+    def _locate(self, positions: list[Position]) -> list[_Located]:
+        """This rank's parts of batches."""
         places: list[Numbers] = []
         for each in positions:
             first, stop = self.share.part(self.steps.size(each))
             places.append(np.arange(each.consumed + first, each.consumed + stop))
         which, numbers = self._draw(np.concatenate(places))
-        yield
-        samples = np.empty_like(numbers)
-        yield from locate(self._orders, which, numbers, samples)
+        samples = locate(self._orders, which, numbers)
         begun: Places | None = None
         if self._joined is not None and self._packing is None:
             begun = self._joined.places(which, samples * (self._width - 1))
-        end = 0
+        found, end = list[_Located](), 0
         for each, part in zip(positions, places, strict=True):
             here = slice(end, end := end + len(part))
             shards = None if begun is None else (begun[0][here], begun[1][here])
             found.append(_Located(each.step, which[here], samples[here], shards))
+        return found
 
     def _draw(self, places: Numbers) -> tuple[Numbers, Numbers]:
         """The source index, and the position in its order, of increasing places of the order."""
@@ -297,9 +270,9 @@ class Batches:
                 self.readers[source].request(numbers)
 
     def _read(self, located: _Located, memory: Memory) -> Batch:
-        length, fields = self._shape.lengths(located.step), self._shape.fields
+        length, fields = self._lengths(located.step), self._fields
         if fields is None:
-            return _cut(self._tokens(located, self._shape.dtype, memory), length)
+            return _cut(self._tokens(located, self._dtype, memory), length)
         most = self._packing.max_documents if self._packing else None
         return fields.of(self._rows(located, fields, memory).cut(length, most), memory, most)
 
@@ -379,7 +352,7 @@ class Batches:
 
     def _end_tokens(self) -> Numbers:
         """The EOT of each source, where a field needs it."""
-        fields = self._shape.fields
+        fields = self._fields
         if fields is None or not (fields.need_documents or fields.need_mask):
             return np.zeros(len(self.sources), np.int64)
         for source in self.sources:

@@ -78,13 +78,8 @@ class EpochOrder:
         return last[1]
 
 
-def locate(
-    orders: Sequence[EpochOrder], which: Numbers, positions: Numbers, samples: Numbers
-) -> Iterator[None]:
-    """Finds sample numbers: `samples[i]` is at `positions[i]` of order `which[i]`.
-
-    Computes all orders together; stops after each step, as `permute` does.
-    """
+def locate(orders: Sequence[EpochOrder], which: Numbers, positions: Numbers) -> Numbers:
+    """The samples at `positions[i]` of order `which[i]`; all orders are computed together."""
     sizes = np.array([order.samples for order in orders])
     epochs, places = np.divmod(positions, sizes[which])
     by_order = np.lexsort((epochs, which))
@@ -94,8 +89,7 @@ def locate(
     permuted: list[Numbers] = []
     begins: list[int] = []
     grouped: list[tuple[GroupedShuffle | WindowShuffle, Numbers]] = []
-    samples[:] = places
-    yield
+    samples = places.copy()
     for here in [by_order[first:stop] for first, stop in pairwise(borders) if first < stop]:
         order = orders[which[here[0]]].of(int(epochs[here[0]]))
         if order is None:
@@ -108,15 +102,12 @@ def locate(
             parts.append((permutation, places[here[inside]] - begin))
             permuted.append(here[inside])
             begins.append(begin)
-    yield
     if parts:
-        where = np.concatenate(permuted)
-        images = np.empty_like(where)
-        yield from permute(parts, images)
-        samples[where] = images + np.repeat(begins, [len(each) for each in permuted])
+        moved = np.repeat(begins, [len(each) for each in permuted])
+        samples[np.concatenate(permuted)] = permute(parts) + moved
     for shuffle, here in grouped:
         samples[here] = shuffle.at(samples[here])
-        yield
+    return samples
 
 
 class GroupedShuffle:

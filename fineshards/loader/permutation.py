@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -74,9 +73,7 @@ class Permutation:
         """The images of positions (int64, in range(n)); raises IndexError for other positions."""
         if len(positions) and (positions.min() < 0 or positions.max() >= self.n):
             raise IndexError(f"positions out of range({self.n})")
-        images = np.empty(len(positions), np.int64)
-        deque(permute([(self, positions)], images), maxlen=0)
-        return images
+        return permute([(self, positions)])
 
     def inverse(self, images: Numbers) -> Numbers:
         """The positions whose images are these (int64, in range(n)); IndexError for others."""
@@ -86,40 +83,33 @@ class Permutation:
             return np.argsort(self._table)[images]
         numbers = images.astype(np.uint64)
         # The same rounds from the last to the first: each half is changed by the other one alone.
-        deque(_walk(numbers, _networks([self]), range(len(self._round_keys))[::-1]), maxlen=0)
+        _walk(numbers, _networks([self]), range(ROUNDS)[::-1])
         return numbers.astype(np.int64)
 
 
-def permute(parts: Sequence[tuple[Permutation, Numbers]], images: Numbers) -> Iterator[None]:
-    """Computes the images of positions in range(n) under permutations, one part after the other.
+def permute(parts: Sequence[tuple[Permutation, Numbers]]) -> Numbers:
+    """The images of positions in range(n) under permutations, one part after the other.
 
     Networks are computed together: vectorised code takes nearly as long for a hundred numbers as
-    for a thousand. Stops after each step, so that the caller can do other work in between.
+    for a thousand.
     """
-    networks: list[Permutation] = []
-    places: list[Numbers] = []
-    begin = 0
-    for permutation, positions in parts:
-        end = begin + len(positions)
-        if permutation._table is not None:
-            images[begin:end] = permutation._table[positions]
-        else:
-            images[begin:end] = positions
-            networks.append(permutation)
-            places.append(np.arange(begin, end))
-        begin = end
-    yield
-    if not networks:
-        return
-    of_each, where = _networks(networks), np.concatenate(places)
-    which = np.repeat(np.arange(len(networks)), [len(each) for each in places])
+    images = np.concatenate(
+        [at if each._table is None else each._table[at] for each, at in parts], dtype=np.int64
+    )
+    by_network = [(each, len(at)) for each, at in parts if each._table is None]
+    if not by_network:
+        return images
+    networks, counts = zip(*by_network, strict=True)
+    of_each, which = _networks(networks), np.repeat(np.arange(len(networks)), counts)
+    where = np.flatnonzero(
+        np.repeat([each._table is None for each, _ in parts], [len(at) for _, at in parts])
+    )
     for at in range(0, len(where), _CHUNK):
         chunk = where[at : at + _CHUNK]
         numbers = images[chunk].astype(np.uint64)
-        used = of_each.at(which[at : at + _CHUNK])
-        yield
-        yield from _walk(numbers, used, range(used.round_keys.shape[0]))
+        _walk(numbers, of_each.at(which[at : at + _CHUNK]), range(ROUNDS))
         images[chunk] = numbers
+    return images
 
 
 class _Networks(NamedTuple):
@@ -148,18 +138,18 @@ def _networks(permutations: Sequence[Permutation]) -> _Networks:
     )
 
 
-def _walk(numbers: _Words, networks: _Networks, rounds: range) -> Iterator[None]:
-    """Encrypts numbers in place until each is below its limit; stops after each round."""
-    yield from _encrypt(numbers, networks, rounds)
+def _walk(numbers: _Words, networks: _Networks, rounds: range) -> None:
+    """Encrypts numbers in place until each is below its limit."""
+    _encrypt(numbers, networks, rounds)
     outside = np.flatnonzero(numbers >= networks.limit)
     while len(outside):
         again, used = numbers[outside], networks.at(outside)
-        yield from _encrypt(again, used, rounds)
+        _encrypt(again, used, rounds)
         numbers[outside] = again
         outside = outside[again >= used.limit]
 
 
-def _encrypt(numbers: _Words, networks: _Networks, rounds: range) -> Iterator[None]:
+def _encrypt(numbers: _Words, networks: _Networks, rounds: range) -> None:
     left = numbers >> networks.right_width
     right = numbers & networks.right_mask
     for number in rounds:
@@ -168,5 +158,4 @@ def _encrypt(numbers: _Words, networks: _Networks, rounds: range) -> Iterator[No
             left ^= splitmix64(right ^ round_key) & networks.left_mask
         else:
             right ^= splitmix64(left ^ round_key) & networks.right_mask
-        yield
     numbers[:] = (left << networks.right_width) | right

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from fineshards.errors import UsageError, contrasted
+from fineshards.errors import UsageError, clipped, contrasted
 from fineshards.loader.batches import Batches
 from fineshards.loader.mixing.apportionment import MAX_DRAWS
 from fineshards.loader.mixing.mixture import Mixture
@@ -54,8 +54,8 @@ class _State(Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.convert(msgspec.to_builtins(state, enc_hook=operator.index), cls)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(
-                f"this is not the state of a BatchLoader of this version: {error}. Pass what "
-                "state_dict() returned."
+                f"this is not the state of a BatchLoader of this version: {clipped(str(error))}. "
+                "Pass what state_dict() returned."
             ) from None
 
     @property

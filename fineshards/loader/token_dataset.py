@@ -52,6 +52,18 @@ class TokenDataset(SplitDocuments):
 
     Attributes:
         sequence_length: T.
+        tokens: The number of tokens in the split, from the first of sample 0 on.
+        fingerprint: Identifies the split by the names, sizes and checksums of its shards. So it is
+            the same for a copy, for shards that were built again, from whatever files, and when
+            documents are redacted, because nothing moves then.
+        generation: The generation that is read, from 1.
+        dtype: Of the tokens on disk: uint16 or uint32.
+        eot: The token that starts every document and occurs nowhere else.
+        vocabulary_size: One more than the largest token that can occur: the rows of a model's
+            embedding.
+        vocabulary: What the tokens stand for; the sources of a mixture must have equal ones.
+        has_loss_mask: Whether the documents are conversations, of which only some tokens are
+            learned.
 
     Raises:
         UsageError: The split is unknown, empty or shorter than one sample, or a number is not a
@@ -89,11 +101,17 @@ class TokenDataset(SplitDocuments):
         if generation is not None:
             generation = checked_integer("generation", generation, 1)
         storage = open_storage(path)
-        super().__init__(
-            OPEN_SHARDS.with_room(lambda: SplitShards.open(storage, split, generation))
-        )
+        opened = OPEN_SHARDS.with_room(lambda: SplitShards.open(storage, split, generation))
+        super().__init__(opened)
+        self.generation, self.dtype, self.eot = opened.generation, opened.dtype, opened.eot
+        self.vocabulary_size, self.vocabulary = opened.vocabulary_size, opened.vocabulary
+        self.has_loss_mask = opened.learned
         if after_generation is not None:
             self._begin = self._tokens_of(after_generation)
+        self.tokens = opened.tokens - self._begin
+        # Where sample 0 begins is part of the fingerprint.
+        self._from = f"/from token {self._begin}" if self._begin else ""
+        self.fingerprint = opened.fingerprint + self._from
         if len(self) == 0:
             which, advice = "", "Choose a smaller sequence_length."
             if self._begin:
@@ -103,29 +121,14 @@ class TokenDataset(SplitDocuments):
                 f"{path}: {which}the {split} split has {self.tokens:,} tokens, but a sample of "
                 f"sequence_length {sequence_length:,} needs {sequence_length + 1:,}. {advice}"
             )
-        reading = Reading.checked(self._split, mapped, cache_folder, cache_folder_bytes)
+        reading = Reading.checked(opened, mapped, cache_folder, cache_folder_bytes)
         # Without an underscore for what reads several datasets together.
-        self.stream = TokenStream(self._split, self._begin, self.sequence_length + 1, reading)
+        self.stream = TokenStream(opened, self._begin, self.sequence_length + 1, reading)
         self._hinted = False
-        self._redacted = RedactedTokens(self._split)
+        self._redacted = RedactedTokens(opened)
         self._learned: LearnedTokens | None = None
-        if self._split.learned:
-            self._learned = LearnedTokens(self._split, self.sequence_length, reading)
-
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the split by the names, sizes and checksums of its shards.
-
-        So it is the same for a copy, and for shards that were built again, with the same bytes,
-        from whatever files. It stays the same when documents are redacted, because nothing moves
-        then.
-        """
-        return self._split.fingerprint + self._from
-
-    @property
-    def generation(self) -> int:
-        """The generation that is read, from 1."""
-        return self._split.generation
+        if self.has_loss_mask:
+            self._learned = LearnedTokens(opened, self.sequence_length, reading)
 
     def latest(self) -> int:
         """The latest generation of the dataset now; larger than `generation` if there is more.
@@ -158,36 +161,6 @@ class TokenDataset(SplitDocuments):
             if fingerprint == split.fingerprint + self._from:
                 return generation
         return None
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens in the split, from the first of sample 0 on."""
-        return self._split.tokens - self._begin
-
-    @property
-    def dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The dtype of the tokens on disk: uint16 or uint32."""
-        return self._split.dtype
-
-    @property
-    def eot(self) -> int:
-        """The token that starts every document and occurs nowhere else."""
-        return self._split.eot
-
-    @property
-    def vocabulary_size(self) -> int:
-        """One more than the largest token that can occur: the rows of a model's embedding."""
-        return self._split.vocabulary_size
-
-    @property
-    def vocabulary(self) -> object:
-        """What the tokens stand for; the sources of a mixture must have equal ones."""
-        return self._split.vocabulary
-
-    @property
-    def has_loss_mask(self) -> bool:
-        """Whether the documents are conversations, of which only some tokens are learned."""
-        return self._split.learned
 
     @property
     def shard_bounds(self) -> npt.NDArray[np.int64]:
@@ -238,7 +211,7 @@ class TokenDataset(SplitDocuments):
         """
         numbers = checked_numbers(indices, len(self))
         out = np.empty((len(numbers), self.sequence_length + 1), np.uint32)
-        self.stream.fill(out, range(len(numbers)), numbers * self.sequence_length)
+        self.gather_into(out, np.arange(len(numbers)), numbers)
         if out.max(initial=0) >= self.vocabulary_size:
             self.refuse_unknown(numbers)
         return out
@@ -250,8 +223,7 @@ class TokenDataset(SplitDocuments):
 
         Raises IndexError for a number out of range, OutputError for a shard that is damaged.
         """
-        starts = checked_numbers(indices, len(self)) * self.sequence_length
-        self.stream.fill(out, rows.tolist(), starts)
+        self.stream.fill(out, rows, checked_numbers(indices, len(self)) * self.sequence_length)
 
     def refuse_unknown(self, indices: npt.NDArray[np.int64]) -> None:
         """Raises OutputError if samples have a token beyond the vocabulary; see `Source`.
@@ -393,11 +365,6 @@ class TokenDataset(SplitDocuments):
             f"sequence_length={self.sequence_length}): {len(self):,} samples, "
             f"{self.tokens:,} tokens"
         )
-
-    @property
-    def _from(self) -> str:
-        """The part of the fingerprint that says where sample 0 begins."""
-        return f"/from token {self._begin}" if self._begin else ""
 
     def _tokens_of(self, earlier: int) -> int:
         """The tokens that are inputs of the samples of an earlier generation."""

@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 from support.damage import sealed
 from support.made_up_job import JOB, SETTINGS
+from support.numbered_samples import Numbers
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.record import Export
-from fineshards.loader.state import checked_state
-from fineshards.loader.state import differences as state_differences
+from fineshards.loader.batch_loader import BatchLoader
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
@@ -66,10 +66,10 @@ def test_long_values_are_shown_where_they_differ() -> None:
     assert len(found) < 250
     (found,) = was.differences(replace(was, tokenizer=replace(now.tokenizer, pattern="one")))
     assert found.endswith("now 'one'")
-    (found,) = state_differences({"version": 2, "fingerprint": one}, {"fingerprint": other})
-    assert "xone" in found
-    assert "xother" in found
-    assert len(found) < 250
+    saved = BatchLoader(Numbers(9, 0, one), 3).state_dict()
+    with pytest.raises(UsageError, match=r"xone.*xother") as refused:
+        BatchLoader(Numbers(9, 0, other), 3).load_state_dict(saved)
+    assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize("value", ["9" * 10**5, "9" * 10**6, "\u00b2", "9" * 24])
@@ -86,7 +86,8 @@ def test_a_time_that_no_file_has(value: str) -> None:
         lambda: BuildConfig(input="in", output="out", shard_tokens=LONG),  # type: ignore[arg-type]
         lambda: ExportOptions("a", "b", "raw", split=LONG),
         lambda: ExportOptions("a", "b", "raw", sequence_length=LONG),  # type: ignore[arg-type]
-        lambda: checked_state({"version": 1, "consumed": 0, "more": LONG}, ()),
+        lambda: BatchLoader(Numbers(9), 3).load_state_dict({LONG: LONG}),
+        lambda: BatchLoader(Numbers(9), 3).load_state_dict({"batch_size": 3, "seed": LONG}),
     ],
 )
 def test_an_option_that_is_long(refuse: Callable[[], Any]) -> None:

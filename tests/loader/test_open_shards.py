@@ -153,14 +153,11 @@ with BatchLoader(mixture, batch_size=24, seed=1) as loader:
     assert 250 <= int(files) <= 260
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-def test_a_program_that_holds_all_but_a_few_files_can_read_and_open_more(
-    two: Path, mapped: bool
-) -> None:
+def test_a_program_that_holds_all_but_a_few_files_can_read_and_open_more(two: Path) -> None:
     compared, *left = run(
         """
 limit(512)
-dataset = TokenDataset(FOLDERS[0], sequence_length=T, mapped=sys.argv[2] == "True")
+dataset = TokenDataset(FOLDERS[0], sequence_length=T)
 compared, left = check(dataset, np.arange(100)), []  # opens 40 shards of the 128 allowed
 held = hold(but=5)
 for start in range(100, len(dataset) - 20, 20):
@@ -169,7 +166,6 @@ for start in range(100, len(dataset) - 20, 20):
 print(compared, *left)
 """,
         two,
-        mapped,
     )
     assert int(compared) >= 3000
     # Once none was left, half of the shards are closed, and stay closed.

@@ -188,19 +188,6 @@ def test_it_looks_as_random_as_a_permutation_of_numpy(n: int) -> None:
             assert statistic(whole(n, key(seed, "epoch", 0))) < SMALL, (statistic.__name__, seed)
 
 
-def levanter(n: int, seed: int) -> np.ndarray:
-    """Levanter's Feistel network (data/_prp.py): five rounds that multiply and add.
-
-    No operation moves a high bit down, so the low bits of a number determine those of its image.
-    """
-    half = (n - 1).bit_length() // 2
-    mask, numbers = (1 << half) - 1, np.arange(n)
-    left, right = numbers >> half, numbers & mask
-    for round_key in np.random.default_rng(seed).integers(0, mask + 1, 5).tolist():
-        left, right = right, left ^ (right * 2_654_435_761 + round_key & mask)
-    return left << half | right
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_every_order_of_a_few_numbers_is_equally_frequent(n: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 
 from fineshards.loader.order import EpochOrder, GroupedShuffle, WindowShuffle, locate
@@ -19,6 +17,4 @@ def at_places(shuffle: GroupedShuffle | WindowShuffle, places: np.ndarray) -> np
 
 def at_positions(order: EpochOrder, positions: np.ndarray) -> np.ndarray:
     """The sample numbers at positions in the sequence of epochs."""
-    found = np.empty_like(positions)
-    deque(locate([order], np.zeros_like(positions), positions, found), maxlen=0)
-    return found
+    return locate([order], np.zeros_like(positions), positions)

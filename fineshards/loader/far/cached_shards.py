@@ -27,7 +27,6 @@ from fineshards.loader.tokens.split_shards import SplitShards
 from fineshards.shards import npy
 from fineshards.shards.job.job import job_name
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.storage.local import LocalStorage
 from fineshards.storage.ranges import submit
 
@@ -229,65 +228,14 @@ class CachedShards(LocalShards):
         return super()._load(shard)
 
 
-class _Contents:
-    """Compares whole shards of a split with their checksums in the manifest."""
-
-    def __init__(self, split: SplitShards) -> None:
-        self._split = split
-        manifest = Manifest.load_finished(split.storage, split.generation)
-        self._expected = {
-            name: checksum for shard in manifest.shards for name, _, checksum in shard.files()
-        }
-        self._version: str | None = None
-        self._latest = manifest
-
-    def expected(self, shard: int) -> str:
-        """The CRC-32C of a shard in its generation, in base64."""
-        return self._expected[self._split.shard_name(shard)]
-
-    def compare(self, shard: int, file: BinaryIO) -> None:
-        """Raises OutputError if a file is neither the shard of its generation nor the latest.
-
-        That may have redacted documents, which the latest manifest knows.
-        """
-        from fineshards.storage.checksums import checksum_to_base64, file_checksum
-
-        name = self._split.shard_name(shard)
-        file.seek(0)  # one that was just written is at its end
-        found = checksum_to_base64(file_checksum(file))
-        if found != self._expected[name] and not self._is_latest(name, found):
-            raise OutputError(
-                f"the shard {self._split.storage.path(name)} has the crc32c {found}, expected "
-                f"{self._expected[name]}: {self._explanation()}"
-            )
-
-    def _is_latest(self, name: str, found: str) -> bool:
-        version = self._split.storage.version(MANIFEST_NAME)
-        if version != self._version:
-            self._latest, self._version = Manifest.load_finished(self._split.storage), version
-        return any(
-            (file, checksum) == (name, found)
-            for shard in self._latest.shards
-            for file, _, checksum in shard.files()
-        )
-
-    def _explanation(self) -> str:
-        change = job_name(self._latest.generation + 1)
-        if self._split.storage.size(change) is not None:
-            return (
-                f"another change of the dataset is not finished (see {change}). Finish it by its "
-                "own command, or wait until it has ended."
-            )
-        return "it is damaged. Copy it again from its origin, or run fineshards repair."
-
-
 class _Copies(LocalStorage):
     """The cache folder, as storage of a split's shards that copies a shard when it is opened."""
 
     def __init__(self, split: SplitShards, folder: CacheFolder) -> None:
         super().__init__(folder.path)
         self._split, self._folder = split, folder
-        self._contents = _Contents(split)
+        # The CRC-32C of each shard in its generation, in base64.
+        self._expected = _checksums(Manifest.load_finished(split.storage, split.generation))
         self._numbers = {split.shard_name(shard): shard for shard in range(split.shards)}
         self._dataset = hashlib.sha256(split.fingerprint.encode()).hexdigest()[:16]
 
@@ -317,7 +265,7 @@ class _Copies(LocalStorage):
         # Imported here because it needs google_crc32c, which a training machine may lack.
         from fineshards.storage.checksums import checksum_from_base64
 
-        checksum = checksum_from_base64(self._contents.expected(shard))
+        checksum = checksum_from_base64(self._expected[self._split.shard_name(shard)])
         return f"{self._dataset}.{name}.{checksum:08x}.npy"
 
     def _is_good(self, shard: int, copy: BinaryIO) -> bool:
@@ -336,7 +284,10 @@ class _Copies(LocalStorage):
         self._download(shard, part)
 
     def _download(self, shard: int, part: BinaryIO) -> None:
-        """Writes a shard; raises OutputError if it has another checksum than the dataset says."""
+        """Writes a shard; raises OutputError unless it is that of its generation or the latest.
+
+        That may have redacted documents, which the latest manifest knows.
+        """
         read, size = FarShards(self._split).read, self._split.file_bytes(shard)
         part.seek(0)
         pending: deque[Future[bytes]] = deque()
@@ -347,7 +298,31 @@ class _Copies(LocalStorage):
             pending.append(submit(partial(read, shard, start, stop)))
         while pending:
             part.write(pending.popleft().result())
-        self._contents.compare(shard, part)
+        from fineshards.storage.checksums import checksum_to_base64, file_checksum
+
+        storage, name = self._split.storage, self._split.shard_name(shard)
+        part.seek(0)
+        found, expected = checksum_to_base64(file_checksum(part)), self._expected[name]
+        if found == expected:
+            return
+        latest = Manifest.load_finished(storage)
+        if _checksums(latest).get(name) == found:
+            return
+        change = job_name(latest.generation + 1)
+        why = "it is damaged. Copy it again from its origin, or run fineshards repair."
+        if storage.size(change) is not None:
+            why = (
+                f"another change of the dataset is not finished (see {change}). Finish it by its "
+                "own command, or wait until it has ended."
+            )
+        raise OutputError(
+            f"the shard {storage.path(name)} has the crc32c {found}, expected {expected}: {why}"
+        )
+
+
+def _checksums(manifest: Manifest) -> dict[str, str]:
+    """The CRC-32C of each shard and loss mask, in base64."""
+    return {name: checksum for shard in manifest.shards for name, _, checksum in shard.files()}
 
 
 def _fetch(copies: _Copies, waiting: deque[int]) -> None:

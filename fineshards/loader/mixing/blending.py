@@ -254,30 +254,18 @@ def _fill(
             counts[source] = np.inf
 
 
-def _fill_in_halves(
+def _fill_in_loops(
     shares: Floats, caps: Floats, first_target: int, sources: Indices, numbers: Numbers
 ) -> None:
-    """`_fill` in loops for numba, in two halves because a comparison waits for the one before."""
+    """`_fill` in loops, for numba."""
     counts = np.zeros(len(shares))
-    half = len(shares) // 2
     for row in range(len(sources)):
         target = float(max(row + first_target, 1))
         source, most = 0, shares[0] * target - counts[0]
-        second, most_of_second = half, shares[half] * target - counts[half]
-        for here in range(1, half):
-            behind = shares[here] * target - counts[here]
+        for other in range(1, len(shares)):
+            behind = shares[other] * target - counts[other]
             if behind > most:
-                source, most = here, behind
-            there = here + half
-            behind = shares[there] * target - counts[there]
-            if behind > most_of_second:
-                second, most_of_second = there, behind
-        if most_of_second > most:
-            source, most = second, most_of_second
-        if 2 * half < len(shares):
-            last = len(shares) - 1
-            if shares[last] * target - counts[last] > most:
-                source = last
+                source, most = other, behind
         number = counts[source]
         sources[row] = source
         numbers[row] = number
@@ -292,5 +280,5 @@ def _fastest_fill() -> Callable[[Floats, Floats, int, Indices, Numbers], None]:
     except ImportError:
         return _fill
     compiled: Callable[[Floats, Floats, int, Indices, Numbers], None]
-    compiled = njit(_fill_in_halves)
+    compiled = njit(_fill_in_loops)
     return compiled

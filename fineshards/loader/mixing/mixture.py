@@ -295,7 +295,7 @@ class Mixture:
                 tokens=drawn * self.sequence_length,
                 epochs=drawn / int(self.lengths[source]),
                 first_repeated_step=(
-                    self._position(source, length) // batch_size
+                    self._stretches.of(source, length).position(source, length) // batch_size
                     if drawn > (length := int(self.lengths[source]))
                     else None
                 ),
@@ -322,9 +322,6 @@ class Mixture:
         end = MAX_DRAWS if self.length is None else self.length
         if not 0 <= number < int(self._counts(end)[source]):
             return None
-        return self._position(source, number)
-
-    def _position(self, source: int, number: int) -> int:
         return self._stretches.of(source, number).position(source, number)
 
     def _check_range(self, start: int, stop: int) -> None:

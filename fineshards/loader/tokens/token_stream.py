@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -121,14 +121,13 @@ class TokenStream:
         """The shard in which a token is, and its offset there."""
         return self.split.layout.place(self.split.name, self.begin + token)
 
-    def fill(self, out: Samples, rows: Sequence[int], starts: Numbers) -> None:
+    def fill(self, out: Samples, rows: Numbers, starts: Numbers) -> None:
         """Fills `out[rows[i]]` with tokens from `starts[i]` on."""
         many = max(1, _TOGETHER // self._sample_bytes)
         for at in range(0, len(starts), many):
             some = starts[at : at + many]
-            here = rows[at : at + many]
             found = self.join(some, some + out.shape[1]).reshape(-1, out.shape[1])
-            out[slice(here.start, here.stop) if isinstance(here, range) else here] = found
+            out[rows[at : at + many]] = found
 
     def join(self, starts: Numbers, stops: Numbers) -> npt.NDArray[np.unsignedinteger]:
         """Tokens `[starts[i], stops[i])` of each i, one after the other, to read."""

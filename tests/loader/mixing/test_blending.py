@@ -90,7 +90,7 @@ def test_greedy_is_the_rule_on_long_indices(weights: list[float]) -> None:
 def fills() -> list[Any]:
     """The loop for numba as it stands, and compiled where numba is installed."""
     compiled = blending._fastest_fill()
-    return [blending._fill_in_halves] + [compiled] * (compiled is not blending._fill)
+    return [blending._fill_in_loops] + [compiled] * (compiled is not blending._fill)
 
 
 @pytest.mark.parametrize("fill", fills())

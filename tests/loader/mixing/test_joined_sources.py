@@ -15,7 +15,6 @@ from support.numbered_samples import Numbers
 from support.scalar_permutation import ScalarPermutation, scalar_key
 
 from benchmarks.made_up_dataset import make_dataset, stream, uneven
-from fineshards.loader import permutation
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.joined_datasets import JoinedDatasets
 from fineshards.loader.memory import Memory
@@ -46,33 +45,6 @@ def test_sources_of_all_sizes_are_shuffled_as_each_would_be_alone() -> None:
             epoch, place = divmod(number, SIZES[source])
             assert name == f"source {source}"
             assert (high << 32) + low == scalar_shuffle(source, epoch).forward(place)
-
-
-@pytest.mark.parametrize("sources", [1, 5])
-def test_no_batch_waits_for_the_orders_of_later_ones(
-    sources: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hashed = 0
-    hash_words = permutation.splitmix64
-
-    def counted(words: Any) -> Any:
-        nonlocal hashed
-        hashed += len(words)
-        return hash_words(words)
-
-    monkeypatch.setattr(permutation, "splitmix64", counted)
-    source: Any = Numbers(500_000)
-    if sources > 1:
-        source = Mixture({f"{name}": (Numbers(500_000), 1) for name in range(sources)})
-    loader = BatchLoader(source, 64, prefetch=0)
-    work = []
-    for _ in range(1024):
-        hashed = 0
-        next(loader)
-        work.append(hashed)
-    # Ten rounds per sample, and again for samples whose image is out of range.
-    assert sum(work) > 1024 * 64 * 10
-    assert max(work) < max(sum(work[at : at + 64]) for at in range(0, 1024, 64)) / 4
 
 
 def calls_per_batch(source: Any, **given: Any) -> float:

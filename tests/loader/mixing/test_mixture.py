@@ -48,30 +48,6 @@ def test_every_way_to_ask_for_draws_gives_the_same_ones() -> None:
     assert pairs(mix.draws(5, 5)) == []
 
 
-def fast_llm(weights: list[float], draw: int) -> tuple[int, int]:
-    """The closed form of ServiceNow/Fast-LLM (fast_llm/data/dataset/blended.py) as a rule.
-
-    The count of each source is its share rounded down, plus one for the source that is furthest
-    behind, repeatedly, until the counts have the right sum. The draw is from the source that is
-    furthest behind then.
-    """
-    shares = np.array(weights) / sum(weights)
-    counts = np.floor(shares * draw).astype(int)
-    for number in range(int(counts.sum()), draw):
-        counts[np.argmax(shares * (number + 1) - counts)] += 1
-    source = int(np.argmax(shares * (draw + 1) - counts))
-    return source, int(counts[source])
-
-
-def test_nothing_is_repeated_or_skipped_where_the_published_closed_form_does_both() -> None:
-    weights = [1, 4, 10]
-    theirs = [fast_llm(weights, draw) for draw in range(60)]
-    assert len(set(theirs)) < 60, "it repeats samples"
-    assert not is_a_prefix_of_each(theirs)
-    ours = [mixture(weights).draws(draw, draw + 1) for draw in range(60)]
-    assert is_a_prefix_of_each([pair for draw in ours for pair in pairs(draw)])
-
-
 weight_lists = st.lists(
     st.sampled_from([0, 1e-9, 0.001, 0.3, 0.999, 1, 1.0, 7, Fraction(1, 3)]),
     min_size=1,
