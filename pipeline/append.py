@@ -35,7 +35,7 @@ from fineshards.sources.roots import below_root, job_with_sources
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_repeats
-from fineshards.worker.document_encoder import document_encoder
+from fineshards.worker.documents import document_encoder
 
 # The folders of shards, their tables and their masks.
 _OF_SHARDS = ("test", "train", "metadata/documents", MASKS_FOLDER)

@@ -261,7 +261,6 @@ def _chat(
     if config.chat_template is None:
         return None, ()
     from fineshards.chat.conversation_encoder import ConversationEncoder  # imports jinja2
-    from fineshards.chat.golden_conversations import golden_results
 
     found = find_chat_template(config.chat_template, place)
     known = recorded_vocabulary(tokenizer, vocabulary)
@@ -272,7 +271,7 @@ def _chat(
             "tokens each: choose a tokenizer that has them as special tokens",
             ", ".join(ordinary),
         )
-    golden, last_tokens = golden_results(ConversationEncoder(found, known, config.roles))
+    golden, last_tokens = ConversationEncoder(found, known, config.roles).golden()
     if last_tokens and last_tokens.isdisjoint(special.values()):
         _log.warning(
             "no answer that is learned ends in a special token, so a model does not learn to stop: "

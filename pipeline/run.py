@@ -123,7 +123,7 @@ def execute(launch: Launch, config: BuildConfig, working: _Working) -> str | Non
 
 
 def _execute(launch: Launch, config: BuildConfig, working: _Working) -> str | None:
-    from fineshards.worker.document_encoder import document_encoder
+    from fineshards.worker.documents import document_encoder
     from fineshards.worker.work import Work
 
     storage = launch.checkpoints.storage

@@ -12,17 +12,24 @@ must be the beginning of the whole.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
+import pyarrow as pa
 
 from fineshards.chat.chat_template import ChatTemplate
-from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN, BadConversation
+from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN, BadConversation, canonical
 from fineshards.chat.placed_tokens import EncodedConversation, Rendered, hidden_names, text_encoder
 from fineshards.chat.rendering import Renderer, SpecialStrings, characters
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
+from fineshards.encoders.encoder import Encoder, TokenBatch, learned_lists
+from fineshards.encoders.loading import encoder_of_vocabulary
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary
 
@@ -31,13 +38,34 @@ _MARK = re.compile(f"([{CONTENT}{BEGIN}{END}])")
 # Templates write special strings such as <|user|> around them.
 _ROLES = {"system", "developer", "user", _ASSISTANT, "tool", "function", "observation"}
 _MOVES = "the chat template moves what it marks as learned"
-_From = TypeVar("_From")
-_To = TypeVar("_To")
 _Messages = Sequence[Mapping[str, Any]]
+_NO_DOCUMENT = EncodedConversation(np.empty(0, np.uint32), np.empty((0, 2), np.int32))
+
+# Golden conversations, which show whether a worker encodes conversations as the launch did.
+_TURNS = [
+    {"role": ("user", "assistant")[number % 2], "content": text}
+    for number, text in enumerate(GOLDEN_TEXTS)
+]
+_TOOL = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+_CALL = {"type": "function", "function": {"name": "add", "arguments": {"b": 2, "a": "1<2 & é"}}}
+_ANSWER = {"role": "tool", "name": "add", "content": '{"sum": 3}'}
+_GOLDEN: tuple[dict[str, object], ...] = (
+    {"messages": _TURNS},
+    {"messages": [{"role": "system", "content": " Be brief.\n"}, *_TURNS[2:4]]},
+    {
+        "messages": [
+            _TURNS[2],
+            {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+            _ANSWER,
+            _TURNS[3],
+        ],
+        "tools": [{"type": "function", "function": _TOOL}],
+    },
+)
 
 
-class ConversationEncoder:
-    """Encodes the conversations of a dataset. Threads can share one.
+class ConversationEncoder(Encoder):
+    """Encodes the canonical JSON of conversations, each after the EOT. Threads can share one.
 
     learn: the roles whose turns are learned. fast: whether gigatoken may encode, where it is exact.
     Raises UsageError for a template or a tokenizer that cannot be used.
@@ -50,38 +78,73 @@ class ConversationEncoder:
         learn: tuple[str, ...],
         fast: bool = False,
     ) -> None:
-        self.eot, self._eot_text = vocabulary.eot, vocabulary.eot_text
+        self._eot, self._eot_text = vocabulary.eot, vocabulary.eot_text
         self._special = SpecialStrings(hidden_names(vocabulary))
         self._texts = text_encoder(vocabulary, fast)
-        self.is_fast = self._texts.is_fast
+        is_fast = self._texts.is_fast
+        self._reference = ConversationEncoder(template, vocabulary, learn) if is_fast else self
+        self._decoder = encoder_of_vocabulary(vocabulary)
+        self.name = self._decoder.name
         strings = dict(template.special_strings)
         self._plain = Renderer(template.text, strings)
         self._renderer = Renderer(template.text, strings, self._special.hidden)
         self._learn = learn
         self._by_tags = self._renderer.has_generation and learn == (_ASSISTANT,)
 
-    def encode(self, conversation: str) -> EncodedConversation:
-        """The tokens of a conversation, given as canonical JSON.
+    @property
+    def reference(self) -> ConversationEncoder:
+        return self._reference
 
-        Raises BadConversation if the template refuses it, or does not show what is learned.
+    def encode(self, texts: pa.Array) -> TokenBatch:
+        """See Encoder. A conversation is refused if its template does so, or hides what is learned.
+
+        One that is refused has no tokens, not even an EOT.
         """
-        [found] = self.encode_all([conversation])
-        if isinstance(found, BadConversation):
-            raise found
-        return found
+        rendered: dict[int, Rendered] = {}
+        refused: dict[int, str] = {}
+        documents = [_NO_DOCUMENT] * len(texts)
+        for index, text in enumerate(texts.to_pylist()):
+            try:
+                rendered[index] = self._rendered(text)
+            except BadConversation as error:
+                refused[index] = error.reason
+        encoded = self._texts.encode([*rendered.values()])
+        for index, conversation in zip(rendered, encoded, strict=True):
+            try:
+                documents[index] = self._after_eot(conversation)
+            except BadConversation as error:
+                refused[index] = error.reason
+        return TokenBatch(
+            np.concatenate([_NO_DOCUMENT.tokens, *(each.tokens for each in documents)]),
+            np.cumsum([0, *(len(each.tokens) for each in documents)], dtype=np.int64),
+            by_reference=len(texts) - len(refused) if self._reference is self else 0,
+            learned=learned_lists([each.learned for each in documents]),
+            refused=tuple(sorted(refused.items())),
+        )
 
-    def encode_all(
-        self, conversations: Sequence[str]
-    ) -> list[EncodedConversation | BadConversation]:
-        """As `encode`, of many at once, which is faster; those that are refused are not raised."""
-        rendered = [_or_refused(self._rendered, each) for each in conversations]
-        given = [each for each in rendered if isinstance(each, Rendered)]
-        encoded = iter(self._texts.encode(given))
-        found = [next(encoded) if isinstance(each, Rendered) else each for each in rendered]
-        return [
-            each if isinstance(each, BadConversation) else _or_refused(self._after_eot, each)
-            for each in found
-        ]
+    def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        return self._decoder.decode(tokens)
+
+    def golden(self) -> tuple[str, set[int]]:
+        """SHA-256, as hex, of the golden conversations' tokens and learned ranges; last tokens.
+
+        It is in the job's fingerprint: a worker with another version of jinja2, or of the
+        tokenizer's library, may differ, and stops. A template may refuse some; then all workers do.
+        """
+        digest, last_tokens = hashlib.sha256(), set[int]()
+        batch = self.encode(pa.array(map(canonical, _GOLDEN), pa.large_string()))
+        assert batch.learned is not None
+        for index in range(len(_GOLDEN)):
+            # Without the EOT, which is not the template's.
+            tokens = batch.document(index)[1:]
+            learned = np.array(batch.learned[index].as_py(), "<i4").reshape(-1, 2) - 1
+            if index in dict(batch.refused):
+                digest.update(b"refused")
+                continue
+            digest.update(len(tokens).to_bytes(8, "little") + tokens.astype("<u4").tobytes())
+            digest.update(learned.astype("<i4").tobytes())
+            last_tokens.update(tokens[learned[:, 1] - 1].tolist())
+        return digest.hexdigest(), last_tokens
 
     def _rendered(self, conversation: str) -> Rendered:
         found = orjson.loads(conversation)
@@ -116,14 +179,11 @@ class ConversationEncoder:
             for message, given in zip(messages, found["messages"], strict=True):
                 if given["role"] in _ROLES:
                     message["role"] = given["role"]
-            rendered = _or_refused(
-                lambda view: self._renderer.render(*view, generation=self._by_tags),
-                (messages, tools),
-            )
-            if isinstance(rendered, BadConversation) or self._special.shown(rendered) != plain:
-                continue
-            if is_sure or not self._special.written(rendered):
-                return messages, tools, rendered
+            with suppress(BadConversation):
+                rendered = self._renderer.render(messages, tools, generation=self._by_tags)
+                is_same = self._special.shown(rendered) == plain
+                if is_same and (is_sure or not self._special.written(rendered)):
+                    return messages, tools, rendered
         raise BadConversation(
             f"the chat template writes {', '.join(sorted(strings))} in pieces, and some may be "
             "content. Write special strings whole in the template"
@@ -199,22 +259,17 @@ class ConversationEncoder:
         end = text.rfind(HIDDEN, begin) + 2
         return end if end > 1 and not text[end:].strip() else len(text)
 
-    def _after_eot(self, encoded: EncodedConversation) -> EncodedConversation:
-        """Without the EOT that the template begins with; the dataset's stands for it."""
+    def _after_eot(self, encoded: EncodedConversation | BadConversation) -> EncodedConversation:
+        """With the dataset's EOT first, which also stands for one that the template begins with."""
+        if isinstance(encoded, BadConversation):
+            raise encoded
         tokens, learned = encoded
-        if len(tokens) and tokens[0] == self.eot:
-            tokens, learned = tokens[1:], np.maximum(learned - 1, 0)
-            learned = learned[learned[:, 1] > learned[:, 0]]
-        if (tokens == self.eot).any():
+        if not len(tokens) or tokens[0] != self._eot:
+            tokens, learned = np.insert(tokens, 0, self._eot), learned + np.int32(1)
+        if (tokens[1:] == self._eot).any():
             raise BadConversation(
                 f"the chat template writes {self._eot_text}, the token that begins documents, "
                 "inside the conversation. Choose another with --eot_token"
             )
-        return EncodedConversation(tokens, learned.astype(np.int32))
-
-
-def _or_refused(make: Callable[[_From], _To], given: _From) -> _To | BadConversation:
-    try:
-        return make(given)
-    except BadConversation as error:
-        return error
+        learned = np.maximum(learned, np.int32(1))
+        return EncodedConversation(tokens, learned[learned[:, 1] > learned[:, 0]])

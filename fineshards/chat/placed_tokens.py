@@ -12,7 +12,7 @@ import re
 from binascii import a2b_base64
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from unicodedata import is_normalized
 
 import numpy as np
@@ -49,37 +49,30 @@ class Rendered(NamedTuple):
     parts: Sequence[tuple[int, int]]
 
 
-class TextEncoder(Protocol):
-    """Encodes rendered conversations. is_fast: whether gigatoken does."""
-
-    is_fast: bool
-
-    def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
-        """The tokens of conversations, or why they have none."""
-
-
 def hidden_names(vocabulary: Vocabulary | TokenizerJson) -> dict[str, str]:
     """The hidden names of special tokens, by their usual strings."""
     strings = (text for text, _ in vocabulary.special_tokens)
     return {text: HIDDEN + chr(_FIRST + number) for number, text in enumerate(strings)}
 
 
-def text_encoder(vocabulary: Vocabulary | TokenizerJson, fast: bool) -> TextEncoder:
+def text_encoder(
+    vocabulary: Vocabulary | TokenizerJson, fast: bool
+) -> HuggingFaceTexts | BetweenSpecials:
     """The encoder of a vocabulary. Raises UsageError for a tokenizer.json that cannot be used.
 
     fast: whether it may be gigatoken, where that is exact.
     """
     if isinstance(vocabulary, TokenizerJson):
-        whole = _HuggingFaceTexts(vocabulary)
+        whole = HuggingFaceTexts(vocabulary)
         return _fast_texts(vocabulary, whole) if fast else whole
     words = iter(vocabulary.ranks.split())
     sizes = {int(rank): len(a2b_base64(token)) for token, rank in zip(words, words, strict=True)}
     encoder = encoder_of_vocabulary(vocabulary, "auto" if fast else None)
-    return _BetweenSpecials(vocabulary, encoder, sizes, None)
+    return BetweenSpecials(vocabulary, encoder, sizes, None)
 
 
-class _HuggingFaceTexts:
-    """The library itself, which knows special tokens by their hidden names alone."""
+class HuggingFaceTexts:
+    """Tokenizers itself, which knows special tokens by their hidden names alone."""
 
     is_fast = False
 
@@ -96,7 +89,7 @@ class _HuggingFaceTexts:
                 )
 
     def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
-        """See TextEncoder."""
+        """The tokens of conversations, or why they have none."""
         return [self._encode(text, parts) for text, parts in rendered]
 
     def _encode(
@@ -114,11 +107,11 @@ class _HuggingFaceTexts:
         return EncodedConversation(tokens, _ranges(places[:, 0], places[:, 1], parts))
 
 
-class _BetweenSpecials:
+class BetweenSpecials:
     """An encoder of ordinary text, which is given what is between special tokens.
 
-    sizes: the bytes of each ordinary token. whole: encodes the texts whose tokens have other bytes
-    than they; None if there are none.
+    is_fast: whether it is gigatoken. sizes: the bytes of each ordinary token. whole: encodes the
+    texts whose tokens have other bytes than they; None if there are none.
     """
 
     def __init__(
@@ -126,7 +119,7 @@ class _BetweenSpecials:
         vocabulary: Vocabulary | TokenizerJson,
         encoder: Encoder,
         sizes: dict[int, int],
-        whole: TextEncoder | None,
+        whole: HuggingFaceTexts | None,
     ) -> None:
         self._encoder, self._whole = encoder, whole
         self.is_fast = encoder.reference is not encoder
@@ -137,7 +130,7 @@ class _BetweenSpecials:
         self._sizes[[*self._ids.values()]] = [len(name.encode()) for name in self._ids]
 
     def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
-        """See TextEncoder. One call of the encoder for all, because each takes time."""
+        """As above; with one call of the encoder for all, because each takes time."""
         pieces = [_SPECIAL.split(each.text) for each in rendered]
         ordinary = [piece for each in pieces for piece in each[::2]]
         batch = self._encoder.encode(pa.array(ordinary, pa.large_string()))
@@ -169,7 +162,9 @@ class _BetweenSpecials:
         return EncodedConversation(tokens, _ranges(ends - sizes, ends, in_bytes))
 
 
-def _fast_texts(tokenizer: TokenizerJson, whole: TextEncoder) -> TextEncoder:
+def _fast_texts(
+    tokenizer: TokenizerJson, whole: HuggingFaceTexts
+) -> HuggingFaceTexts | BetweenSpecials:
     """The fast encoder between special tokens, where that is all the library does."""
     encoder = encoder_of_vocabulary(tokenizer, "auto")
     added = json.loads(tokenizer.data).get("added_tokens") or []
@@ -182,7 +177,7 @@ def _fast_texts(tokenizer: TokenizerJson, whole: TextEncoder) -> TextEncoder:
     sizes = {id_: len(text) for text, id_ in tokenizer.content["model"]["vocab"].items()}
     for token in added:
         sizes[tokenizer.library.token_to_id(token["content"])] = len(token["content"].encode())
-    return _BetweenSpecials(tokenizer, encoder, sizes, whole)
+    return BetweenSpecials(tokenizer, encoder, sizes, whole)
 
 
 def _ranges(

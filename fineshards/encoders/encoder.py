@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from fineshards.shards.tables.documents import LEARNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,13 @@ class TokenBatch:
     def document(self, index: int) -> npt.NDArray[np.uint32]:
         """The tokens of one document, EOT first."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+
+def learned_lists(learned: Sequence[npt.NDArray[np.int32]]) -> pa.Array:
+    """The learned ranges of documents, shape (k, 2) each, as the document tables have them."""
+    offsets = np.cumsum([0, *(each.size for each in learned)], dtype=np.int32)
+    flat = np.concatenate([np.empty(0, np.int32), *(each.ravel() for each in learned)])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=LEARNED.type)
 
 
 def reference_batch(

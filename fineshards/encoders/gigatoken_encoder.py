@@ -5,7 +5,6 @@ By itself it is not exact; `fineshards/encoders/checked_encoder.py` uses it only
 
 from __future__ import annotations
 
-import base64
 import os
 import sys
 import threading
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,24 +73,6 @@ def _is_large(tokenizers: int) -> bool:
     except OSError:
         return True
     return pages * os.sysconf("SC_PAGE_SIZE") >= REBUILD_BYTES * tokenizers
-
-
-def without_holes(ranks: bytes) -> bytes:
-    """Fills the missing ranks of a rank file, as gigatoken requires.
-
-    p50k_base lacks the rank of its EOT. The tokens filled in are pairs of bytes that never occur in
-    UTF-8, so no text can contain them.
-    """
-    lines = ranks.splitlines()
-    if int(lines[-1].split()[1]) == len(lines) - 1:  # ranks are in order, each once
-        return ranks
-    by_rank = {int(rank): token for token, rank in map(bytes.split, lines)}
-    holes = [rank for rank in range(max(by_rank)) if rank not in by_rank]
-    never = range(0xF5, 0x100)
-    fillers = (base64.b64encode(bytes(pair)) for pair in product(never, never))
-    taken = set(by_rank.values())
-    by_rank |= zip(holes, (filler for filler in fillers if filler not in taken), strict=False)
-    return b"".join(by_rank[rank] + b" %d\n" % rank for rank in sorted(by_rank))
 
 
 class GigatokenTokenizer:

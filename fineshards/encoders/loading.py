@@ -184,17 +184,12 @@ def _fast(
 ) -> Encoder | None:
     """Returns the fast encoder, or None after adding to `reasons` why there is none."""
     # Imported here, because gigatoken may not be installed.
-    from fineshards.encoders.gigatoken_encoder import (
-        GigatokenTokenizer,
-        from_json,
-        from_ranks,
-        without_holes,
-    )
+    from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
     from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
 
     try:
         if isinstance(vocabulary, Vocabulary):
-            ranks, name = without_holes(vocabulary.ranks), scheme.fast
+            ranks, name = vocabulary.ranks, scheme.fast
             fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
             return ExactEncoder(fast, reference, scheme)
         reasons += obstacles(vocabulary)

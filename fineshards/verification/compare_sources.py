@@ -30,8 +30,7 @@ from fineshards.sources.finding import as_it_is
 from fineshards.sources.rows import Rows
 from fineshards.storage.base import Storage
 from fineshards.verification.check_files import differences
-from fineshards.worker.document_encoder import document_encoder
-from fineshards.worker.documents import DocumentBatch, documents
+from fineshards.worker.documents import DocumentBatch, document_encoder, documents
 
 _FILES_KEPT = 4
 # The pieces of chosen documents of a source file, by row.

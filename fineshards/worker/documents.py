@@ -3,25 +3,34 @@
 A row with text becomes a document. The steps of a recipe drop some documents and give others
 another text. Every loop over documents is one over `documents`: of a build, also between two keyed
 steps; of a repair, which takes all decisions from the dataset; of verify; of other datasets that
-documents are looked up in; and of what people are shown of dropped documents.
+documents are looked up in; and of what people are shown of dropped documents. `document_encoder` is
+what then makes tokens of them: of texts or of conversations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import chain
 
 import numpy as np
 
+from fineshards.chat.chat_template import ChatTemplate
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
+from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.fill_in_middle import MiddleEncoder
+from fineshards.encoders.loading import load_encoder, load_reference, load_vocabulary
+from fineshards.errors import FineshardsError
+from fineshards.shards import record
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.records import Block, SourceFile
-from fineshards.shards.job.settings import Settings
+from fineshards.shards.job.settings import CHAT_TEMPLATE_NAME, Settings
 from fineshards.shards.tables.decisions import NO_DECISIONS, NO_STEP, Decisions
 from fineshards.sources.reading import discover_blocks, read_block, read_rows
 from fineshards.sources.rows import Rows
+from fineshards.storage.base import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +114,37 @@ def documents(
         batch = Batch(file.index, there.numbers, there.texts, *columns, file.path)
         found = DocumentBatch(each, batch)
         yield found if curator is None else found.found_by(curator, decisions, upto)
+
+
+def document_encoder(settings: Settings, storage: Storage, engine: str | None = None) -> Encoder:
+    """The encoder that makes a dataset's documents of what its sources hold.
+
+    engine: the library that encodes text; None for the one that defines what is correct. Raises
+    FineshardsError if golden conversations have other tokens here than at launch.
+    """
+    return _build(record.replace(settings, recipe=None), storage, engine)  # a recipe has no hash
+
+
+@lru_cache(maxsize=2)  # workers that are forked later share what is built and checked here
+def _build(settings: Settings, storage: Storage, engine: str | None) -> Encoder:
+    chat, tokenizer = settings.chat, settings.tokenizer
+    if chat is None:
+        load = partial(load_encoder, engine=engine) if engine else load_reference
+        encoder = load(tokenizer, storage)
+        return encoder if settings.fim is None else MiddleEncoder(encoder, settings.fim)
+    from fineshards.chat.conversation_encoder import ConversationEncoder  # imports jinja2
+
+    template = ChatTemplate(storage.read(CHAT_TEMPLATE_NAME).decode(), chat.special_strings)
+    load_reference(tokenizer, storage)
+    vocabulary = load_vocabulary(tokenizer, storage)
+    is_fast = engine in ("auto", "gigatoken")
+    conversations = ConversationEncoder(template, vocabulary, chat.learn, is_fast)
+    for each in (conversations.reference, conversations):
+        golden, _ = each.golden()
+        if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
+            raise FineshardsError(
+                f"{CHAT_TEMPLATE_NAME} gives other tokens for golden conversations (sha256 "
+                f"{golden}) than at launch (sha256 {chat.golden_sha256}). Restore the file, and "
+                "install the pinned requirements on every worker."
+            )
+    return conversations

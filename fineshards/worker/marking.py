@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +13,12 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed, KeyedSpans, Keys
 from fineshards.curation.steps.other_datasets import SeenIn
-from fineshards.errors import FineshardsError, InputError, OutputError
+from fineshards.errors import InputError, OutputError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import SCHEMA
 from fineshards.shards.tables.marks import (
     EDGE,
-    EDGE_SIZE,
     Positions,
     Records,
     by_file,
@@ -47,19 +43,6 @@ from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
 from fineshards.worker.documents import documents
 from fineshards.worker.work import Work
-
-# The limits of a container's control group, of version 2 and of version 1.
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def machine_memory() -> int:
-    """Bytes of memory of the machine, or of the container that this process is in."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for limit in _LIMITS:
-        with suppress(OSError, ValueError):  # there is none, or it is "max"
-            found.append(int(limit.read_text()))
-    return min(found)
-
 
 # The key of what `components` marks, which is not a range of keys.
 _OF_COMPONENTS = "00000-components"
@@ -171,16 +154,12 @@ class Marking:
         return self._work.checkpoints.job().new_files[0].index
 
     def join_components(self, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
-        """Finds the components of all links; returns what `mark_keys` does.
-
-        Raises FineshardsError if this machine has too little memory for that.
-        """
-
-        def join() -> dict[str, Records]:
-            _check_memory(sum(stop - start for _, _, start, stop, _ in ranges) // EDGE.itemsize)
-            return {MARKS: components(self._read(ranges, EDGE))}
-
-        return self._marks(_OF_COMPONENTS, {MARKS: mark_dtype()}, join)
+        """Finds the components of all links; returns what `mark_keys` does."""
+        return self._marks(
+            _OF_COMPONENTS,
+            {MARKS: mark_dtype()},
+            lambda: {MARKS: components(self._read(ranges, EDGE))},
+        )
 
     def write_marked(self, file: int, ranges: Sequence[Slice]) -> None:
         """Stores the marks of a source file as decisions."""
@@ -254,17 +233,6 @@ def joined_keys(keyed: Keyed, parts: Iterable[Records]) -> Records:
 def joins(keyed: Keyed) -> bool:
     """Whether documents that are linked in several steps are duplicates too."""
     return getattr(keyed, "rule", "earlier") == "components"
-
-
-def _check_memory(links: int) -> None:
-    """Raises FineshardsError if that many links cannot be joined here, while it can say so."""
-    needed, there = links * EDGE_SIZE, machine_memory()
-    if needed > there:
-        raise FineshardsError(
-            f"{links:,} links between documents are joined by one worker in {needed / 1e9:,.1f} GB "
-            f"of memory, and this machine has {there / 1e9:,.1f} GB. Run the same command again "
-            'with larger machines, or use rule = "earlier", which needs no such memory.'
-        )
 
 
 def bytes_of(found: Slice, storage: Storage) -> bytes:

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from fineshards.errors import FineshardsError
@@ -42,6 +41,9 @@ from fineshards.worker.worker import HELD_BYTES, Worker
 _CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+# A task, if there is one, and places of blocks; None: store all blocks that you keep.
+_Message = tuple[Task | None, list[Place] | None]
+
 _current: Pool | None = None
 
 
@@ -55,17 +57,14 @@ class _Process:
     """A worker process.
 
     task: what it is working on, if anything. held: results of blocks whose tokens it keeps.
+    places: where such blocks go, which it does not know yet.
     """
 
     process: Any
     connection: Connection
     task: Task | None = None
     held: dict[TokenBlock, tuple[Task, Done]] = field(default_factory=dict)
-
-    def tell(self, message: Task | list[Place] | None) -> None:
-        """Sends a task, places of blocks, or None: store all blocks that you keep."""
-        with suppress(OSError):  # it has died, which `_receive` finds out
-            self.connection.send(message)
+    places: list[Place] = field(default_factory=list)
 
 
 class Pool:
@@ -91,7 +90,7 @@ class Pool:
         """
         self._work = work
         self._resumes = resumes
-        # Guards what follows; notified when there is a result.
+        # Guards what follows; notified when any of it changes.
         self._changed = threading.Condition()
         # Each task from when it is known until its result is taken; None until it is finished.
         self._results: dict[Task, Done | None] = {}
@@ -103,18 +102,14 @@ class Pool:
         self._known = 0
         # Finds where tokens go; None where all blocks come first.
         self._places = work.places() if alone and files else None
-        self._alone = alone
         # Places that are known before all files are.
         self._placed: list[Place] = []
-        self._closing = False
-        # A byte wakes the dispatcher, because it waits for connections only.
-        self._wake_up, self._waker = _CONTEXT.Pipe(duplex=False)
         self._processes: list[_Process] = []
         # So that the collector does not copy what the processes share.
         gc.freeze()
         try:
             for _ in range(workers):
-                self._processes.append(self._start(work))
+                self._processes.append(self._start(alone))
         except OSError as error:
             self._end_processes()
             raise FineshardsError(
@@ -122,32 +117,34 @@ class Pool:
                 f"{error.strerror or error}. Use fewer --workers, or raise the limit of processes "
                 "or open files."
             ) from error
-        self._dispatcher = threading.Thread(target=self._dispatch, name="dispatcher", daemon=True)
+        # One waits for each process.
+        self._threads = [
+            threading.Thread(target=self._employ, args=(each,), daemon=True)
+            for each in self._processes
+        ]
 
     def __enter__(self) -> Pool:
         global _current
         _current = self
         self._add(discover_files(*files) for files in side_by_side(self._files))
-        self._dispatcher.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *failure: object) -> None:
         global _current
         _current = None
-        self._closing = True
-        self._waker.send_bytes(b"closing")
-        self._dispatcher.join()
         self._fail(FineshardsError("the worker processes have been ended"))
         self._end_processes()
+        for thread in self._threads:
+            thread.join()
 
     def submit(self, task: Task) -> None:
         """Has a task done, unless it is done or under way."""
         with self._changed:
-            is_new = self._failure is None and task not in self._results
-            if is_new:
+            if self._failure is None and task not in self._results:
                 self._add([task])
-        if is_new:
-            self._waker.send_bytes(b"task")
+                self._changed.notify_all()
 
     def result(self, task: Task) -> Done:
         """Waits for the result of a submitted task. It can be taken once, by one caller."""
@@ -166,19 +163,19 @@ class Pool:
         return map(self.result, tasks)
 
     def _end_processes(self) -> None:
-        for each in self._processes:
+        for each in [*self._processes]:
             # What a worker has not finished, a later run does again.
             each.process.kill()
             each.process.join()
 
-    def _start(self, work: Work) -> _Process:
+    def _start(self, alone: bool) -> _Process:
         ours, theirs = _CONTEXT.Pipe()
         # A worker must not hold the other ends: it could not see that they are closed.
         inherited = [ours, *(each.connection for each in self._processes)]
         most = HELD_BYTES if self._places else 0
         forked = _CONTEXT.get_start_method() == "fork"
-        arguments = (theirs, inherited if forked else [], work, self._alone, most)
-        process = _CONTEXT.Process(target=_serve, args=(*arguments, os.getpid()), daemon=True)
+        arguments = (theirs, inherited if forked else [], self._work, alone, most, os.getpid())
+        process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
         # A signal must not find a worker that still has this process's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -193,61 +190,57 @@ class Pool:
             self._results[task] = None
             self._waiting.append(task)
 
-    def _dispatch(self) -> None:
-        """Hands out tasks and takes results until the pool is closed."""
+    def _employ(self, process: _Process) -> None:
+        """Gives a process messages and takes its answers, in turn, until there is a failure."""
         try:
-            with DefaultSelector() as selector:
-                selector.register(self._wake_up, EVENT_READ)
-                for each in self._processes:
-                    selector.register(each.connection, EVENT_READ, each)
-                while not self._closing:
-                    self._hand_out()
-                    for ready, _ in selector.select():
-                        if ready.data is None:
-                            self._wake_up.recv_bytes()
-                        elif not self._receive(ready.data):
-                            selector.unregister(ready.fileobj)
+            while (message := self._next_message(process)) is not None:
+                try:
+                    process.connection.send(message)
+                    answer = process.connection.recv()
+                except (EOFError, OSError):
+                    self._processes.remove(process)
+                    raise _death(process, self._resumes) from None
+                self._take(process, *answer)
         except BaseException as error:
             self._fail(error)
 
-    def _hand_out(self) -> None:
-        with self._changed:
-            for each in self._processes:
-                if each.task is None and self._waiting:
-                    each.task = self._waiting.popleft()
-                    each.tell(each.task)
-            if self._failure is None and not any(each.task for each in self._processes):
-                # Nothing that is under way will count the blocks before these.
-                for each in [each for each in self._processes if each.held]:
-                    each.tell(None)
+    def _next_message(self, process: _Process) -> _Message | None:
+        """Waits for something to do for a process; None after a failure."""
 
-    def _receive(self, process: _Process) -> bool:
-        """Takes a result of a process; returns False if the process has ended."""
-        try:
-            result, held = process.connection.recv()
-        except (EOFError, OSError):
-            self._processes.remove(process)
-            self._fail(_death(process, self._resumes))
-            return False
+        def message() -> _Message | None:
+            if self._waiting or process.places:
+                process.task = self._waiting.popleft() if self._waiting else None
+                places, process.places = process.places, []
+                return process.task, places
+            # Nothing that is under way will count the blocks before these.
+            is_stuck = process.held and not any(each.task for each in self._processes)
+            return (None, None) if is_stuck else None
+
+        with self._changed:
+            found = self._changed.wait_for(lambda: self._failure or message())
+        return found if isinstance(found, tuple) else None
+
+    def _take(
+        self, process: _Process, result: Done | BaseException | None, held: set[TokenBlock]
+    ) -> None:
+        """Takes a process's answer, and finds what it makes possible."""
         if isinstance(result, BaseException):
             self._fail(result)
-            return True
+            return
         with self._changed:
             self._results |= dict(map(process.held.pop, process.held.keys() - held))
-            if result is not None and (task := process.task) is not None:
-                process.task = None
+            task, process.task = process.task, None
+            if task is not None and result is not None:
                 if task.name == finish_block.__name__ and (of := task.arguments[1].place) in held:
                     process.held[of] = task, result
                 else:
                     self._results[task] = result
-                self._take(task, result)
+                if self._failure is None:
+                    self._follow(task, result)
             self._changed.notify_all()
-        return True
 
-    def _take(self, task: Task, done: Done) -> None:
-        """Finds what a result makes possible."""
-        if self._failure is not None:
-            return
+    def _follow(self, task: Task, done: Done) -> None:
+        """Adds the tasks, and finds the places, that a result makes known."""
         if task.name == discover_files.__name__:
             self._blocks |= done[0]
             if self._places is None and len(self._blocks) < len(self._files):
@@ -264,9 +257,7 @@ class Pool:
         # All footers first: a wrong flag then leaves no block behind.
         if self._known == len(self._files):
             for each in self._processes:
-                # In one message: a worker answers each, and nobody reads answers meanwhile.
-                if places := [place for place in self._placed if place.block in each.held]:
-                    each.tell(places)
+                each.places += [place for place in self._placed if place.block in each.held]
             self._placed = []
 
     def _fail(self, error: BaseException) -> None:
@@ -306,7 +297,7 @@ def _serve(
 ) -> None:
     """What a worker process does: tasks, until the launching process ends.
 
-    It answers each message with a result, if it was a task, and the blocks that it keeps now.
+    It answers each message with a result, if it had a task, and the blocks that it keeps now.
     """
     # Ctrl-C goes to all processes of a terminal; the launching one decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -318,24 +309,19 @@ def _serve(
         other.close()
     worker = Worker(work, alone)
     worker.held.most = most
-    while True:
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            return  # the launching process has ended
-        result: Done | BaseException | None = None
-        try:
-            if isinstance(message, Task):
-                began = time.monotonic()
-                result = message.run(worker), time.monotonic() - began
-                while most and connection.poll():  # places have come meanwhile
-                    worker.held.settle(connection.recv())
+    with suppress(EOFError, OSError):  # the launching process has ended
+        while True:
+            task, places = connection.recv()
+            result: Done | BaseException | None = None
+            try:
+                worker.held.settle(places)
                 worker.held.store(most)
-            else:
-                worker.held.settle(message)
-        except FineshardsError as error:
-            result = error
-        except BaseException:
-            result = RuntimeError(f"a worker failed while {message}:\n{traceback.format_exc()}")
-        with suppress(OSError):
+                if task is not None:
+                    began = time.monotonic()
+                    result = task.run(worker), time.monotonic() - began
+            except FineshardsError as error:
+                result = error
+            except BaseException:
+                doing = task or "storing blocks"
+                result = RuntimeError(f"a worker failed while {doing}:\n{traceback.format_exc()}")
             connection.send((result, worker.held.names))

@@ -10,13 +10,13 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.piece_plan import Place
 from fineshards.sources.places.hub_token import provide_token
-from fineshards.worker.document_encoder import document_encoder
+from fineshards.worker.documents import document_encoder
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
 
 # Bytes of tokens that a worker keeps besides the block that it makes: those of one large block.
 HELD_BYTES = 128 << 20
-# As many small ones at most: their names, which go with each answer, never fill a pipe.
+# As many small ones at most: their names go with each answer.
 HELD_BLOCKS = 64
 
 

@@ -12,10 +12,12 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chat_families import DOCUMENT, FAMILIES, Family, made_up, without_tags
+from support.conversations import encoded
 
 from fineshards.chat.chat_template import ChatTemplate, find_chat_template
 from fineshards.chat.conversation import BadConversation, canonical
@@ -52,13 +54,11 @@ def learned_texts(family: Family, found: EncodedConversation) -> list[str]:
 
 def reason(encoder: ConversationEncoder, messages: list[Any], **row: Any) -> str:
     with pytest.raises(BadConversation) as caught:
-        encoder.encode(canonical({"messages": messages, **row}))
+        encoded(encoder, canonical({"messages": messages, **row}))
     return caught.value.reason
 
 
-def bits_and_tokens(found: EncodedConversation | BadConversation) -> Any:
-    if isinstance(found, BadConversation):
-        return found.reason
+def bits_and_tokens(found: EncodedConversation) -> Any:
     return found.tokens.tolist(), found.learned.tolist()
 
 
@@ -72,12 +72,16 @@ def test_the_fast_encoder_changes_nothing(name: str, tagged: bool) -> None:
     exact, fast = (
         ConversationEncoder(template, vocabulary, ASSISTANT, fast=each) for each in (False, True)
     )
-    assert not exact.is_fast
-    assert fast.is_fast == (name != "llama2")
+    assert exact.reference is exact
+    assert (fast.reference is not fast) == (name != "llama2")
     rows = [canonical(made_up(family, rng, special=number % 2 == 0)) for number in range(120)]
-    found = [*map(bits_and_tokens, fast.encode_all(rows))]
-    assert found == [*map(bits_and_tokens, exact.encode_all(rows))]
-    assert any(isinstance(each, tuple) for each in found)
+    texts = pa.array(rows, pa.large_string())
+    found, expected = fast.encode(texts), exact.encode(texts)
+    assert np.array_equal(found.tokens, expected.tokens)
+    assert np.array_equal(found.offsets, expected.offsets)
+    assert found.learned == expected.learned
+    assert found.refused == expected.refused
+    assert len(found.refused) < len(rows)
 
 
 # Their templates write the end or the beginning of a conversation unlike what is within.
@@ -92,9 +96,9 @@ def test_prefixes_find_what_the_tags_enclose_or_refuse(name: str) -> None:
     refused = 0
     for _ in range(60):
         row = made_up(family, rng, special=True)
-        expected = tagged.encode(canonical(row))
+        expected = encoded(tagged, canonical(row))
         try:
-            found = plain.encode(canonical(row))
+            found = encoded(plain, canonical(row))
         except BadConversation:
             refused += 1
             continue
@@ -120,7 +124,7 @@ def test_any_roles_can_be_learned(name: str, learn: tuple[str, ...]) -> None:
     row = {"messages": [{"role": role, "content": role.upper()} for role in ("user", "assistant")]}
     if family.system:
         row["messages"].insert(0, {"role": "system", "content": "SYSTEM"})
-    found = encoder_of(family, learn=learn).encode(canonical(row))
+    found = encoded(encoder_of(family, learn=learn), canonical(row))
     end = {"qwen2.5": "<|im_end|>", "llama3": "<|eot_id|>", "gemma": "<end_of_turn>"}.get(name)
     ends = {"assistant": "<|endoftext|>"} if name == "olmo" else {}
     expected = [
@@ -143,7 +147,7 @@ def test_tiktoken_encodes_between_special_tokens() -> None:
     rng = random.Random(1)
     family = Family("", "", tuple(encoding.special_tokens_set))
     fast = ConversationEncoder(ChatTemplate(template), vocabulary, ASSISTANT, fast=True)
-    assert fast.is_fast
+    assert fast.reference is not fast
     for _ in range(200):
         messages = made_up(family, rng, special=True)["messages"]
         tokens: list[int] = []
@@ -154,7 +158,7 @@ def test_tiktoken_encodes_between_special_tokens() -> None:
             tokens += [100258, *encoding.encode_ordinary(message["content"]), 100276]
             learned.append([begin, len(tokens)])
         for each in (encoder, fast):
-            found = each.encode(canonical({"messages": messages}))
+            found = encoded(each, canonical({"messages": messages}))
             assert bits_and_tokens(found) == (tokens, learned)
 
 
@@ -167,7 +171,9 @@ def test_a_token_is_learned_if_one_of_its_characters_is() -> None:
     encoder = ConversationEncoder(ChatTemplate(template), vocabulary, ASSISTANT)
     encoding = vocabulary.encoding()
     for content in ("", "z", "yx", "😀", " a", "日本"):
-        found = encoder.encode(canonical({"messages": [{"role": "user", "content": content}] * 3}))
+        found = encoded(
+            encoder, canonical({"messages": [{"role": "user", "content": content}] * 3})
+        )
         is_content = (b"\0" + b"\1" * len(content.encode()) + b"\0") * 3
         sizes = [len(encoding.decode_single_token_bytes(token)) for token in found.tokens.tolist()]
         ends = np.cumsum([0, *sizes])
@@ -185,7 +191,8 @@ def test_marks_within_marks_are_learned_from_the_first_to_the_last() -> None:
     within = f"one\n{begin}two {begin}three{end} four{end}\n five"
     outer = f"one\n{begin}two three four{end}\n five"
     found = [
-        encoder_of(family, each).encode(canonical({"messages": HELLO})) for each in (within, outer)
+        encoded(encoder_of(family, each), canonical({"messages": HELLO}))
+        for each in (within, outer)
     ]
     assert bits_and_tokens(found[0]) == bits_and_tokens(found[1])
 
@@ -203,7 +210,7 @@ def test_special_strings_of_the_content_never_become_special_tokens() -> None:
         ["<<"],
     ):
         messages = [{"role": "user", "content": content} for content in contents]
-        found = encoder.encode(canonical({"messages": messages}))
+        found = encoded(encoder, canonical({"messages": messages}))
         expected = vocabulary.library.encode("".join(contents), add_special_tokens=False).ids
         assert found.tokens.tolist() == expected
         assert ids.isdisjoint(expected)
@@ -260,9 +267,10 @@ def test_only_the_template_and_roles_make_special_tokens(
     )
     family = Family("qwen2.5", "qwen2", ("<|im_end|>", "<|user|>"))
     encoder = encoder_of(family, template, ("nobody",))
-    [found] = encoder.encode_all([canonical({"messages": messages})])
-    if isinstance(found, BadConversation):
-        assert " in pieces, and some may be content" in found.reason
+    try:
+        found = encoded(encoder, canonical({"messages": messages}))
+    except BadConversation:
+        assert " in pieces, and some may be content" in reason(encoder, messages)
         assert any(read not in ("", "{}", "{}|trim") for read, _ in pieces)
         return
     special = {id_: text for text, id_ in vocabulary_of(family).special_tokens}
@@ -293,7 +301,7 @@ def test_a_template_may_write_special_strings_around_usual_roles(learn: tuple[st
     texts = ["<|user|>", "|>", "user|>", "</think>", "Hi"]
     messages = [{"role": "user", "content": text} for text in texts]
     messages += [{"role": "assistant", "content": "<|end|> Yes"}, {"role": "end", "content": "a"}]
-    found = encoder.encode(canonical({"messages": messages}))
+    found = encoded(encoder, canonical({"messages": messages}))
     names = dict(map(reversed, vocabulary_of(family).special_tokens))
     special = [names[token] for token in found.tokens.tolist() if token in names]
     assert special == ["<|user|>", "<|end|>"] * 5 + ["<|assistant|>", "<|end|>", "<|end|>"]
@@ -307,7 +315,7 @@ def test_an_unusual_role_is_learned_where_special_strings_are_in_pieces() -> Non
         "{% endfor %}"
     )
     row = {"messages": [HELLO[0], {"role": "model", "content": "Hello"}]}
-    found = encoder_of(family, template, ("model",)).encode(canonical(row))
+    found = encoded(encoder_of(family, template, ("model",)), canonical(row))
     assert learned_texts(family, found) == ["Hello<|im_end|>"]
 
 

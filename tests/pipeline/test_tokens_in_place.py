@@ -269,31 +269,14 @@ def test_blocks_that_wait_too_long_for_their_place_get_files(tmp_path: Path, hel
     assert published_files(folder) == published_files(tmp_path / "after")
 
 
-SMALL_PIPES = """
-import os, socket
-from fineshards.worker import pool
-
-pipe = pool._CONTEXT.Pipe
-
-def small_pipe(duplex=True):
-    ends = pipe(duplex)
-    for end in ends if duplex else ():
-        with socket.socket(fileno=os.dup(end.fileno())) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # some kilobytes
-    return ends
-
-pool._CONTEXT.Pipe = small_pipe
-"""
-
-
-def test_many_small_blocks_that_wait_for_their_place_fill_no_pipe(tmp_path: Path) -> None:
-    """The launching process sends places while the worker sends what it has made."""
+def test_many_small_blocks_that_wait_for_their_place_get_files(tmp_path: Path) -> None:
+    """Although they would fit into memory: a worker names those that it keeps in each answer."""
     for number in range(80):
         write_rows(tmp_path / f"in/{number:02d}.jsonl", made_up_rows(number, 1))
     flags = [*FLAGS, "--test_fraction=0"]
     source, folder = f"{tmp_path}/in/*.jsonl", tmp_path / "small"
     command = ["build", f"--input={source}", f"--output={folder}", *flags, "--keep_checkpoints"]
-    done = run_program(SMALL_PIPES + LATE, 1_000_000, 75, *command, timeout=120)
+    done = run_program(LATE, 1_000_000, 75, *command, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [*folder.glob("checkpoints/*/blocks/*.tokens")], "there are places for few of them"
     build(tmp_path / "after", source, *flags)

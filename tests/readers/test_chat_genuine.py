@@ -17,6 +17,7 @@ from olmo_core.data import NumpyFSLDataset
 from olmo_core.data.utils import get_labels
 from support.chat_families import FAMILIES, Family, made_up
 from support.chats import Chats, build_chats, read_chats
+from support.conversations import encoded
 from support.dataset_contents import same
 from transformers import PreTrainedTokenizerFast
 
@@ -95,7 +96,7 @@ def test_tokens_and_masks_are_those_of_transformers(
     for _ in range(CONVERSATIONS):
         row = made_up(family, rng, special=special)
         expected, bits = genuine.encode(row)
-        found = encoder.encode(canonical(row))
+        found = encoded(encoder, canonical(row))
         assert found.tokens.tolist() == expected[starts_with_eot:], row
         assert mask(found) == bits[starts_with_eot:], row
 

