@@ -82,34 +82,20 @@ class Comparing(Marking):
 
         Returns (file, where contents are, or the contents) for each file that wants some.
         """
+        parts = self._wanted(file, ranges)
         if self._work.inline:
-            return [
-                (wanting, (SETS, "", 0, len(content), content))
-                for places, contents, wanted in self._wanted(file, ranges)
-                for wanting, own in wanted
-                for here in [np.searchsorted(places, own).tolist()]
-                for content in [_packed(own, [contents[n] for n in here]).tobytes()]
-            ]
-
-        def parts() -> Iterator[tuple[str, npt.NDArray[Any]]]:
-            pairs = list[tuple[int, int]]()
-            for number, (places, contents, wanted) in enumerate(self._wanted(file, ranges)):
-                pairs.extend((wanting, number) for wanting, _ in wanted)
-                yield str(number), _packed(places, contents)
-            yield "pairs", np.array(pairs, mark_dtype())
-
+            return [(wanting, (SETS, "", 0, own.nbytes, own.tobytes())) for wanting, own in parts]
         key = f"{file:05d}-sets"
-        stored = self._stage.read_marks(key) or self._stage.write_marks(key, parts())
-        places = {k: (SETS, each.file, each.start, each.stop, None) for k, each in stored.items()}
-        pairs = self._read([places["pairs"]], mark_dtype())
-        return [(wanting, places[str(number)]) for wanting, number in pairs.tolist()]
+        stored = self._stage.read_marks(key) or self._stage.write_marks(
+            key, ((f"{wanting}-{number}", own) for number, (wanting, own) in enumerate(parts))
+        )
+        return [
+            (int(kind.partition("-")[0]), (SETS, place.file, place.start, place.stop, None))
+            for kind, place in stored.items()
+        ]
 
-    def _wanted(
-        self, file: int, ranges: Sequence[Slice]
-    ) -> Iterator[
-        tuple[npt.NDArray[np.uint64], list[Contents], list[tuple[int, npt.NDArray[np.uint64]]]]
-    ]:
-        """The positions and contents of wanted documents, in parts, and which each file wants."""
+    def _wanted(self, file: int, ranges: Sequence[Slice]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """The packed contents of those documents that a file wants, for each, in parts."""
         wanted = join_pairs(self._read(ranges, mark_dtype()))
         for places, contents in self._in_parts(file, row_of(wanted["position"])):
             of_part = wanted[np.isin(wanted["position"], places)]
@@ -117,8 +103,11 @@ class Comparing(Marking):
             by_wanting = of_part[np.argsort(of_part["witness"], kind="stable")]
             starts = np.flatnonzero(differs(by_wanting["witness"]))
             files = file_of(by_wanting["witness"][starts]).tolist()
-            own = np.split(by_wanting["position"], starts[1:])
-            yield places, contents, list(zip(files, own, strict=True))
+            for wanting, own in zip(
+                files, np.split(by_wanting["position"], starts[1:]), strict=True
+            ):
+                numbers = np.searchsorted(places, own).tolist()
+                yield wanting, _packed(own, [contents[number] for number in numbers])
 
     def compare_documents(self, file: int, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
         """Finds the documents of a source file that are like an earlier one with a key of theirs.

@@ -7,8 +7,8 @@
     marks/0/…                    marks, several kinds in a file:
             00005-of-00016       of a range of keys, sorted by position: which documents have a key
                                  of an earlier one; if texts are compared, the candidates per file
-            00003-sets           the contents of candidates of source file 3, in parts, and which of
-                                 them each file wants
+            00003-sets           the contents of candidates of source file 3, in parts, for each
+                                 file that wants some
             00003-compared       the documents of source file 3 that are like a candidate
             00003-index          the keys of an index of other documents
 
