@@ -30,7 +30,6 @@ from fineshards.worker.tasks import (
     Done,
     Task,
     discover_files,
-    finish_block,
     first_task,
     side_by_side,
 )
@@ -170,11 +169,8 @@ class Pool:
 
     def _start(self, alone: bool) -> _Process:
         ours, theirs = _CONTEXT.Pipe()
-        # A worker must not hold the other ends: it could not see that they are closed.
-        inherited = [ours, *(each.connection for each in self._processes)]
         most = HELD_BYTES if self._places else 0
-        forked = _CONTEXT.get_start_method() == "fork"
-        arguments = (theirs, inherited if forked else [], self._work, alone, most, os.getpid())
+        arguments = (theirs, self._work, alone, most, os.getpid())
         process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
         # A signal must not find a worker that still has this process's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -231,7 +227,7 @@ class Pool:
             self._results |= dict(map(process.held.pop, process.held.keys() - held))
             task, process.task = process.task, None
             if task is not None and result is not None:
-                if task.name == finish_block.__name__ and (of := task.arguments[1].place) in held:
+                if task.name == "finish_block" and (of := task.arguments[1].place) in held:
                     process.held[of] = task, result
                 else:
                     self._results[task] = result
@@ -241,7 +237,7 @@ class Pool:
 
     def _follow(self, task: Task, done: Done) -> None:
         """Adds the tasks, and finds the places, that a result makes known."""
-        if task.name == discover_files.__name__:
+        if task.name == "discover_files":
             self._blocks |= done[0]
             if self._places is None and len(self._blocks) < len(self._files):
                 return  # what is finished cannot wait for the other footers
@@ -252,7 +248,7 @@ class Pool:
                 if self._places:
                     self._places.expect(self._blocks[file])
                 self._known += 1
-        elif task.name == finish_block.__name__ and self._places:
+        elif task.name == "finish_block" and self._places:
             self._placed += self._places.add(done[0][0])
         # All footers first: a wrong flag then leaves no block behind.
         if self._known == len(self._files):
@@ -287,14 +283,7 @@ def _death(worker: _Process, resumes: bool) -> FineshardsError:
     return FineshardsError(f"a worker process {how_it_ended(code)} while {doing}{memory}. {advice}")
 
 
-def _serve(
-    connection: Connection,
-    inherited: list[Connection],
-    work: Work,
-    alone: bool,
-    most: int,
-    launcher: int,
-) -> None:
+def _serve(connection: Connection, work: Work, alone: bool, most: int, launcher: int) -> None:
     """What a worker process does: tasks, until the launching process ends.
 
     It answers each message with a result, if it had a task, and the blocks that it keeps now.
@@ -305,8 +294,6 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     end_with(launcher)
     gc.enable()
-    for other in inherited:
-        other.close()
     worker = Worker(work, alone)
     worker.held.most = most
     with suppress(EOFError, OSError):  # the launching process has ended

@@ -62,14 +62,11 @@ def _task(
     def named(
         function: Callable[Concatenate[Worker, _Arguments], object],
     ) -> Callable[_Arguments, Task]:
-        name = function.__name__
-        _TASKS[name] = function, doing
+        _TASKS[function.__name__] = function, doing
 
-        def task(*arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> Task:
-            assert not keywords
-            return Task(name, arguments)
+        def task(*arguments: _Arguments.args, **_: _Arguments.kwargs) -> Task:
+            return Task(function.__name__, arguments)
 
-        task.__name__ = name
         return task
 
     return named
