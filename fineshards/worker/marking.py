@@ -136,17 +136,13 @@ class Marking:
                 return {MARKS: edges(keys)}
             if not keyed.compared:
                 return {MARKS: mark(keys, isinstance(keyed, SeenIn))}
-            pairs = self._of_this_job(candidates(keys, keyed.compared))
+            pairs = candidates(keys, keyed.compared)
+            if self._work.earlier:  # the others were decided before
+                pairs = pairs[file_of(pairs["position"]) >= self._first_file]
             return {MARKS: pairs, WANTED: wanted_by(pairs)}
 
         types = {MARKS: EDGE if linked else mark_dtype(self._spans), WANTED: mark_dtype()}
         return self._marks(key, types, make)
-
-    def _of_this_job(self, pairs: Records) -> Records:
-        """The pairs whose later document this job reads; the others were decided before."""
-        return (
-            pairs[file_of(pairs["position"]) >= self._first_file] if self._work.earlier else pairs
-        )
 
     @cached_property
     def _first_file(self) -> int:
@@ -165,10 +161,9 @@ class Marking:
         """Stores the marks of a source file as decisions."""
         if self._stage.has_marked(file):
             return
-        parts = [
-            self._read([each], mark_dtype(self._spans, self._has_similarity)) for each in ranges
-        ]
-        marks = merge_marks(parts, self._spans, self._has_similarity)
+        kinds = self._spans, self._has_similarity
+        parts = [self._read([each], mark_dtype(*kinds)) for each in ranges]
+        marks = merge_marks(parts, *kinds)
         self._stage.write_marked(file, decisions_of(marks, self._step, self._keyed.reason))
 
     @property
@@ -203,9 +198,11 @@ class Marking:
             marks = made.get(kind)
             if marks is None:
                 marks = self._read([(kind, place.file, place.start, place.stop, None)], types[kind])
-            for file, first, end in [(0, 0, len(marks))] if marks.dtype == EDGE else _starts(marks):
-                start, stop = (place.start + marks.dtype.itemsize * each for each in (first, end))
-                found.append((file, self._slice(kind, place.file, start, stop, marks[first:end])))
+            start = place.start
+            for file, part in [(0, marks)] if marks.dtype == EDGE else by_file(marks):
+                stop = start + part.nbytes
+                found.append((file, self._slice(kind, place.file, start, stop, part)))
+                start = stop
         return found
 
 
@@ -239,14 +236,6 @@ def bytes_of(found: Slice, storage: Storage) -> bytes:
     """The bytes of a slice."""
     _, name, start, stop, content = found
     return storage.read_range(name, start, stop) if content is None else content
-
-
-def _starts(marks: Records) -> Iterator[tuple[int, int, int]]:
-    """Where the marks of each file are in sorted marks."""
-    start = 0
-    for file, part in by_file(marks):
-        yield file, start, start + len(part)
-        start += len(part)
 
 
 def decisions_of(marks: Records, step: int, reason: str) -> pa.Table:
