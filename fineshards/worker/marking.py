@@ -14,7 +14,7 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.step import Keyed, KeyedSpans, Keys
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import InputError, OutputError
-from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import SCHEMA
 from fineshards.shards.tables.marks import (
@@ -157,14 +157,17 @@ class Marking:
             lambda: {MARKS: components(self._read(ranges, EDGE))},
         )
 
-    def write_marked(self, file: int, ranges: Sequence[Slice]) -> None:
-        """Stores the marks of a source file as decisions."""
-        if self._stage.has_marked(file):
-            return
+    def write_marked(
+        self, file: SourceFile, blocks: tuple[Block, ...], ranges: Sequence[Slice]
+    ) -> tuple[SourceFile, tuple[Block, ...]]:
+        """Stores the marks of a source file as decisions; returns the file and its blocks."""
+        if self._stage.has_marked(file.index):
+            return file, blocks
         kinds = self._spans, self._has_similarity
         parts = [self._read([each], mark_dtype(*kinds)) for each in ranges]
         marks = merge_marks(parts, *kinds)
-        self._stage.write_marked(file, decisions_of(marks, self._step, self._keyed.reason))
+        self._stage.write_marked(file.index, decisions_of(marks, self._step, self._keyed.reason))
+        return file, blocks
 
     @property
     def _spans(self) -> bool:

@@ -20,7 +20,7 @@ from fineshards.shards.layout import Shard
 from fineshards.shards.shuffle_order import Bucket, Fragment
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.shards.tables.statistics import write_file
-from fineshards.shards.tables.verdicts import JudgedBlock, Slice
+from fineshards.shards.tables.verdicts import JudgedBlock
 from fineshards.worker import blocks
 from fineshards.worker.comparing import Comparing
 from fineshards.worker.marking import Marking
@@ -141,19 +141,9 @@ compare_documents = _of_stage(
     Comparing.compare_documents, lambda _, file, __: f"comparing documents of file {file}"
 )
 join_components = _of_stage(Marking.join_components, lambda *_: "joining components")
-
-
-@_task(lambda stage, file, *_: f"marking the duplicates of {file.path}")
-def write_marked(
-    worker: Worker,
-    stage: int,
-    file: SourceFile,
-    of_file: tuple[Block, ...],
-    ranges: tuple[Slice, ...],
-) -> tuple[SourceFile, tuple[Block, ...]]:
-    """Stores which documents have a key of an earlier one; returns the file and its blocks."""
-    worker.recipe.keyed_step(stage).write_marked(file.index, ranges)
-    return file, of_file
+write_marked = _of_stage(
+    Marking.write_marked, lambda _, file, *__: f"marking the duplicates of {file.path}"
+)
 
 
 @_task(lambda file: f"writing the tables of file {file}")

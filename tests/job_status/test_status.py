@@ -163,7 +163,7 @@ def test_the_stages_of_a_recipe_are_reported(
     now, _ = status(capsys, tmp_path)
     assert (now["stage"], now["stages"][1]["state"]) == ("judging", "now")
     assert amounts(now)["judge"] == (len(blocks),) * 2
-    judging.keyed_step(0).write_marked(0, [], [])
+    judging.keyed_step(0).write_marked(file, (), ())
     now, text = status(capsys, tmp_path)
     assert (now["stage"], now["stages"][1]["state"]) == ("tokenizing", "done")
     assert f"  judge     {len(blocks)} blocks, step 1 exact\n  tokenize  0 of" in text
