@@ -63,26 +63,26 @@ MOST_FILES = 25
 # Lines of each room, all its files included. They only fall: a feature that needs more names the
 # room, and another one in it goes.
 MOST_LINES = {
-    "chat": 1_017,
+    "chat": 1_013,
     "cli": 1_529,
-    "curation": 8_111,
-    "encoders": 1_718,
+    "curation": 8_109,
+    "encoders": 1_665,
     "exports": 2_964,
     "inspection": 1_760,
     "job_status": 690,
     "loader": 6_685,
     "maintenance": 754,
-    "pipeline": 2_812,
+    "pipeline": 2_811,
     "publishing": 861,
     "reports": 999,
     "root": 1_480,
-    "shards": 7_017,
+    "shards": 7_016,
     "sources": 4_233,
     "storage": 2_271,
     "templates": 503,
     "transforms": 880,
-    "verification": 1_112,
-    "worker": 2_153,
+    "verification": 1_111,
+    "worker": 1_991,
 }
 
 
