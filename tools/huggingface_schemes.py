@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fineshards.encoders.gigatoken_json import ALPHABET
+from fineshards.encoders.gigatoken_encoder import ALPHABET
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import DEFAULT_EOT
 

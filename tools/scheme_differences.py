@@ -32,8 +32,12 @@ import regex
 
 from fineshards.encoders.differences import TABLE, Scheme, SchemeTable, load_table
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
-from fineshards.encoders.gigatoken_json import gigatoken_json
+from fineshards.encoders.gigatoken_encoder import (
+    GigatokenTokenizer,
+    from_json,
+    from_ranks,
+    gigatoken_json,
+)
 from fineshards.encoders.huggingface_encoder import HuggingFaceEncoder
 from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
 from fineshards.encoders.vocabulary import CL100K_PATTERN, Vocabulary

@@ -1,17 +1,23 @@
-"""The fast tokenizer: gigatoken, a whole Arrow array per call.
+"""The fast tokenizer: gigatoken, a whole Arrow array per call, and the files that it reads exactly.
 
-By itself it is not exact; `fineshards/encoders/checked_encoder.py` uses it only where it is.
+`fineshards/encoders/checked_encoder.py` uses it only where it is exact: the table of differences
+ensures that both libraries split alike. Of a tokenizer.json gigatoken reads less than `tokenizers`
+does, and it merges in the order of ids instead of the order of the list. Files whose tokens would
+silently differ are refused here, and merges are compared on texts made of the vocabulary itself.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +30,8 @@ import pyarrow as pa
 
 from fineshards.cores import usable_cores
 from fineshards.encoders.differences import string_buffers
-from fineshards.encoders.encoder import TokenBatch
+from fineshards.encoders.encoder import Encoder, TokenBatch
+from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.storage.temporary import scratch_folder
 
 # gigatoken 0.10 caches every pretoken that it has seen (its issue 36). So after REBUILD_SECONDS of
@@ -157,3 +164,163 @@ def _awkward() -> Iterator[Any]:
         yield _STAND_IN
     finally:
         del sys.modules["awkward"]
+
+
+def _alphabet() -> list[str]:
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)]
+    printable += range(ord("®"), ord("ÿ") + 1)
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+# The character for each byte.
+ALPHABET = tuple(_alphabet())
+_BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
+
+
+def to_bytes(token: str) -> bytes | None:
+    """Decodes a vocabulary token to its bytes; None if it contains other characters."""
+    try:
+        return bytes([_BYTES[character] for character in token])
+    except KeyError:
+        return None
+
+
+# Tokens joined to one text of a trial, and added tokens that are combined in pairs.
+_JOINED = 100
+_PAIRED = 40
+
+
+def gigatoken_json(tokenizer: TokenizerJson) -> bytes:
+    """Returns the tokenizer.json without special tokens, which gigatoken would match in text.
+
+    Vocabulary entries with characters that do not represent bytes are left out too: no text
+    contains one in a byte-level tokenizer, but gigatoken would read them as UTF-8.
+    """
+    model = tokenizer.content["model"]
+    vocab = {text: id_ for text, id_ in model["vocab"].items() if to_bytes(text) is not None}
+    merges = [pair for pair in _merges(model) if "".join(pair) in vocab]
+    # The library's own ids, because it does not always use the file's ids of added tokens.
+    added = [
+        {**token, "id": tokenizer.library.token_to_id(token["content"])}
+        for token in _ordinary_added_tokens(tokenizer)
+    ]
+    content = tokenizer.content | {
+        "added_tokens": added,
+        "model": model | {"vocab": vocab, "merges": merges},
+    }
+    return json.dumps(content).encode()
+
+
+def obstacles(tokenizer: TokenizerJson) -> list[str]:
+    """Reasons why gigatoken's tokens would or might differ; empty if there are none.
+
+    Only for byte-level BPE, which the table of differences ensures.
+    """
+    model = tokenizer.content["model"]
+    vocab, merges = model["vocab"], _merges(model)
+    found = []
+    missing = sum(character not in vocab for character in ALPHABET)
+    if missing:
+        found.append(f"{missing} of the 256 bytes have no token")
+    results = [vocab["".join(pair)] for pair in merges]
+    if any(before > after for before, after in pairwise(results)):
+        found.append("its merges are not in the order of the ids")
+    if len(set(merges)) < len(merges):
+        found.append("it lists a merge twice")
+    return found + _obstacles_of_added_tokens(tokenizer)
+
+
+def _obstacles_of_added_tokens(tokenizer: TokenizerJson) -> list[str]:
+    """Reasons among added tokens: gigatoken matches all of them in the raw text, longest first."""
+    added = _ordinary_added_tokens(tokenizer)
+    found = []
+    if any(token.get(flag) for token in added for flag in ("lstrip", "rstrip", "single_word")):
+        found.append("some of its added tokens match only as words, or include adjacent spaces")
+    late = [str(token["content"]) for token in added if token.get("normalized")]
+    early = [str(token["content"]) for token in added if not token.get("normalized")]
+    if late and json.loads(tokenizer.pattern)["normalizer"] is not None:
+        found.append("some of its added tokens match only after normalization")
+    if _overlap(late, early):
+        # tokenizers matches the early ones first, anywhere in the text.
+        found.append("the texts of some of its added tokens overlap")
+    if _overlap([text for text, _ in tokenizer.special_tokens], early + late):
+        # tokenizers matches the special token, leaves it as text, and continues after it.
+        found.append("the texts of its special tokens and other added tokens overlap")
+    return found
+
+
+def _overlap(texts: list[str], others: list[str]) -> bool:
+    """Whether one of `others` can begin within an occurrence of one of `texts`."""
+    prefixes = {other[:end] for other in others for end in range(1, len(other) + 1)}
+    return any(
+        text[start:] in prefixes or text.startswith(tuple(others), start)
+        for text in texts
+        for start in range(len(text))
+    )
+
+
+def trial(tokenizer: TokenizerJson, fast: Encoder, reference: Encoder) -> str | None:
+    """Returns the first text made of the vocabulary that the encoders encode differently."""
+    texts = list(_trial_texts(tokenizer))
+    strings = pa.array(texts, pa.large_string())
+    ours, theirs = fast.encode(strings), reference.encode(strings)
+    if np.array_equal(ours.offsets, theirs.offsets) and np.array_equal(ours.tokens, theirs.tokens):
+        return None
+    return next(
+        text
+        for index, text in enumerate(texts)
+        if not np.array_equal(ours.document(index), theirs.document(index))
+    )
+
+
+def _trial_texts(tokenizer: TokenizerJson) -> Iterator[str]:
+    """Every token, runs of tokens, texts in which two merges compete, and added tokens."""
+    model = tokenizer.content["model"]
+    tokens = [text for token in model["vocab"] if (text := _text(token)) is not None]
+    yield from tokens
+    for start in range(0, len(tokens), _JOINED):
+        yield "".join(tokens[start : start + _JOINED])
+    for parts in _competing(_merges(model)):
+        text = _text("".join(parts))
+        if text is not None:
+            yield text
+    added = [str(token["content"]) for token in _ordinary_added_tokens(tokenizer)]
+    added += [text for text, _ in tokenizer.special_tokens]
+    for text in added:
+        yield from (text, f"x{text}y", f" {text} \n{text}\n", f"e{text}\u0301", text[:-1], text * 2)
+        yield from (text + other for other in added[:_PAIRED])
+
+
+def _competing(merges: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Three tokens of which the first two and the last two merge to the same token.
+
+    tokenizers applies the merge that is first in the list, gigatoken the one first in the text.
+    """
+    made = defaultdict(list)
+    for pair in merges:
+        made["".join(pair)].append(pair)
+    for pairs in made.values():
+        second = dict(pairs)
+        for left, middle in pairs:
+            if middle in second:
+                yield left, middle, second[middle]
+
+
+def _text(token: str) -> str | None:
+    raw = to_bytes(token)
+    try:
+        return None if raw is None else raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _merges(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """The merges as pairs. Older files have one string per merge."""
+    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+    return [(left, right) for left, right in pairs]
+
+
+def _ordinary_added_tokens(tokenizer: TokenizerJson) -> list[dict[str, Any]]:
+    tokens = tokenizer.content.get("added_tokens") or []
+    return [token for token in tokens if not token.get("special")]

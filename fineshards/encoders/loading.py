@@ -184,8 +184,14 @@ def _fast(
 ) -> Encoder | None:
     """Returns the fast encoder, or None after adding to `reasons` why there is none."""
     # Imported here, because gigatoken may not be installed.
-    from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json, from_ranks
-    from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
+    from fineshards.encoders.gigatoken_encoder import (
+        GigatokenTokenizer,
+        from_json,
+        from_ranks,
+        gigatoken_json,
+        obstacles,
+        trial,
+    )
 
     try:
         if isinstance(vocabulary, Vocabulary):

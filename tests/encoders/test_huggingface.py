@@ -31,7 +31,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, ExactEncoder
 from fineshards.encoders.differences import SchemeTable, load_table
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.gigatoken_json import gigatoken_json, obstacles, trial
+from fineshards.encoders.gigatoken_encoder import gigatoken_json, obstacles, trial
 from fineshards.encoders.loading import describe_tokenizer, load_encoder, load_reference
 from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
 from fineshards.errors import FineshardsError, UsageError
