@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,18 @@ _PAIR = ("prompt", "completion")
 _TOOLS = "tools"
 
 
+class _Named(NamedTuple):
+    """A column that must be there.
+
+    fits: whether it may have a type. expected: such types. advice: what to do about another one.
+    """
+
+    name: str
+    fits: Callable[[pa.DataType], bool]
+    expected: str
+    advice: str
+
+
 def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
     """The columns that a file's texts consist of. names: of all of its columns."""
     if not columns.conversations:
@@ -39,32 +51,50 @@ def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *also, *(name for name in names if name == _TOOLS))))
 
 
-def named_columns(columns: Columns, names: Collection[str]) -> list[tuple[str, str]]:
-    """The columns that make documents and must be there, and what to do about one that is not.
+def named_columns(columns: Columns, names: Collection[str]) -> list[_Named]:
+    """The columns that make documents and must be there.
 
     names: of all columns of a file.
     """
     conversations = "messages" in names and columns.text_flag == "--text_column"
     also = " For conversations, add --chat_template." if conversations else ""
+    fits, expected = is_text, "a string type"
+    if columns.conversations:
+        fits = _is_conversation
+        expected = "lists of messages without maps, or strings of their JSON"
+    elif columns.template is not None:
+        fits, expected = _has_json_form, "strings, integers, floats or booleans"
     advice = f"Choose one with {columns.text_flag}.{also}"
-    named = [(name, advice) for name in text_columns(columns, names)]
-    if columns.id_required:
-        named.append((columns.id, "Choose one with --id_column."))
-    if columns.split is not None:
-        named.append((columns.split, "Choose one with --split_key."))
+    texts = text_columns(columns, names)
+    named = [_Named(name, fits, expected, advice) for name in texts]
+    if columns.conversations and columns.text in texts:
+        # Only rows without messages need the pair, so its types are left to them.
+        left = {*_PAIR} - {columns.text}
+        named = [
+            each._replace(fits=lambda kind: True) if each.name in left else each for each in named
+        ]
+    for name, flag in ((columns.id, "id_column"), (columns.split, "split_key")):
+        if name is not None and (flag == "split_key" or columns.id_required):
+            advice = f"Choose one with --{flag}."
+            named.append(_Named(name, has_text_form, "strings or numbers", advice))
     return named
 
 
 def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
     """Raises InputError unless a schema has all columns that are asked for, with usable types."""
+    expected = "one that the steps of a recipe can read"
     advice = "A step of the recipe, --columns or --column names it."
-    asked = [(name, advice) for name in columns.others]
-    for name, advice in named_columns(columns, schema.names) + asked:
+    others = [_Named(name, _can_be_filtered, expected, advice) for name in columns.others]
+    for name, fits, expected, advice in named_columns(columns, schema.names) + others:
         if schema.names.count(name) != 1:
             found = "several columns" if name in schema.names else "no column"
             raise InputError(
                 f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
                 f"{advice}"
+            )
+        if not fits(kind := schema.field(name).type):
+            raise InputError(
+                f"{file.path}: column {name!r} has type {kind}, expected {expected}. {advice}"
             )
     for name in schema.names:
         if name.lower() in columns.scores:
@@ -72,46 +102,9 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
                 f"{file.path} has a column {name!r}, and the recipe gives a score that name: "
                 "where could mean either. Give the score another name."
             )
-    for name, fits, expected, advice in _types_wanted(schema, columns):
-        kind = schema.field(name).type
-        if not fits(kind):
-            raise InputError(
-                f"{file.path}: column {name!r} has type {kind}, expected {expected}. {advice}"
-            )
 
 
-def _types_wanted(
-    schema: pa.Schema, columns: Columns
-) -> list[tuple[str, Callable[[pa.DataType], bool], str, str]]:
-    """Columns, what their types must be, and what to do about others."""
-    texts = text_columns(columns, schema.names)
-    if columns.conversations:
-        # Only rows without messages need the pair, so it is left to them.
-        left = _PAIR if columns.text in texts else ()
-        texts = tuple(name for name in texts if name == columns.text or name not in left)
-        expected = "lists of messages without maps, or strings of their JSON"
-        of_text = _is_conversation, expected, "Choose their column with --text_column."
-    elif columns.template is None:
-        of_text = is_text, "a string type", f"Choose the text column with {columns.text_flag}."
-    else:
-        expected = "strings, integers, floats or booleans"
-        of_text = _has_json_form, expected, f"Choose another one with {columns.text_flag}."
-    found = [(name, *of_text) for name in texts]
-    expected = "strings or numbers"
-    if columns.id_required:
-        advice = "Choose the id column with --id_column."
-        found.append((columns.id, has_text_form, expected, advice))
-    if columns.split is not None:
-        advice = "Choose another split key with --split_key."
-        found.append((columns.split, has_text_form, expected, advice))
-    expected = "one that the steps of a recipe can read"
-    advice = "Write it with another type, or change the step."
-    return found + [(name, _can_be_filtered, expected, advice) for name in columns.others]
-
-
-def wanted_columns(
-    schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
-) -> list[str]:
+def wanted_columns(schema: pa.Schema, columns: Columns) -> list[str]:
     """The columns to read: those that were asked for, and others that the schema has, usable."""
     named = {*text_columns(columns, schema.names), *columns.others}
     if columns.split is not None:
@@ -119,12 +112,7 @@ def wanted_columns(
     if columns.id_required:
         named.add(columns.id)
     kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
-    unasked = {
-        name
-        for name, fits in kinds.items()
-        if _has(schema, name, fits) and name not in named and can_be_read(name)
-    }
-    return sorted(named | unasked)
+    return sorted(named | {name for name, fits in kinds.items() if _has(schema, name, fits)})
 
 
 def types_read(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -197,39 +185,33 @@ def rows_of(found: RowBatch, columns: Columns, typed: bool, place: Callable[[int
     if typed:
         others = {name: _without_view(batch.column(name)) for name in columns.others}
     reasons: dict[int, str] = {}
-    parts: dict[str, pa.Array] = {}
+    # A column that the user did not name must not reject a row.
+    asked: dict[str, pa.Array] = {}
     if columns.conversations and typed:
         texts, reasons = _conversations(batch, columns)
     elif columns.conversations:
         texts = batch.column(columns.text).cast(pa.large_string())
     else:
-        parts = {name: _json_form(batch.column(name)) for name in columns.of_text}
-        texts = _joined(columns, parts)
-    ids = pa.nulls(batch.num_rows, pa.string())
-    # A column that may have another type, if no one asked for it, is not read.
-    if columns.id in batch.schema.names and has_text_form(batch.schema.field(columns.id).type):
+        asked = {name: _json_form(batch.column(name)) for name in columns.of_text}
+        texts = _joined(columns, asked)
+    ids = split = pa.nulls(batch.num_rows, pa.string())
+    if _has(batch.schema, columns.id, has_text_form):
         ids = _as_text(batch.column(columns.id), pa.string())
-    # A column that the user did not name must not reject a row.
-    named = {name: _invalid(values) for name, values in parts.items()}
     if columns.id_required:
-        named[columns.id] = _invalid(ids)
+        asked[columns.id] = ids
     else:
         ids = _without_invalid(ids)
-    split = pa.nulls(batch.num_rows, pa.string())
     if columns.split is not None:
-        split = _as_text(batch.column(columns.split), pa.string())
-        named[columns.split] = _invalid(split)
-    for name, values in others.items():
-        named.setdefault(name, _invalid(values))
+        split = asked[columns.split] = _as_text(batch.column(columns.split), pa.string())
     labels = {
         name: _without_invalid(_as_text(batch.column(name), pa.string()))
         for name in LABEL_COLUMNS
         if _has(batch.schema, name, is_text)
     }
-    rows = Rows(numbers, texts, ids, split, labels, bad, others, not typed)
-    for name, indices in named.items():
-        for index in indices:
+    for name, values in [*asked.items(), *others.items()]:
+        for index in _invalid(values):
             reasons.setdefault(index, f"its {name!r} is not valid UTF-8")
+    rows = Rows(numbers, texts, ids, split, labels, bad, others, not typed)
     if not reasons:
         return rows
     keep = np.ones(len(numbers), dtype=np.bool_)
@@ -274,32 +256,21 @@ def _conversations(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, d
     texts: list[str | None] = []
     reasons = {}
     names = text_columns(columns, batch.schema.names)
-    for index, record in enumerate(_records(batch.select(names), columns.text)):
+    # A row with messages does not need the pair, which must not reject it.
+    alone = batch.select([name for name in names if name == columns.text or name not in _PAIR])
+    has_messages = columns.text in names and batch.column(columns.text).is_valid().to_pylist()
+    for index in range(batch.num_rows):
+        of_row = alone if has_messages and has_messages[index] else batch.select(names)
+        text = None
         try:
-            if record is None:
-                raise BadConversation("its conversation is not valid UTF-8")
-            texts.append(conversation_text(record, columns))
+            (record,) = of_row.slice(index, 1).to_pylist()
+            text = conversation_text(record, columns)
+        except UnicodeDecodeError:
+            reasons[index] = "its conversation is not valid UTF-8"
         except BadConversation as error:
-            texts.append(None)
             reasons[index] = error.reason
+        texts.append(text)
     return pa.array(texts, pa.large_string()), reasons
-
-
-def _records(batch: pa.RecordBatch, messages: str) -> list[dict[str, Any] | None]:
-    """The rows of a batch; None for one that is not valid UTF-8.
-
-    messages: the column that is taken instead of the pair, which must not reject a row then.
-    """
-    names = batch.schema.names
-    if messages in names and batch.column(messages).null_count == 0:
-        batch = batch.select([each for each in names if each == messages or each not in _PAIR])
-    try:
-        return [*batch.to_pylist()]
-    except UnicodeDecodeError:
-        if batch.num_rows == 1:
-            return [None]
-    rows = (batch.slice(row, 1) for row in range(batch.num_rows))
-    return [each for row in rows for each in _records(row, messages)]
 
 
 def _json_form(values: pa.Array) -> pa.Array:
@@ -338,9 +309,8 @@ def _without_invalid(strings: pa.Array) -> pa.Array:
     invalid = _invalid(strings)
     if not invalid:
         return strings
-    keep = np.ones(len(strings), dtype=np.bool_)
-    keep[invalid] = False
-    return pc.if_else(pa.array(keep), strings, pa.scalar(None, strings.type))
+    is_invalid = pa.array(np.isin(np.arange(len(strings)), invalid))
+    return pc.if_else(is_invalid, pa.scalar(None, strings.type), strings)
 
 
 def _is_valid(values: pa.Array) -> bool:

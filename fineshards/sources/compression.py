@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import gzip
 import io
+import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -28,20 +29,6 @@ _MAGIC = {
     "bzip2": (b"BZh",),
 }
 _PIECE = 1 << 20
-# In this order: the mark of UTF-16 begins that of UTF-32.
-_MARKS = {
-    "UTF-32": codecs.BOM_UTF32_LE,
-    "UTF-32 (big-endian)": codecs.BOM_UTF32_BE,
-    "UTF-16": codecs.BOM_UTF16_LE,
-    "UTF-16 (big-endian)": codecs.BOM_UTF16_BE,
-}
-# Where the zeros of two or one characters are.
-_WIDE: dict[tuple[bool, ...], str] = {
-    (False, True, False, True): "UTF-16",
-    (True, False, True, False): "UTF-16 (big-endian)",
-    (False, True, True, True): "UTF-32",
-    (True, True, True, False): "UTF-32 (big-endian)",
-}
 # The longest line in bytes, and the longest compressed text. A few megabytes of a compressed file
 # can hold gigabytes without a line end.
 LONGEST = 1 << 30
@@ -65,7 +52,7 @@ def open_text(file: SourceFile, opened: BinaryIO) -> BinaryIO:
             f"{file.path} is not {file.compression} compressed, although its name says so: {found}."
             " Rename the file, or download it again."
         )
-    return cast(BinaryIO, _decompress(file.compression, opened))
+    return cast(BinaryIO, _decompressed(file.compression, opened))
 
 
 @contextmanager
@@ -83,14 +70,23 @@ def explained(file: SourceFile, place: Callable[[], str]) -> Iterator[None]:
         ) from error
 
 
-def read_lines(file: SourceFile, stream: BinaryIO) -> Iterator[bytes]:
-    """Yields the lines of a text; raises InputError for one that is longer than LONGEST."""
+def read_lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines of a file with their numbers, from 1, without a byte order mark.
+
+    Raises InputError for a file that is damaged, or begins as Parquet or in another encoding, and
+    for a line that is longer than LONGEST.
+    """
     number = 0
-    while line := stream.readline(_LINE_PIECE):
-        number += 1
-        if len(line) == _LINE_PIECE:
-            line = _bounded(file, f"line {number}", _rest_of_line(line, stream))
-        yield line
+    with explained(file, lambda: f"line {number}"):
+        stream = open_text(file, opened)
+        while line := stream.readline(_LINE_PIECE):
+            number += 1
+            if len(line) == _LINE_PIECE:
+                line = _bounded(file, f"line {number}", _rest_of_line(line, stream))
+            if number == 1:
+                _check_beginning(file, line[:4])
+                line = line.removeprefix(codecs.BOM_UTF8)
+            yield number, line
 
 
 def read_text(file: SourceFile, stream: BinaryIO) -> bytes:
@@ -125,103 +121,63 @@ def wide_encoding(start: bytes) -> str | None:
     start: its first four bytes. Text of these formats begins with a letter of ASCII, which has
     zeros beside it, or with a byte order mark.
     """
-    for name, mark in _MARKS.items():
-        if start.startswith(mark):
-            return name
-    return _WIDE.get(tuple(byte == 0 for byte in start))
+    name, _, order = json.detect_encoding(start).upper().removeprefix("UTF-").partition("-")
+    return None if name == "8" else f"UTF-{name}{order}"
 
 
-def check_beginning(file: SourceFile, start: bytes) -> None:
-    """Raises InputError for a file of lines that begins as Parquet or in another encoding.
-
-    start: its first four bytes.
-    """
+def _check_beginning(file: SourceFile, start: bytes) -> None:
     if start == b"PAR1":
         raise InputError(f"{file.path}: is a Parquet file. Rename it, so that it ends in .parquet.")
     if encoding := wide_encoding(start):
         raise InputError(
             f"{file.path}: is in {encoding}, expected UTF-8. Convert it, such as with "
-            f"iconv -f {encoding.split()[0]} -t UTF-8."
+            f"iconv -f {encoding} -t UTF-8."
         )
 
 
-def _decompress(compression: str, opened: BinaryIO) -> Any:
+def _decompressed(compression: str, opened: BinaryIO) -> Any:
+    if compression == "none":
+        return opened
     if compression == "gzip":
         return gzip.GzipFile(fileobj=opened)
-    if compression == "zstd":
-        # Not the zstandard package, whose reader does not detect a truncated file.
-        return io.BufferedReader(pa.CompressedInputStream(_Lent(opened), "zstd"), _PIECE)
     if compression == "xz":
-        streams = _Streams(
-            opened, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY), padding=4
-        )
-        return io.BufferedReader(streams, _PIECE)
-    if compression == "bzip2":
-        return io.BufferedReader(_Streams(opened, bz2.BZ2Decompressor), _PIECE)
-    return opened
+        return io.BufferedReader(_Xz(opened), _PIECE)
+    # Not the libraries' own readers, which do not detect a truncated file, or garbage after a
+    # stream. pyarrow closes what it is given, and `opened` is still needed.
+    lent = SimpleNamespace(read=opened.read, closed=False, close=lambda: None)
+    codec = "bz2" if compression == "bzip2" else compression
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(lent, "r"), codec), _PIECE)
 
 
-class _Lent(io.RawIOBase):
-    """A file to read that stays open when pyarrow closes what it was given."""
+class _Xz(io.RawIOBase):
+    """Streams of xz one after another, with zeros between them.
+
+    Python's own reader takes all that follows zeros for garbage, and leaves it out without a word.
+    """
 
     def __init__(self, opened: BinaryIO) -> None:
         super().__init__()
         self._opened = opened
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        return self._opened.read(size)
-
-
-class _Streams(io.RawIOBase):
-    """Compressed streams one after another, as xz and bzip2 allow.
-
-    Python's own readers take anything after the first stream for garbage, and leave it out without
-    a word. padding: zeros between streams come in multiples of this many; 0 if they are not
-    allowed.
-    """
-
-    def __init__(self, opened: BinaryIO, make: Callable[[], Any], padding: int = 0) -> None:
-        super().__init__()
-        self._opened, self._make, self._padding = opened, make, padding
-        self._decompressor = make()
-        self._begun = False
-        self._pending = b""
+        self._stream: lzma.LZMADecompressor | None = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         """See io.RawIOBase. Raises EOFError for a stream that is cut off."""
-        while True:
-            if self._decompressor.eof and not self._next_stream():
-                return 0
-            needs_more = self._decompressor.needs_input and not self._pending
-            given = self._pending or (self._opened.read(_PIECE) if needs_more else b"")
-            self._pending = b""
-            if needs_more and not given:
-                if not self._begun:
+        content = b""
+        while not content:
+            if self._stream is None or self._stream.eof:
+                given = self._stream.unused_data if self._stream else b""
+                while not (given := given.lstrip(b"\0")) and (given := self._opened.read(_PIECE)):
+                    pass
+                if not given:
                     return 0
-                raise EOFError("Truncated compressed stream")
-            self._begun = True
-            content = self._decompressor.decompress(given, len(buffer))
-            if content:
-                buffer[: len(content)] = content
-                return len(content)
-
-    def _next_stream(self) -> bool:
-        """Begins the next stream; False if there is none."""
-        rest = self._decompressor.unused_data or self._opened.read(_PIECE)
-        zeros = 0
-        while self._padding and rest[:1] == b"\0":
-            kept = rest.lstrip(b"\0")
-            zeros += len(rest) - len(kept)
-            rest = kept or self._opened.read(_PIECE)
-        if self._padding and zeros % self._padding:
-            raise EOFError("Truncated padding between compressed streams")
-        if not rest:
-            return False
-        self._decompressor, self._pending = self._make(), rest
-        return True
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
+            else:
+                given = self._opened.read(_PIECE) if self._stream.needs_input else b""
+                if self._stream.needs_input and not given:
+                    raise EOFError("Truncated compressed stream")
+            content = self._stream.decompress(given, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)

@@ -72,17 +72,15 @@ def cut(file: SourceFile, columns: Columns, block: Block, limit: int) -> tuple[i
 
     None and 1 if it has less.
     """
-    text = rows = 0
+    text = 0
     with explain_failures(file), open_file(file) as opened:
-        for batch in _read(file, opened, columns, block):
-            rows += len(batch.numbers) + len(batch.bad)
-            text += batch.text_bytes
+        for rows in _read(file, opened, columns, block):
+            text += rows.text_bytes
             if text >= limit:
-                stop = int(max([*batch.numbers[-1:], *(bad.row for bad in batch.bad)])) + 1
+                stop = int(max([*rows.numbers[-1:], *(bad.row for bad in rows.bad)])) + 1
                 # Of a whole file by the position in it. Some readers close a file at its end.
-                share = 1.0 if opened.closed else opened.tell() / max(block.bytes, 1)
-                all_rows = FORMATS[file.format].rows_in(file, opened, block)
-                return stop, share if all_rows is None else rows / max(all_rows, 1)
+                read = text if block.stop_group else file.size if opened.closed else opened.tell()
+                return stop, min(1.0, read / max(block.bytes, 1))
     return None, 1.0
 
 
@@ -133,9 +131,3 @@ class RowReader:
         for rows in self._left:
             self._last = rows
             yield rows
-
-
-def read_rows(file: SourceFile, settings: Settings, wanted: Collection[int]) -> Iterator[Rows]:
-    """Those of some rows of a source file that are documents, in order; see `RowReader`."""
-    if wanted:
-        yield from RowReader(file, settings).read(wanted)

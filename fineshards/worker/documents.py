@@ -28,7 +28,7 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import CHAT_TEMPLATE_NAME, Settings
 from fineshards.shards.tables.decisions import NO_DECISIONS, NO_STEP, Decisions
-from fineshards.sources.reading import discover_blocks, read_block, read_rows
+from fineshards.sources.reading import RowReader, discover_blocks, read_block
 from fineshards.sources.rows import Rows
 from fineshards.storage.base import Storage
 
@@ -104,7 +104,7 @@ def documents(
         FineshardsError: If a step drops a document that it has kept.
     """
     if rows is not None:
-        read = read_rows(file, settings, rows)
+        read = RowReader(file, settings).read(rows) if rows else iter(())
     else:
         blocks = [block] if block else discover_blocks(file, settings.columns, settings.block_bytes)
         read = chain.from_iterable(read_block(file, settings.columns, each) for each in blocks)

@@ -77,10 +77,8 @@ def test_an_encrypted_column_that_is_needed_is_one_sentence(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     of_text, of_ids, of_footer = done.stdout.splitlines()
     assert of_text == f"{text}, {words}"
-    assert of_ids == "30"  # an id that was not asked for
+    assert of_ids == f"{ids}, {words}"
     assert "Could not read encrypted metadata" in of_footer
-    done = run_program(_READ, "id", ids)
-    assert (done.returncode, done.stdout) == (0, f"{ids}, {words}\n"), done.stderr
 
 
 # Every mutation is a function of its number. A child that dies has printed the number last.
@@ -120,7 +118,7 @@ print(min(outcomes.values()) > 0)
 def test_a_damaged_footer_ends_no_process(tmp_path: Path) -> None:
     plain = tmp_path / "plain.parquet"
     pq.write_table(TABLE, plain, row_group_size=10)
-    encrypted = write_encrypted(tmp_path / "encrypted.parquet", "id")
+    encrypted = write_encrypted(tmp_path / "encrypted.parquet", "n")
     # Mutations 1820 and 2757 of `plain` end the process if pyarrow is asked directly.
     for path, count in ((plain, 3_000), (encrypted, 300)):
         done = run_program(_DAMAGE, path, str(count))

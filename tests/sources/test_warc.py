@@ -22,7 +22,6 @@ from fineshards.sources.formats.extraction import (
     HTML_LIMITS,
     decoded,
     extract,
-    header_charset,
     with_extraction,
 )
 from fineshards.sources.reading import discover_blocks, read_block
@@ -225,7 +224,6 @@ ENCODINGS = {
     "koi8-r": ("koi8-r", "Широкая электрификация южных губерний"),
     "koi8-u": ("koi8-u", "Чуєш їх, доцю, га? Кумедна ж ти, прощайся без ґольфів"),
     "macintosh": ("mac-roman", "“Voilà” – señor, façade, Zürich"),
-    "x-mac-cyrillic": ("mac-cyrillic", "Широкая электрификация южных губерний"),
     "ibm866": ("cp866", "Широкая электрификация южных губерний"),
     "windows-874": ("cp874", "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า"),
     "tis-620": ("cp874", "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า"),
@@ -267,22 +265,6 @@ def test_any_bytes_are_a_page(seed: int) -> None:
         cut = bytes(html[chosen.randrange(9) : chosen.randrange(9, len(html))])
         charset = chosen.choice([None, *ENCODINGS, "\x00", "utf-7", "hex", "rot13", "idna"])
         decoded(cut, charset).encode()
-
-
-@pytest.mark.parametrize(
-    ("header", "label"),
-    [
-        ("text/html; charset=KOI8-R", "KOI8-R"),
-        ("text/html;charset='koi8-r'", "koi8-r"),
-        ('text/html; x=y; CHARSET = "koi8-r" ; z', "koi8-r"),
-        ("text/html; charset=koi8-r, text/html", "koi8-r"),
-        ("text/html; charset=", None),
-        ("text/html", None),
-        (None, None),
-    ],
-)
-def test_the_charset_of_a_header_is_found(header: str | None, label: str | None) -> None:
-    assert header_charset(header) == label
 
 
 def test_the_encoding_of_the_http_header_counts(tmp_path: Path) -> None:
@@ -484,7 +466,7 @@ def test_another_version_of_an_extractor_is_refused(tmp_path: Path) -> None:
 def test_texts_of_earlier_rules_are_not_mixed_with_those_of_these(tmp_path: Path) -> None:
     file = with_extractor(write(tmp_path / "a.warc", crawl()), "resiliparse")
     assert file.extraction is not None
-    earlier = replace(file, extraction=file.extraction.removesuffix(", rules 2"))
+    earlier = replace(file, extraction=file.extraction.rpartition(", rules")[0])
     assert earlier != file
     with pytest.raises(InputError, match=r"version of fineshards that started it if the rules"):
         discover_blocks(earlier, COLUMNS, 1)

@@ -25,7 +25,6 @@ from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 _FILE = b"ARROW1"
-_FEATHER_1 = b"FEA1"
 # Before the length of a message, which is 0 at the end of a stream. Not before version 0.15.
 _CONTINUATION = b"\xff\xff\xff\xff"
 
@@ -42,7 +41,7 @@ class Arrow(Format):
     def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:
         """See Format."""
         with _damage_explained(file):
-            return _open(file, opened).schema
+            return _open(opened).schema
 
     def blocks(
         self, file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int
@@ -50,11 +49,11 @@ class Arrow(Format):
         """See Format. Blocks have equal numbers of record batches; a stream is one block."""
         schema = self.schema(file, opened)
         check_columns(file, schema, columns)
-        if not _is_file(file, opened):
+        if not _is_file(opened):
             _check_end_of_stream(file, opened)
             return whole(file)
         with _damage_explained(file):
-            rows = _batch_rows(file, opened, schema)
+            rows = _batch_rows(opened, schema)
         blocks = max(1, min(len(rows), file.size // block_bytes))
         groups = [len(rows) * number // blocks for number in range(blocks + 1)]
         return [
@@ -66,9 +65,9 @@ class Arrow(Format):
         self, file: SourceFile, opened: BinaryIO, block: Block, columns: Columns
     ) -> Iterator[RowBatch]:
         """See Format."""
-        is_file = _is_file(file, opened)
+        is_file = _is_file(opened)
         with _damage_explained(file):
-            reader = _open(file, opened, wanted_columns(self.schema(file, opened), columns))
+            reader = _open(opened, wanted_columns(self.schema(file, opened), columns))
         row = block.first_row
         for number in range(block.first_group, block.stop_group) if is_file else count():
             with _damage_explained(file, f", record batch {number}"):
@@ -88,17 +87,10 @@ class Arrow(Format):
                 "that were joined cannot be read; write them to a file each."
             )
 
-    def rows_in(self, file: SourceFile, opened: BinaryIO, block: Block) -> int | None:
-        """See Format."""
-        if not _is_file(file, opened):
-            return None
-        rows = _batch_rows(file, opened, self.schema(file, opened))
-        return sum(rows[block.first_group : block.stop_group])
 
-
-def _open(file: SourceFile, opened: BinaryIO, names: list[str] | None = None) -> Any:
+def _open(opened: BinaryIO, names: list[str] | None = None) -> Any:
     """A reader of pyarrow, of the columns with these names; None for all."""
-    make = ipc.open_file if _is_file(file, opened) else ipc.open_stream
+    make = ipc.open_file if _is_file(opened) else ipc.open_stream
     opened.seek(0)
     schema = make(opened).schema
     options = ipc.IpcReadOptions(
@@ -109,7 +101,7 @@ def _open(file: SourceFile, opened: BinaryIO, names: list[str] | None = None) ->
     return make(opened, options=options)
 
 
-def _batch_rows(file: SourceFile, opened: BinaryIO, schema: pa.Schema) -> list[int]:
+def _batch_rows(opened: BinaryIO, schema: pa.Schema) -> list[int]:
     """The number of rows of each record batch.
 
     pyarrow says it only of a batch that it reads, so this reads the smallest column alone.
@@ -122,20 +114,14 @@ def _batch_rows(file: SourceFile, opened: BinaryIO, schema: pa.Schema) -> list[i
             return 1 << 30
 
     names = [name for name in schema.names if schema.names.count(name) == 1]
-    reader = _open(file, opened, [min(names, key=size)])
+    reader = _open(opened, [min(names, key=size)])
     return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
 
 
-def _is_file(file: SourceFile, opened: BinaryIO) -> bool:
+def _is_file(opened: BinaryIO) -> bool:
     """Whether this is the file format, and not a stream."""
     opened.seek(0)
-    first_bytes = opened.read(len(_FILE))
-    if first_bytes.startswith(_FEATHER_1):
-        raise InputError(
-            f"{file.path} is in version 1 of Feather. Write it again in version 2, the default of "
-            "pyarrow.feather.write_feather."
-        )
-    return first_bytes == _FILE
+    return opened.read(len(_FILE)) == _FILE
 
 
 def _check_end_of_stream(file: SourceFile, opened: BinaryIO) -> None:

@@ -7,11 +7,10 @@ quoted.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -19,7 +18,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import wanted_columns
-from fineshards.sources.compression import check_beginning, explained, open_text, read_lines
+from fineshards.sources.compression import read_lines
 from fineshards.sources.formats.format import Format, gathered
 from fineshards.sources.rows import RowBatch
 
@@ -38,20 +37,20 @@ class Csv(Format):
 
     def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:
         """See Format. All columns are of strings."""
-        header = next(_records(file, opened, self.delimiter), None)
-        if header is None:
+        header, _ = next(_records(file, opened, self.delimiter), ([], []))
+        if not header:
             raise InputError(
                 f"{file.path}: has no header that can be read. Its first line must name the "
                 "columns; add one, or exclude the file."
             )
         try:
-            ",".join(header.values).encode()
+            ",".join(header).encode()
         except UnicodeEncodeError as error:
             raise InputError(
-                f"{file.path}: its header is not valid UTF-8: {header.values!r:.100}. "
+                f"{file.path}: its header is not valid UTF-8: {header!r:.100}. "
                 "Convert the file to UTF-8."
             ) from error
-        return pa.schema([(name, pa.string()) for name in header.values])
+        return pa.schema([(name, pa.string()) for name in header])
 
     def read(
         self, file: SourceFile, opened: BinaryIO, block: Block, columns: Columns
@@ -76,19 +75,11 @@ class Tsv(Csv):
     delimiter = "\t"
 
 
-class _Record(NamedTuple):
-    """A record. lines: the text that it is read from. bytes: their size."""
-
-    values: list[str]
-    lines: list[str]
-    bytes: int
-
-
 def _rows(
     file: SourceFile, opened: BinaryIO, delimiter: str, count: int, indices: list[int]
 ) -> Iterator[BadRow | tuple[int, list[str | None], int]]:
     """The values of rows at some places in them."""
-    for row, (values, lines, size) in enumerate(_records(file, opened, delimiter), start=-1):
+    for row, (values, lines) in enumerate(_records(file, opened, delimiter), start=-1):
         if row < 0:
             continue  # the header
         if len(values) != count:
@@ -98,7 +89,7 @@ def _rows(
         if "" in found:
             quoted = _quoted("".join(lines), delimiter)
             found = [values[index] if quoted[index] else values[index] or None for index in indices]
-        yield row, found, size
+        yield row, found, sum(map(len, lines))
 
 
 def _quoted(record: str, delimiter: str) -> list[bool]:
@@ -107,8 +98,10 @@ def _quoted(record: str, delimiter: str) -> list[bool]:
     return [found[0].startswith('"') for found in re.finditer(value, record)]
 
 
-def _records(file: SourceFile, opened: BinaryIO, delimiter: str) -> Iterator[_Record]:
-    """The records of a file, of which the first is the header, without blank lines.
+def _records(
+    file: SourceFile, opened: BinaryIO, delimiter: str
+) -> Iterator[tuple[list[str], list[str]]]:
+    """The values and the lines of each record, of which the first is the header. No blank lines.
 
     Raises InputError for a file that ends inside a quoted value.
     """
@@ -117,34 +110,29 @@ def _records(file: SourceFile, opened: BinaryIO, delimiter: str) -> Iterator[_Re
 
     def read() -> Iterator[str]:
         nonlocal line_number, size, is_at_end
-        for whole in read_lines(file, stream):
+        for _, whole in read_lines(file, opened):
             for part in whole.splitlines(keepends=True) if b"\r" in whole else (whole,):
-                if line_number == 0:
-                    check_beginning(file, part[:4])
-                    part = part.removeprefix(codecs.BOM_UTF8)
                 line_number += 1
                 size += len(part)
-                if size > _LONGEST_RECORD:
-                    begin = line_number - len(lines)
-                    raise InputError(
-                        f"{file.path}, line {begin}: a record that begins here has more than "
-                        f"{_LONGEST_RECORD >> 20} MiB. A quote may be missing; fix the file, or "
-                        "exclude it."
-                    )
                 # What is not UTF-8 makes one row bad, by `gathered`.
                 lines.append(part.decode("utf-8", "surrogateescape"))
+                if size > _LONGEST_RECORD:
+                    raise InputError(
+                        f"{file.path}, line {line_number + 1 - len(lines)}: a record that begins "
+                        f"here has more than {_LONGEST_RECORD >> 20} MiB. A quote may be missing; "
+                        "fix the file, or exclude it."
+                    )
                 yield lines[-1]
         is_at_end = True
 
-    with explained(file, lambda: f"line {line_number}"):
-        stream = open_text(file, opened)
-        for values in csv.reader(read(), delimiter=delimiter):
-            if is_at_end:
-                raise InputError(
-                    f"{file.path}, line {line_number + 1 - len(lines)}: a record begins here, and "
-                    "the file ends inside a quoted value of it. The file is truncated, or a quote "
-                    "is missing; download it again, or fix it."
-                )
-            if values:
-                yield _Record(values, lines, size)
-            lines, size = [], 0
+    for values in csv.reader(read(), delimiter=delimiter):
+        if is_at_end:
+            raise InputError(
+                f"{file.path}, line {line_number + 1 - len(lines)}: a record begins here, and the "
+                "file ends inside a quoted value of it. The file is truncated, or a quote is "
+                "missing; download it again, or fix it."
+            )
+        if values:
+            yield values, lines
+        lines.clear()
+        size = 0

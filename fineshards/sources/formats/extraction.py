@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import codecs
 import logging
-import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -33,7 +32,7 @@ HTML_LIMITS = {RESILIPARSE: 8 << 20, TRAFILATURA: 2 << 20}
 # Browsers nest no deeper. The time that resiliparse takes grows with the square of the depth.
 DEPTH_LIMIT = 512
 # Increment when the same libraries would give other texts.
-_RULES = "rules 2"
+_RULES = "rules 3"
 _TOO_DEEP = ">".join("*" * (DEPTH_LIMIT + 1))
 # What each needs: fastwarc reads the responses, resiliparse finds the encoding for both.
 _LIBRARIES = {
@@ -54,13 +53,6 @@ _CODECS = {
     "euc_kr": "cp949",
     "iso8859-11": "cp874",
 }
-_MORE_LABELS = {"x-mac-cyrillic": "mac-cyrillic", "x-mac-ukrainian": "mac-cyrillic"}
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s\"';,>/]+)", re.IGNORECASE)
-# Where a page declares its encoding: in these first bytes, outside comments.
-_HEAD_BYTES = 1024
-_COMMENT = re.compile(r"<!--.*?(-->|\Z)", re.DOTALL)
-_META = re.compile(r"<meta[\s/][^>]*", re.IGNORECASE)
-_XML = re.compile(r"\s*<\?xml\s[^>]*?encoding\s*=\s*[\"']([^\"'>]+)", re.IGNORECASE)
 # Of the characters beyond ASCII, this share is sound in a text that is damaged in a few places. In
 # text of other encodings at most 0.62 of them are valid UTF-8 by chance, measured on 36,212 texts
 # in 40 encodings. One that is declared needs less.
@@ -94,8 +86,6 @@ def with_extraction(files: Sequence[SourceFile], extractor: str) -> list[SourceF
                 " Leave it out."
             )
         return list(files)
-    for library in _LIBRARIES[extractor]:
-        require(library.replace("-", "_"), library, "warc")
     found = _installed(extractor)
     return [replace(file, extraction=found) if file.format == "warc" else file for file in files]
 
@@ -106,12 +96,11 @@ def check_versions(file: SourceFile) -> str:
     extractor = recorded.partition(":")[0]
     if extractor not in _LIBRARIES:
         raise InputError(f"{file.path}: its text was extracted by {extractor}, which is unknown.")
-    for library in _LIBRARIES[extractor]:
-        require(library.replace("-", "_"), library, "warc")
-    if file.extraction is not None and _installed(extractor) != recorded:
+    installed = _installed(extractor)
+    if file.extraction is not None and installed != recorded:
         raise InputError(
             f"{file.path}: the job extracts its text with {recorded}; installed are "
-            f"{_installed(extractor)}. Other versions may give another text: install those of the "
+            f"{installed}. Other versions may give another text: install those of the "
             "job, with the version of fineshards that started it if the rules differ, or build the "
             "dataset again with --overwrite."
         )
@@ -124,6 +113,8 @@ def _installed(extractor: str) -> str:
 
     The rules are those of this package: encodings, limits. Version 1 has no name.
     """
+    for library in _LIBRARIES[extractor]:
+        require(library.replace("-", "_"), library, "warc")
     libraries = (f"{library} {version(library)}" for library in _LIBRARIES[extractor])
     return f"{extractor}: {', '.join([*libraries, _RULES])}"
 
@@ -187,61 +178,28 @@ def decoded(html: bytes, charset: str | None) -> str:
     `charset`, a label of the HTTP header; the meta element; what resiliparse detects. An encoding
     that is declared does not count if the page does not fit it.
     """
+    from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
     for mark, encoding in _MARKS:
         if html.startswith(mark):
             return html[len(mark) :].decode(encoding, "replace")
-    declared = [found for found in (_codec(charset), _declared(html)) if found]
-    for encoding in declared:
+    labels = [
+        map_encoding_to_html5((charset or "").strip(" \"'").lower(), fallback_utf8=False),
+        detect_encoding(html, from_html_meta=True),
+        detect_encoding(html),
+    ]
+    likely = [_CODECS.get(label, label) for label in labels if label]
+    for encoding in likely:
         if _looks_as_utf8(html, encoding):
             return html.decode(encoding, "replace")
-    utf8 = html.decode("utf-8", "replace")
-    if html.isascii():
-        is_escaped = _ESCAPE in html and _detected(html) == "iso2022_jp"
-        return html.decode("iso2022_jp", "replace") if is_escaped else utf8
     # A page may be cut off inside its last character, which says nothing.
     uncut = codecs.getincrementaldecoder("utf-8")("replace").decode(html)
-    least = _SOUND_IF_DECLARED if "utf-8" in declared else _SOUND
-    if not uncut.isascii() and _share_sound(uncut) >= least:
-        return utf8
-    others = [encoding for encoding in [*declared, _detected(html)] if encoding != "utf-8"]
-    for encoding in others:
-        text = html.decode(encoding, "replace")
-        if _share_sound(text) >= _SOUND:
-            return text
-    return html.decode(others[0] if others else "cp1252", "replace")
-
-
-def header_charset(content_type: str | None) -> str | None:
-    """The label of the encoding in a Content-Type of HTTP."""
-    found = _CHARSET.search(content_type or "")
-    return found and found[1]
-
-
-def _declared(html: bytes) -> str | None:
-    """The encoding that a page declares; UTF-8 for UTF-16, in which it could not be read here."""
-    head = _COMMENT.sub("", html[:_HEAD_BYTES].decode("latin-1"))
-    labels = [found[1] for meta in _META.findall(head) if (found := _CHARSET.search(meta))]
-    if xml := _XML.match(head):
-        labels.append(xml[1])
-    for encoding in filter(None, map(_codec, labels)):
-        return "utf-8" if encoding.startswith("utf-16") else encoding
-    return None
-
-
-def _codec(label: str | None) -> str | None:
-    """The codec of Python for a label of the standard; None for no label, or an unknown one."""
-    from resiliparse.parse.encoding import map_encoding_to_html5
-
-    name = (label or "").strip().lower()
-    found = _MORE_LABELS.get(name) or map_encoding_to_html5(name, fallback_utf8=False)
-    return _CODECS.get(found, found) if found else None
-
-
-def _detected(html: bytes) -> str:
-    from resiliparse.parse.encoding import detect_encoding
-
-    found = detect_encoding(html) or "utf-8"
-    return _CODECS.get(found, found)
+    least = _SOUND_IF_DECLARED if "utf-8" in likely[:-1] else _SOUND
+    if html.isascii() or (not uncut.isascii() and _share_sound(uncut) >= least):
+        return html.decode("utf-8", "replace")
+    others = [encoding for encoding in likely if encoding != "utf-8"] or ["cp1252"]
+    texts = [html.decode(encoding, "replace") for encoding in others]
+    return next((text for text in texts if _share_sound(text) >= _SOUND), texts[0])
 
 
 def _looks_as_utf8(html: bytes, encoding: str) -> bool:

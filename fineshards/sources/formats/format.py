@@ -67,10 +67,6 @@ class Format:
         """Where a row is, as the beginning of an error message such as `row group 7, `."""
         return ""
 
-    def rows_in(self, file: SourceFile, opened: BinaryIO, block: Block) -> int | None:
-        """How many rows a block has; None if that is not known without reading it."""
-        return None
-
 
 def whole(file: SourceFile) -> list[Block]:
     """A file as one block, for a format whose rows can only be found from the start."""

@@ -5,16 +5,17 @@ grow with the file, the row group or the other columns.
 
 pyarrow cannot report an error that C++ raises while it describes a column chunk (an encrypted
 column, a damaged footer): the process aborts. Reading a column chunk does report the same error,
-and it describes the chunk before it asks for the first byte. So `_column_chunks` first begins
-to read each chunk, from a file that refuses to be read.
+and it describes the chunk before it asks for the first byte. So `_chunks` first begins to read
+each chunk, from a file that refuses to be read.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from threading import Lock
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -65,18 +66,17 @@ class Parquet(Format):
         parquet = open_source(file, opened)
         check_columns(file, parquet.schema_arrow, columns)
         footer = parquet.metadata
-        for name in (*([columns.id] if columns.id_required else []), *columns.others):
-            next(_column_chunks(file, footer, name), None)
-        names = text_columns(columns, parquet.schema_arrow.names)
-        parts = [leaf for name in names for leaf in _leaves(footer, name)]
-        texts = zip(*(_column_chunks(file, footer, part) for part in parts), strict=True)
+        groups = range(footer.num_row_groups)
+        for _ in _chunks(file, footer, wanted_columns(parquet.schema_arrow, columns), groups[:1]):
+            pass
+        names = [*text_columns(columns, parquet.schema_arrow.names)]
         runs: list[list[int]] = []  # first row group, stop, first row, bytes
         row = 0
-        for group, chunks in enumerate(texts):
+        for group, chunks in enumerate(_chunks(file, footer, names, groups)):
             if not runs or runs[-1][3] >= block_bytes:
                 runs.append([group, group, row, 0])
             runs[-1][1] = group + 1
-            runs[-1][3] += sum(chunk.total_uncompressed_size for chunk in chunks if chunk)
+            runs[-1][3] += sum(chunk.total_uncompressed_size for chunk in chunks)
             row += footer.row_group(group).num_rows
         if row != footer.num_rows:
             raise InputError(
@@ -92,11 +92,11 @@ class Parquet(Format):
         """See Format."""
         parquet = open_source(file, opened)
         footer = parquet.metadata
-        names = wanted_columns(
-            parquet.schema_arrow, columns, lambda name: not _is_encrypted(file, footer, name)
-        )
+        names = wanted_columns(parquet.schema_arrow, columns)
         if isinstance(opened, RangeReader):
-            opened.plan(_ranges(file, footer, block, names))
+            groups = range(block.first_group, block.stop_group)
+            chunks = chain.from_iterable(_chunks(file, footer, names, groups))
+            opened.plan([*map(_range, chunks)])
         row = block.first_row
         for groups, rows, size in _runs(footer, block):
             # By the average row, so BATCH_ROWS bounds a batch whose rows are longer.
@@ -118,13 +118,6 @@ class Parquet(Format):
         rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
         group = int(np.searchsorted(np.cumsum(rows), row, side="right"))
         return f"{_place(range(group, group + 1))}, "
-
-    def rows_in(self, file: SourceFile, opened: BinaryIO, block: Block) -> int | None:
-        """See Format."""
-        footer = open_source(file, opened).metadata
-        groups = range(block.first_group, block.stop_group)
-        rows: list[int] = [footer.row_group(group).num_rows for group in groups]
-        return sum(rows)
 
 
 def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
@@ -151,29 +144,44 @@ def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
     with _lock:
         _footers.pop(file, None)
         _footers[file] = parquet.metadata
-        while len(_footers) > 1 and _size_of_footers() > _KEPT_BYTES:
-            del _footers[next(iter(_footers))]
+        size = sum(kept.serialized_size for kept in _footers.values())
+        while size > _KEPT_BYTES and len(_footers) > 1:
+            size -= _footers.pop(next(iter(_footers))).serialized_size
     return parquet
 
 
-def _size_of_footers() -> int:
-    return sum(footer.serialized_size for footer in _footers.values())
+def _chunks(
+    file: SourceFile, footer: pq.FileMetaData, columns: list[str], groups: Sequence[int]
+) -> Iterator[list[pq.ColumnChunkMetaData]]:
+    """What the footer says of columns in each of some row groups, but of those without rows.
 
-
-def _ranges(
-    file: SourceFile, footer: pq.FileMetaData, block: Block, names: list[str]
-) -> list[tuple[int, int]]:
-    """The bytes `[start, stop)` of the column chunks that a block is read from."""
-    groups = range(block.first_group, block.stop_group)
-    parts = [leaf for name in names for leaf in _leaves(footer, name)]
-    chunks = [chunk for part in parts for chunk in _column_chunks(file, footer, part, groups)]
-    starts = [
-        min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-        for chunk in chunks
-        if chunk is not None
+    Raises InputError if the footer is damaged, or a column encrypted.
+    """
+    # A nested column has several parts.
+    begins = (*(f"{name}." for name in columns),)
+    parts = [
+        (index, path)
+        for index, path in enumerate(_paths(footer))
+        if path in columns or path.startswith(begins)
     ]
-    sizes = [chunk.total_compressed_size for chunk in chunks if chunk is not None]
-    return [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    unreadable = open_parquet(cast(BinaryIO, _Unreadable(file.size)), footer=footer)
+    for group in groups:
+        chunks = []
+        for index, path in parts:
+            try:
+                for _ in unreadable.iter_batches(1, [group], [path], use_threads=False):
+                    break
+            except _ReadError:
+                chunks.append(footer.row_group(group).column(index))
+            except (pa.ArrowException, OSError) as error:
+                raise _cannot_decode(file, range(group, group + 1), error) from error
+        yield chunks
+
+
+def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """The bytes `[start, stop)` of a column chunk."""
+    start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    return start, start + chunk.total_compressed_size
 
 
 def _runs(footer: pq.FileMetaData, block: Block) -> Iterator[tuple[range, int, int]]:
@@ -209,47 +217,6 @@ def _batches(
         raise _cannot_decode(file, groups, error) from error
 
 
-class _EncryptedError(InputError):
-    """A column is encrypted."""
-
-
-def _column_chunks(
-    file: SourceFile, footer: pq.FileMetaData, column: str, groups: range | None = None
-) -> Iterator[pq.ColumnChunkMetaData | None]:
-    """Yields what the footer says of a column in each row group; None for one without rows.
-
-    column: one at the top level; of a nested one, its first part. groups: None for all. Raises
-    InputError if the footer is damaged, or the column encrypted.
-    """
-    paths = _paths(footer)
-    inner = [path for path in paths if path.startswith(f"{column}.")]
-    position = paths.index(column if column in paths else inner[0])
-    unreadable = open_parquet(cast(BinaryIO, _Unreadable(file.size)), footer=footer)
-    for group in range(footer.num_row_groups) if groups is None else groups:
-        try:
-            for _ in unreadable.iter_batches(1, [group], [column], use_threads=False):
-                break
-            yield None
-        except _ReadError:
-            yield footer.row_group(group).column(position)
-        except (pa.ArrowException, OSError) as error:
-            raise _cannot_decode(file, range(group, group + 1), error) from error
-
-
-def _leaves(footer: pq.FileMetaData, column: str) -> list[str]:
-    """The columns of the file that one at the top level consists of: several if it is nested."""
-    return [path for path in _paths(footer) if path == column or path.startswith(f"{column}.")]
-
-
-def _is_encrypted(file: SourceFile, footer: pq.FileMetaData, column: str) -> bool:
-    """Whether a column is encrypted, by its first row group."""
-    try:
-        next(_column_chunks(file, footer, column), None)
-    except _EncryptedError:
-        return True
-    return False
-
-
 def _paths(footer: pq.FileMetaData) -> list[str]:
     """The names of all columns, those in structs with dots; raises UnicodeDecodeError."""
     return [footer.schema.column(index).path for index in range(footer.num_columns)]
@@ -258,7 +225,7 @@ def _paths(footer: pq.FileMetaData) -> list[str]:
 def _cannot_decode(file: SourceFile, groups: range, error: Exception) -> InputError:
     """The error for row groups that cannot be read."""
     if "decrypt" in str(error).lower():
-        return _EncryptedError(
+        return InputError(
             f"{file.path}, {_place(groups)}: a column that is needed is encrypted. Decrypt "
             "the file, or exclude it."
         )
@@ -284,23 +251,15 @@ class _ReadError(Exception):
     """A byte of an unreadable file was asked for."""
 
 
-class _Unreadable(io.RawIOBase):
+class _Unreadable(io.BytesIO):
     """A file of which nothing can be read but its size."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
-        self._at = 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+        return super().seek(offset + self._size if whence == io.SEEK_END else offset)
 
-    def read(self, size: int = -1) -> Any:
+    def read(self, size: int | None = -1) -> bytes:
         raise _ReadError

@@ -1,17 +1,13 @@
 """WARC and WET files, plain or gzip: a row per page of HTML, or per text; one block per file.
 
 The number of a row is that of its record in the file, counted over all records from 0, so that it
-is found again. Records are cut here, because the libraries take a file that is cut off, or a record
-that is shorter than its header says, for the end of the file.
+is found again.
 """
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -25,25 +21,16 @@ from fineshards.sources.formats.extraction import (
     ExtractionError,
     check_versions,
     extract,
-    header_charset,
 )
 from fineshards.sources.formats.format import Format, gathered
 from fineshards.sources.rows import RowBatch
 
-_SCHEMA = pa.schema(
-    [
-        ("text", pa.large_string()),
-        ("id", pa.string()),
-        ("url", pa.string()),
-        ("date", pa.string()),
-        ("language", pa.string()),
-    ]
-)
+_COLUMNS = ("id", "url", "date", "language")
+_SCHEMA = pa.schema([("text", pa.large_string()), *((name, pa.string()) for name in _COLUMNS)])
 _HTML = ("text/html", "application/xhtml+xml")
-_VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+")
-# Of a record's header, and of the HTTP header in it.
+# Most of a record's header, and of the HTTP header in it.
 _HEADER_LIMIT = 1 << 20
-_PIECE = 1 << 20
+_END_OF_RECORD = b"\r\n\r\n"
 
 
 class Warc(Format):
@@ -53,15 +40,13 @@ class Warc(Format):
     endings: tuple[str, ...] = (".warc",)
     compressions = ("none", "gzip")
     has_columns = False
-    extracts = True
     # The type of the records that are rows, and how much of one is kept: more than any page.
     record_type = "response"
     kept_bytes = max(HTML_LIMITS.values()) + 2 * _HEADER_LIMIT
 
     def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:
         """See Format. Raises InputError for a first record that is none."""
-        if self.extracts:
-            check_versions(file)
+        self.text_of(file)
         for _ in self._records(file, opened):
             break
         return _SCHEMA
@@ -77,7 +62,7 @@ class Warc(Format):
     ) -> Iterator[BadRow | tuple[int, list[str | None], int]]:
         text_of = self.text_of(file)
         for record in self._records(file, opened):
-            if record.type != self.record_type:
+            if record.header.get("WARC-Type", "").lower() != self.record_type:
                 continue
             try:
                 text = text_of(record)
@@ -89,12 +74,10 @@ class Warc(Format):
             except UnicodeDecodeError:
                 yield BadRow(record.number, "", "its text is not valid UTF-8")
                 continue
-            url = record.header.get("warc-target-uri")
-            values = [text, record.header.get("warc-record-id")]
-            values.append(url and url.removeprefix("<").removesuffix(">"))
-            others = ("warc-date", "warc-identified-content-language")
-            values += [record.header.get(name) for name in others]
-            yield record.number, values, len(text or "")
+            names = ("Record-ID", "Target-URI", "Date", "Identified-Content-Language")
+            values = [record.header.get(f"WARC-{name}") for name in names]
+            values[1] = values[1] and values[1].removeprefix("<").removesuffix(">")
+            yield record.number, [text, *values], len(text or "")
 
     def text_of(self, file: SourceFile) -> Callable[[_WarcRecord], str | None]:
         """Returns a function of a record that gives its text."""
@@ -108,12 +91,21 @@ class Warc(Format):
 
     def _records(self, file: SourceFile, opened: BinaryIO) -> Iterator[_WarcRecord]:
         """Yields all records, with the beginning of their content."""
-        number = 0
+        number = -1
         with explained(file, lambda: f"record {number}"):
-            stream = open_text(file, opened)
-            while (record := _record(file, stream, number, self.kept_bytes)) is not None:
-                yield record
-                number += 1
+            stream = _Tailed(open_text(file, opened))
+            for number, record in enumerate(_archive(stream)):
+                body = record.reader.read(min(self.kept_bytes, record.content_length))
+                there = len(body) + record.reader.consume()
+                if there < record.content_length:
+                    raise InputError(
+                        f"{file.path}, record {number}: has {there:,} bytes, expected "
+                        f"{record.content_length:,}. The file is damaged or truncated; download it "
+                        "again, or exclude it."
+                    )
+                yield _WarcRecord(number, record.headers, body, record.content_length)
+            if stream.tail not in (b"", _END_OF_RECORD):
+                raise EOFError("it ends inside a record")
 
 
 class Wet(Warc):
@@ -121,32 +113,55 @@ class Wet(Warc):
 
     name = "wet"
     endings = (".wet",)
-    extracts = False
     record_type = "conversion"
     kept_bytes = LONGEST
 
     def text_of(self, file: SourceFile) -> Callable[[_WarcRecord], str | None]:
         """See Warc. The function raises UnicodeDecodeError for a text that is not UTF-8."""
-        return lambda record: record.body.decode() or None
+
+        def whole(record: _WarcRecord) -> str | None:
+            if record.length > LONGEST:
+                raise ExtractionError("too_large", f"its text has more than {LONGEST:,} bytes")
+            return record.body.decode() or None
+
+        return whole
 
 
-@dataclass(frozen=True, slots=True)
-class _WarcRecord:
-    """A record of a file. number: among all records. body: its content, of `length` bytes, or the
-    beginning of a large one.
+class _WarcRecord(NamedTuple):
+    """A record of a file. number: among all records. header: its fields, by names of any case.
 
-    header: the names are in lower case. raw: the header as it is in the file.
+    body: its content, of `length` bytes, or the beginning of a large one.
     """
 
     number: int
-    header: dict[str, str]
-    raw: bytes
+    header: Any
     body: bytes
     length: int
 
-    @property
-    def type(self) -> str:
-        return self.header.get("warc-type", "").lower()
+
+class _Tailed:
+    """A stream with the end of what was read: fastwarc takes a file that is cut off for whole."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self.tail, self._at = stream, b"", 0
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self.tail, self._at = (self.tail + content[-4:])[-4:], self._at + len(content)
+        return content
+
+    def tell(self) -> int:
+        return self._at
+
+
+@naming_the_extra()
+def _archive(stream: _Tailed) -> Any:
+    """The records of a stream, of fastwarc."""
+    from fastwarc.warc import ArchiveIterator
+
+    return ArchiveIterator(
+        stream, parse_http=False, stream_detect=False, max_header_len=_HEADER_LIMIT
+    )
 
 
 class _OtherTypeError(Exception):
@@ -159,86 +174,25 @@ def _html(record: _WarcRecord, limit: int) -> tuple[bytes, str | None]:
 
     Raises _OtherTypeError if it is something else.
     """
-    from fastwarc.warc import ArchiveIterator
+    from fastwarc.warc import WarcRecord
 
-    def parsed(decode: Literal["none", "all"]) -> Any:
-        whole = io.BytesIO(record.raw + record.body)
-        return next(
-            ArchiveIterator(whole, parse_http=True, auto_decode=decode, stream_detect=False)
-        )
+    def parsed(decode: str) -> Any:
+        page = WarcRecord()
+        page.set_bytes_content(record.body)
+        page.is_http = True
+        page.parse_http(auto_decode=decode)
+        return page
 
     try:
         response = parsed("none")
         if (response.http_content_type or "").lower() not in _HTML:
             raise _OtherTypeError
-        if record.length > limit + _HEADER_LIMIT:
-            raise ExtractionError("too_large", _too_large(limit))
-        charset = header_charset(response.http_headers.get("Content-Type"))
-        html: bytes = parsed("all").reader.read(limit + 1)
-    except (OSError, ValueError, StopIteration) as error:
+        is_cut = record.length > limit + _HEADER_LIMIT
+        html: bytes = b"" if is_cut else parsed("all").reader.read(limit + 1)
+    except (OSError, ValueError) as error:
         kind = type(error).__name__  # what it says may quote the page
         message = f"its HTTP response cannot be read ({kind})"
         raise ExtractionError("bad_response", message) from error
-    if len(html) > limit:
-        raise ExtractionError("too_large", _too_large(limit))
-    return html, charset
-
-
-def _too_large(limit: int) -> str:
-    return f"its HTML has more than {limit:,} bytes"
-
-
-def _record(file: SourceFile, stream: BinaryIO, number: int, kept_bytes: int) -> _WarcRecord | None:
-    def damaged(found: str) -> InputError:
-        return InputError(
-            f"{file.path}, record {number}: {found}. The file is damaged, truncated or in another "
-            "format; download it again, or exclude it."
-        )
-
-    first = stream.readline(_HEADER_LIMIT)
-    if not first:
-        return None
-    if not _VERSION.fullmatch(first.strip()):
-        raise damaged(f"does not begin as a WARC record, but with {first[:40]!r}")
-    lines, size = [first], 0
-    while (line := stream.readline(_HEADER_LIMIT)).strip():
-        lines.append(line)
-        size += len(line)
-        if size > _HEADER_LIMIT:
-            raise damaged("its header has no end")
-    header = _header(lines[1:])
-    length = header.get("content-length", "")
-    if kept_bytes == LONGEST and length.isdecimal() and int(length[:19]) > LONGEST:
-        raise InputError(
-            f"{file.path}, record {number}: has {int(length[:19]):,} bytes of text, and the most "
-            f"that is read are {LONGEST:,}. Exclude the file."
-        )
-    if not line or not re.fullmatch(r"[0-9]{1,18}", length):
-        raise damaged("its header has no end" if not line else f"has the length {length!r}")
-    body, left = _start_of(stream, int(length), kept_bytes)
-    if left:
-        raise damaged(f"has {int(length) - left:,} bytes, expected {int(length):,}")
-    if (end := stream.read(4)) != b"\r\n\r\n":
-        raise damaged(f"is followed by {end!r}, expected two line ends")
-    return _WarcRecord(number, header, b"".join([*lines, line]), body, int(length))
-
-
-def _header(lines: list[bytes]) -> dict[str, str]:
-    """The fields of a header, by name; of several with the same name the first."""
-    header: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.decode("utf-8", "replace").partition(":")
-        header.setdefault(name.strip().lower(), value.strip())
-    return header
-
-
-def _start_of(stream: BinaryIO, length: int, limit: int) -> tuple[bytes, int]:
-    """The first bytes of a record's content, all of which is read; and how many are missing."""
-    kept: list[bytes] = []
-    size, left = 0, length
-    while left and (piece := stream.read(min(_PIECE, left))):
-        left -= len(piece)
-        if size < limit:
-            kept.append(piece)
-            size += len(piece)
-    return b"".join(kept), left
+    if is_cut or len(html) > limit:
+        raise ExtractionError("too_large", f"its HTML has more than {limit:,} bytes")
+    return html, response.http_charset
