@@ -166,7 +166,7 @@ def _can_be_filtered(kind: pa.DataType) -> bool:
     return True
 
 
-def rows_of(found: RowBatch, columns: Columns, typed: bool, place: Callable[[int], str]) -> Rows:
+def rows_of(found: RowBatch, columns: Columns, typed: bool) -> Rows:
     """The documents of a record batch with the columns of `wanted_columns`.
 
     A row of which a value that was asked for is not valid UTF-8 is a bad row.
@@ -176,7 +176,6 @@ def rows_of(found: RowBatch, columns: Columns, typed: bool, place: Callable[[int
             before are strings, of which that of the text has conversations as they shall be.
         columns: Which columns are what.
         typed: Whether the columns have the types of the file.
-        place: Where a row is, as the beginning of an error message, by its number.
     """
     numbers, batch, bad = found
     last = batch.num_columns - (0 if typed else len(columns.others))
@@ -216,8 +215,7 @@ def rows_of(found: RowBatch, columns: Columns, typed: bool, place: Callable[[int
         return rows
     keep = np.ones(len(numbers), dtype=np.bool_)
     keep[list(reasons)] = False
-    more = [(int(numbers[index]), reason) for index, reason in reasons.items()]
-    bad = [*bad, *(BadRow(row, place(row), reason) for row, reason in more)]
+    bad = [*bad, *(BadRow(int(numbers[index]), "", reason) for index, reason in reasons.items())]
     return rows.filter(keep, sorted(bad, key=lambda each: each.row))
 
 

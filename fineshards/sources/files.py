@@ -22,16 +22,12 @@ from fineshards.sources.places.schemes import is_url
 
 def _readable() -> str:
     """The endings of names that can be read, as words."""
-    endings: dict[tuple[str, ...], list[str]] = {}
+    endings: dict[str, list[str]] = {}
     for kind in FORMATS.values():
-        endings.setdefault(kind.compressions, []).extend(kind.endings)
-    phrases = []
-    for compressions, names in endings.items():
-        outside = [ending for ending, name in ENDINGS.items() if name in compressions]
-        first, _, last = ", ".join(outside).rpartition(", ")
-        also = f", plain or with {first}{' or ' if first else ''}{last}" if outside else ""
-        phrases.append(", ".join(names) + also)
-    return "; ".join([*phrases[:-1], f"or {phrases[-1]}"])
+        outside = [ending for ending, name in ENDINGS.items() if name in kind.compressions]
+        also = f", plain or with {', '.join(outside)}" if outside else ""
+        endings.setdefault(also, []).extend(kind.endings)
+    return "; or ".join(", ".join(names) + also for also, names in endings.items())
 
 
 READABLE = _readable()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import partial
 from typing import BinaryIO
 
 import numpy as np
@@ -56,9 +55,8 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
 def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block, up to the row that the file is read to."""
     kind = FORMATS[file.format]
-    place = partial(kind.place, file, opened)
     for batch in kind.read(file, opened, block, columns):
-        rows = rows_of(batch, columns, kind.typed, place)
+        rows = rows_of(batch, columns, kind.typed)
         if file.stop_row is None:
             yield rows
             continue

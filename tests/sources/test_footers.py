@@ -14,7 +14,6 @@ from support.source_files import COLUMNS, blocks_of, describe, read_all
 from test_parquet_cost import CountingFile
 
 from fineshards.errors import InputError
-from fineshards.shards.job.settings import Columns
 from fineshards.sources.files import open_file
 from fineshards.sources.formats import parquet
 from fineshards.sources.formats.table import FORMATS
@@ -106,7 +105,7 @@ for number in range(int(sys.argv[2])):
     try:
         for block in kind.blocks(file, io.BytesIO(damaged), COLUMNS, 1):
             for batch in kind.read(file, io.BytesIO(damaged), block, COLUMNS):
-                rows_of(batch, COLUMNS, True, str)
+                rows_of(batch, COLUMNS, True)
         outcomes["read"] += 1
     except InputError:
         outcomes["sentence"] += 1
@@ -186,11 +185,3 @@ def test_a_footer_is_of_one_version_of_a_file(tmp_path: Path) -> None:
     for texts in (["a", "b"], ["c", "d"]):
         pq.write_table(pa.table({"text": texts}), path)
         assert [text for _, text, _ in read_all(path).rows] == texts
-
-
-def test_a_bad_row_among_small_row_groups_has_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    strings = pa.array([b"a"] * 25 + [b"\xff"] + [b"a"] * 4).view(pa.string())
-    pq.write_table(pa.table({"text": strings}), path, row_group_size=10)
-    (bad,) = read_all(path, 10**9, Columns("text", "id", id_required=False)).bad
-    assert (bad.row, bad.place) == (25, "row group 2, ")

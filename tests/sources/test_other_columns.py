@@ -121,7 +121,7 @@ def test_a_value_that_is_not_utf8_makes_a_row_bad_if_it_is_asked_for(tmp_path: P
         read = read_all(path, columns=asking(name))
         assert [text for _, text, _ in read.rows] == ["a", "c"]
         assert [(bad.row, bad.place, bad.reason) for bad in read.bad] == [
-            (1, "row group 0, ", f"its {name!r} is not valid UTF-8")
+            (1, "", f"its {name!r} is not valid UTF-8")
         ]
 
 

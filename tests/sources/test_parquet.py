@@ -192,8 +192,8 @@ def test_text_that_is_not_utf8_is_a_bad_row_and_other_rows_are_kept(tmp_path: Pa
     read = read_all(path)
     assert read.rows == [(0, "good", "a"), (2, None, "c"), (3, "also ä", "d"), (5, "end", "f")]
     assert [(bad.row, bad.place, bad.reason) for bad in read.bad] == [
-        (1, "row group 0, ", "its 'text' is not valid UTF-8"),
-        (4, "row group 0, ", "its 'text' is not valid UTF-8"),
+        (1, "", "its 'text' is not valid UTF-8"),
+        (4, "", "its 'text' is not valid UTF-8"),
     ]
 
 

@@ -395,7 +395,7 @@ def test_a_text_does_not_depend_on_earlier_pages(extractor: str) -> None:
 @pytest.mark.parametrize("name", ["a.warc", "a.warc.gz", "a.wet"])
 def test_a_file_that_is_cut_off_is_an_error(tmp_path: Path, name: str) -> None:
     kind = "conversion" if name == "a.wet" else "metadata"
-    records = [record("warcinfo", b"x: y\r\n"), record(kind, b"some text", 1)]
+    records = [record("warcinfo", b"x: y"), record(kind, b"some text", 1)]
     path = write(tmp_path / name, records)
     between = len(gzip.compress(records[0], mtime=0) if name.endswith(".gz") else records[0])
     whole = path.read_bytes()
@@ -409,15 +409,14 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b"<html>", "record 0: does not begin as a WARC record"),
-        (record("warcinfo", b"a") + b"garbage\r\n", "record 1: does not begin"),
-        (record("warcinfo", b"a", Content_Length="x"), "record 0: has the length 'x'"),
-        (record("warcinfo", b"a", Content_Length="9" * 30), "record 0: has the length"),
-        (record("warcinfo", b"abc", Content_Length="2"), "record 0: is followed by b'c"),
-        (record("warcinfo", b"abc", Content_Length="4"), "record 0: is followed by"),
+        (b"<html>", "after its beginning: .*Invalid WARC header"),
+        (record("warcinfo", b"a") + b"garbage\r\n", "after record 0: .*Invalid WARC header"),
+        (record("warcinfo", b"a", Content_Length="x"), "after record 0: .*Invalid WARC header"),
+        (record("warcinfo", b"a", Content_Length="9" * 30), "after record 0: .*Invalid WARC"),
+        (record("warcinfo", b"abc", Content_Length="2"), "after record 0: .*Invalid WARC header"),
         (record("warcinfo", b"abc", Content_Length="99"), "record 0: has 7 bytes, expected 99"),
-        (b"WARC/1.0\r\n" + b"x: y\r\n" * 400_000, "record 0: its header has no end"),
-        (b"WARC/1.0\r\nWARC-Type: response", "record 0: its header has no end"),
+        (b"WARC/1.0\r\n" + b"x: y\r\n" * 400_000, "after its beginning: .*header length"),
+        (b"WARC/1.0\r\nWARC-Type: response", "after record 0: .*it ends inside a record"),
     ],
 )
 def test_damage_is_an_error_that_names_the_record(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
@@ -63,10 +64,6 @@ class Format:
         """Yields the rows of a block in order, in bounded memory; raises InputError for damage."""
         raise NotImplementedError
 
-    def place(self, file: SourceFile, opened: BinaryIO, row: int) -> str:
-        """Where a row is, as the beginning of an error message such as `row group 7, `."""
-        return ""
-
 
 def whole(file: SourceFile) -> list[Block]:
     """A file as one block, for a format whose rows can only be found from the start."""
@@ -87,33 +84,24 @@ def gathered(
     rows: each with its number, a value for each column, and about how many bytes it has. A string
     may have bytes that are not UTF-8 as surrogates (`errors="surrogateescape"`).
     """
-    numbers: list[int] = []
-    values: list[Sequence[Any]] = []
-    bad: list[BadRow] = []
-    size = 0
-    for row in rows:
+    numbers, values, bad, size = list[int](), list[Sequence[Any]](), list[BadRow](), 0
+    for row in chain(rows, [None]):
         if isinstance(row, BadRow):
             bad.append(row)
-        else:
+        elif row is not None:
             numbers.append(row[0])
             values.append(row[1])
             size += row[2]
-        if size >= BATCH_BYTES or len(numbers) + len(bad) >= BATCH_ROWS:
-            yield _batch(numbers, values, bad, schema)
+        is_full = size >= BATCH_BYTES or len(numbers) + len(bad) >= BATCH_ROWS
+        if is_full or (row is None and (numbers or bad)):
+            columns = [
+                _array([value[index] for value in values], kind)
+                for index, kind in enumerate(schema.types)
+            ]
+            yield RowBatch(
+                np.array(numbers, np.int64), pa.RecordBatch.from_arrays(columns, schema=schema), bad
+            )
             numbers, values, bad, size = [], [], [], 0
-    if numbers or bad:
-        yield _batch(numbers, values, bad, schema)
-
-
-def _batch(
-    numbers: list[int], values: list[Sequence[Any]], bad: list[BadRow], schema: pa.Schema
-) -> RowBatch:
-    columns = [
-        _array([row[index] for row in values], kind) for index, kind in enumerate(schema.types)
-    ]
-    return RowBatch(
-        np.array(numbers, np.int64), pa.RecordBatch.from_arrays(columns, schema=schema), bad
-    )
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:

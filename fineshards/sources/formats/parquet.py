@@ -112,13 +112,6 @@ class Parquet(Format):
                     "from the footer. The file is damaged; download it again."
                 )
 
-    def place(self, file: SourceFile, opened: BinaryIO, row: int) -> str:
-        """See Format."""
-        footer = open_source(file, opened).metadata
-        rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-        group = int(np.searchsorted(np.cumsum(rows), row, side="right"))
-        return f"{_place(range(group, group + 1))}, "
-
 
 def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
     """Opens a source file, with the footer of an earlier call if there was one.

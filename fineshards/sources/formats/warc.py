@@ -7,7 +7,7 @@ is found again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -92,7 +92,7 @@ class Warc(Format):
     def _records(self, file: SourceFile, opened: BinaryIO) -> Iterator[_WarcRecord]:
         """Yields all records, with the beginning of their content."""
         number = -1
-        with explained(file, lambda: f"record {number}"):
+        with explained(file, lambda: f"record {number}" if number >= 0 else "its beginning"):
             stream = _Tailed(open_text(file, opened))
             for number, record in enumerate(_archive(stream)):
                 body = record.reader.read(min(self.kept_bytes, record.content_length))
@@ -155,7 +155,7 @@ class _Tailed:
 
 
 @naming_the_extra()
-def _archive(stream: _Tailed) -> Any:
+def _archive(stream: Any) -> Any:
     """The records of a stream, of fastwarc."""
     from fastwarc.warc import ArchiveIterator
 
@@ -176,7 +176,7 @@ def _html(record: _WarcRecord, limit: int) -> tuple[bytes, str | None]:
     """
     from fastwarc.warc import WarcRecord
 
-    def parsed(decode: str) -> Any:
+    def parsed(decode: Literal["none", "all"]) -> Any:
         page = WarcRecord()
         page.set_bytes_content(record.body)
         page.is_http = True
