@@ -71,21 +71,16 @@ def describe_files(paths: Iterable[str]) -> list[SourceFile]:
     """
     files = []
     for index, path in enumerate(paths):
-        _check_name(path)
         files.append(replace(describe_local_file(path, *format_of(path)), index=index))
     return files
 
 
 def describe_local_file(path: str, format_name: str, compression: str = "none") -> SourceFile:
     """A local file with its size and identity; raises InputError as `describe_files` does."""
-    _check_name(path)
-    size, identity = _local_state(path)
-    return SourceFile(0, path, size, identity, format_name, compression)
-
-
-def _check_name(path: str) -> None:
     if (shown := with_escaped_bytes(path)) != path:
         raise InputError(f"{shown}: the name is not valid UTF-8. Rename the file or folder.")
+    size, identity = _local_state(path)
+    return SourceFile(0, path, size, identity, format_name, compression)
 
 
 def check_unchanged(file: SourceFile) -> None:
@@ -97,17 +92,14 @@ def check_unchanged(file: SourceFile) -> None:
 
 
 def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
-    """Opens the file's raw bytes for random access; raises InputError if that fails.
+    """Opens the file's raw bytes for random access; `explain_failures` is about it.
 
     read_ahead: least bytes per request of a remote file; None for those of its format.
     """
-    try:
-        if is_url(file.path):
-            ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
-            return schemes.open_raw(file, ahead)
-        return open(file.path, "rb")
-    except OSError as error:
-        raise InputError(f"{file.path} cannot be opened: {error}.") from error
+    if is_url(file.path):
+        ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
+        return schemes.open_raw(file, ahead)
+    return open(file.path, "rb")
 
 
 def _local_state(path: str) -> tuple[int, str]:

@@ -60,7 +60,8 @@ def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) ->
         if file.stop_row is None:
             yield rows
             continue
-        yield rows.before(file.stop_row)
+        bad = [each for each in rows.bad if each.row < file.stop_row]
+        yield rows.filter(rows.numbers < file.stop_row, bad)
         if any(int(row) >= file.stop_row for row in rows.numbers[-1:]):
             return
 

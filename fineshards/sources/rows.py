@@ -66,10 +66,6 @@ class Rows:
             return self
         return self.filter(self.texts.is_valid().to_numpy(zero_copy_only=False), self.bad)
 
-    def before(self, stop_row: int) -> Rows:
-        """Returns the rows, valid and bad, with a smaller number."""
-        return self.filter(self.numbers < stop_row, [bad for bad in self.bad if bad.row < stop_row])
-
     def filter(self, keep: npt.NDArray[np.bool_], bad: list[BadRow]) -> Rows:
         """Returns the rows where `keep`, shape (n,), is true, with `bad` as their bad rows."""
         mask = pa.array(keep)

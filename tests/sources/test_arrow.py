@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import feather, ipc
-from support.source_files import COLUMNS, STRINGS, blocks_of, describe, read_all
+from support.source_files import COLUMNS, blocks_of, describe, read_all
 
 from fineshards.errors import InputError
 from fineshards.shards.job.settings import Columns
@@ -101,18 +101,6 @@ def test_a_stream_is_one_block(tmp_path: Path, name: str) -> None:
     assert (block.blocks, block.bytes) == (1, path.stat().st_size)
 
 
-@pytest.mark.parametrize("kind", STRINGS, ids=str)
-def test_all_string_types_are_read(tmp_path: Path, kind: pa.DataType) -> None:
-    column = pa.array(TEXTS, pa.string()).cast(kind)
-    whole = pa.table({"x": [1] * len(TEXTS), "text": column, "id": column, "dump": column})
-    for name in ("file", "stream"):
-        path = tmp_path / "a.arrow"
-        (FILES | STREAMS)[name](path, whole, 3)
-        read = read_all(path, columns=Columns("text", "id", False, others=("text",)))
-        assert read.rows == list(zip(range(len(TEXTS)), TEXTS, TEXTS, strict=True))
-        assert (read.labels, read.others) == ({"dump": TEXTS}, {"text": TEXTS})
-
-
 def test_a_file_without_rows_has_an_empty_block(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "a.arrow"
     write(path, table(0))
@@ -188,24 +176,3 @@ def test_other_content_is_an_error(tmp_path: Path, content: bytes) -> None:
     found = "version 1 of Feather" if content.startswith(b"FEA1") else "is not readable Arrow IPC"
     with pytest.raises(InputError, match=found):
         blocks_of(path)
-
-
-def test_missing_columns_and_wrong_types_are_errors(tmp_path: Path, write: Write) -> None:
-    path = tmp_path / "a.arrow"
-    write(path, pa.table({"content": ["a"], "n": [1]}))
-    with pytest.raises(InputError, match="no column 'text'; its columns are content, n"):
-        blocks_of(path)
-    with pytest.raises(InputError, match="column 'n' has type int64, expected a string type"):
-        blocks_of(path, columns=Columns("n", "id", False))
-    with pytest.raises(InputError, match=r"no column 'url'; .* --columns or --column names it"):
-        blocks_of(path, columns=Columns("content", "id", False, others=("url",)))
-
-
-def test_text_that_is_not_utf8_is_a_bad_row(tmp_path: Path, write: Write) -> None:
-    path = tmp_path / "a.arrow"
-    raw = pa.array([b"good", b"\xff", None, b"\xed\xa0\x80", b"end"], pa.binary())
-    column = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
-    write(path, pa.table({"text": column}))
-    read = read_all(path)
-    assert read.rows == [(0, "good", None), (2, None, None), (4, "end", None)]
-    assert [bad.row for bad in read.bad] == [1, 3]

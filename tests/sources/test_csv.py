@@ -158,32 +158,3 @@ def test_another_encoding_is_an_error(tmp_path: Path, encoding: str) -> None:
     name = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
     with pytest.raises(InputError, match=rf"a\.csv: is in {name}, expected UTF-8\. .*iconv"):
         blocks_of(path)
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_record_that_is_neither_utf8_nor_as_long_as_the_header_is_a_bad_row(
-    tmp_path: Path, ending: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """pyarrow decodes such records, and prints a traceback if it cannot."""
-    path = tmp_path / f"a.csv{ending}"
-    before = b"".join(b"%d \xc3\xa4,%d\n" % (n, n) for n in range(40_000))
-    content = (
-        b"\xef\xbb\xbftext,n\xc3\xa4me\n" + before + b'\xff,\xff,c\nd,e\n"",f\n,\xe4\n\xe4,g\n'
-    )
-    path.write_bytes(COMPRESSORS[ending](content))
-    columns = Columns("text", "näme", True)
-    read = read_all(path, columns=columns)
-    assert read.rows == [
-        *((n, f"{n} ä", str(n)) for n in range(40_000)),
-        (40_001, "d", "e"),
-        (40_002, "", "f"),
-    ]
-    assert [(bad.row, bad.reason) for bad in read.bad] == [
-        (40_000, "has 3 values, expected 2"),
-        (40_003, "its 'näme' is not valid UTF-8"),
-        (40_004, "its 'text' is not valid UTF-8"),
-    ]
-    path.write_bytes(COMPRESSORS[ending](b"text\n" + b"a\n" * 1_000_000 + b"b,\xe4"))
-    last = read_all(path)
-    assert (len(last.rows), [bad.row for bad in last.bad]) == (1_000_000, [1_000_000])
-    assert capfd.readouterr() == ("", "")

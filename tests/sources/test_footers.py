@@ -14,8 +14,6 @@ from support.source_files import COLUMNS, blocks_of, describe, read_all
 from test_parquet_cost import CountingFile
 
 from fineshards.errors import InputError
-from fineshards.sources.files import open_file
-from fineshards.sources.formats import parquet
 from fineshards.sources.formats.table import FORMATS
 
 TABLE = pa.table(
@@ -165,19 +163,6 @@ def test_the_cost_of_many_row_groups_is_linear(tmp_path: Path) -> None:
         assert opened.bytes_read - of_footer < path.stat().st_size
     assert [text for batch in batches for text in batch.columns["text"].to_pylist()] == texts
     assert len(batches) <= len(texts) // 2048 + len(blocks)
-
-
-def test_the_footers_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = []
-    for number in range(5):
-        pq.write_table(pa.table({"text": ["a"]}), tmp_path / f"{number}.parquet")
-        files.append(describe(tmp_path / f"{number}.parquet"))
-    footer = pq.read_metadata(files[0].path)
-    monkeypatch.setattr(parquet, "_KEPT_BYTES", 3 * footer.serialized_size)
-    for file in (*files[:3], files[2], files[0], files[3]):
-        with open_file(file) as opened:
-            parquet.open_source(file, opened)
-    assert [file in parquet._footers for file in files] == [True, False, True, True, False]
 
 
 def test_a_footer_is_of_one_version_of_a_file(tmp_path: Path) -> None:

@@ -301,16 +301,3 @@ def test_a_line_that_compresses_a_thousandfold_is_read(tmp_path: Path) -> None:
     path.write_bytes(zstandard.compress(json.dumps({"text": text}).encode()))
     assert path.stat().st_size < 50_000
     assert read_all(path).rows == [(0, text, None)]
-
-
-def test_a_file_changed_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(LINES * (2 * BATCH_ROWS))
-    file = describe(path)
-    (block,) = blocks_of(path)
-    reading = read_block(file, COLUMNS, block)
-    next(reading)
-    with path.open("ab") as more:
-        more.write(LINES)
-    with pytest.raises(InputError, match=r"a\.jsonl changed since the job was launched"):
-        list(reading)

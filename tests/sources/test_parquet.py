@@ -87,22 +87,6 @@ def test_all_blocks_together_are_the_file(
     assert (blocks[0].first_group, blocks[-1].stop_group) == (0, len(sizes))
 
 
-def test_every_block_can_be_read_alone(tmp_path: Path) -> None:
-    groups = tables(3, 0, 5, 2)
-    path = write_groups(tmp_path / "a.parquet", groups)
-    file = describe(path)
-    for block in reversed(blocks_of(path)):
-        numbers = [
-            number
-            for batch in read_block(file, COLUMNS, block)
-            for number in batch.numbers.tolist()
-        ]
-        stop = block.first_row + sum(
-            g.num_rows for g in groups[block.first_group : block.stop_group]
-        )
-        assert numbers == list(range(block.first_row, stop))
-
-
 def test_a_file_without_row_groups_has_an_empty_block(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     with pq.ParquetWriter(path, table([]).schema):

@@ -137,22 +137,6 @@ def test_every_text_of_wet_is_a_row(tmp_path: Path, name: str) -> None:
     assert read.labels["language"] == ["eng,zho", None, None, None]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "declared"),
-    [
-        ("utf-8", ""),
-        ("utf-8", "utf-8"),
-        ("windows-1251", "windows-1251"),
-        ("shift_jis", "shift_jis"),
-    ],
-)
-def test_html_is_decoded_as_it_says_or_as_it_looks(encoding: str, declared: str) -> None:
-    text = "日本語の文章です。" if encoding == "shift_jis" else "Широкая электрификация"
-    meta = f'<meta charset="{declared}">' if declared else ""
-    html = f"<html><head>{meta}</head><body><p>{text * 10}</p></body></html>".encode(encoding)
-    assert extract(html, "resiliparse") == text * 10
-
-
 CAFE = "<p>Café de Paris, Zürich, Åre, señor, façade</p>"
 
 

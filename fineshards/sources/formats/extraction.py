@@ -94,8 +94,6 @@ def check_versions(file: SourceFile) -> str:
     """The extractor of a file; raises InputError if other versions are installed by now."""
     recorded = file.extraction or RESILIPARSE
     extractor = recorded.partition(":")[0]
-    if extractor not in _LIBRARIES:
-        raise InputError(f"{file.path}: its text was extracted by {extractor}, which is unknown.")
     installed = _installed(extractor)
     if file.extraction is not None and installed != recorded:
         raise InputError(
@@ -113,9 +111,10 @@ def _installed(extractor: str) -> str:
 
     The rules are those of this package: encodings, limits. Version 1 has no name.
     """
-    for library in _LIBRARIES[extractor]:
+    names = _LIBRARIES.get(extractor, ())
+    for library in names:
         require(library.replace("-", "_"), library, "warc")
-    libraries = (f"{library} {version(library)}" for library in _LIBRARIES[extractor])
+    libraries = (f"{library} {version(library)}" for library in names)
     return f"{extractor}: {', '.join([*libraries, _RULES])}"
 
 

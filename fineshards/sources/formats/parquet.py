@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from threading import Lock
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -33,12 +32,10 @@ from fineshards.storage.ranges import RangeReader
 # Without a buffer, pyarrow reads a whole column chunk at once, which may be all text of the file.
 # For a remote file each fill is a request, so the buffer is not small either.
 _READ_BUFFER = 8 << 20
-# Footers kept per process, by their size in the file; parsed they are some times as large. One of
-# 20,000 row groups takes a third of a second to parse.
-_KEPT_BYTES = 32 << 20
-# The footers used last.
+# Footers that this process has parsed. One of 20,000 row groups takes a third of a second, and some
+# hundred megabytes.
 _footers: dict[SourceFile, pq.FileMetaData] = {}
-_lock = Lock()
+_MOST_FOOTERS = 4
 
 
 class Parquet(Format):
@@ -119,8 +116,7 @@ def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
     The footer belongs to one version of the file: `file` holds its size and identity. Raises
     InputError for a file that is not Parquet, or has a column name that is not UTF-8.
     """
-    with _lock:
-        footer = _footers.get(file)
+    footer = _footers.get(file)
     try:
         parquet = open_parquet(opened, _READ_BUFFER, footer)
         _paths(parquet.metadata)
@@ -134,12 +130,10 @@ def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
             f"{file.path} ({file.size} bytes) is not a readable parquet file: {_reason(error)}. "
             "It may be truncated or in another format; download it again, or exclude it."
         ) from error
-    with _lock:
-        _footers.pop(file, None)
+    if footer is None:
+        if len(_footers) >= _MOST_FOOTERS:
+            _footers.clear()
         _footers[file] = parquet.metadata
-        size = sum(kept.serialized_size for kept in _footers.values())
-        while size > _KEPT_BYTES and len(_footers) > 1:
-            size -= _footers.pop(next(iter(_footers))).serialized_size
     return parquet
 
 
