@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import codecs
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
-from typing import Any
 
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
@@ -124,9 +123,13 @@ def extract(html: bytes, extractor: str, charset: str | None = None) -> str | No
 
     charset: what the HTTP header says of its encoding.
     """
+    from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
-    found = _trafilatura() if extractor == TRAFILATURA else _resiliparse()
+    if extractor == TRAFILATURA:
+        import trafilatura
+
+        logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
     try:
         page = decoded(html, charset)
         tree = HTMLTree.parse(page)
@@ -134,7 +137,23 @@ def extract(html: bytes, extractor: str, charset: str | None = None) -> str | No
             raise ExtractionError(
                 "too_deep", f"its HTML is nested deeper than {DEPTH_LIMIT} elements"
             )
-        text = found(page, tree)
+        if extractor == TRAFILATURA:
+            # As FineWeb, but without deduplication, which remembers the process's earlier pages.
+            text = trafilatura.extract(
+                page, favor_precision=True, include_comments=False, deduplicate=False
+            )
+        else:
+            text = extract_plain_text(
+                tree,
+                preserve_formatting=True,
+                main_content=True,
+                list_bullets=True,
+                alt_texts=False,
+                links=False,
+                form_fields=False,
+                noscript=False,
+                comments=False,
+            )
         (text or "").encode()
     except (ExtractionError, MemoryError):
         raise
@@ -142,32 +161,6 @@ def extract(html: bytes, extractor: str, charset: str | None = None) -> str | No
         kind = type(error).__name__  # what it says may quote the page
         raise ExtractionError("failed", f"its text cannot be extracted ({kind})") from error
     return text if text and text.strip() else None
-
-
-def _resiliparse() -> Callable[[str, Any], str | None]:
-    from resiliparse.extract.html2text import extract_plain_text
-
-    return lambda page, tree: extract_plain_text(
-        tree,
-        preserve_formatting=True,
-        main_content=True,
-        list_bullets=True,
-        alt_texts=False,
-        links=False,
-        form_fields=False,
-        noscript=False,
-        comments=False,
-    )
-
-
-def _trafilatura() -> Callable[[str, Any], str | None]:
-    """As FineWeb, but without deduplication, whose memory of earlier pages is the process's own."""
-    import trafilatura
-
-    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
-    return lambda page, tree: trafilatura.extract(
-        page, favor_precision=True, include_comments=False, deduplicate=False
-    )
 
 
 def decoded(html: bytes, charset: str | None) -> str:
