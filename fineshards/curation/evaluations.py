@@ -54,10 +54,7 @@ def records(file: Pinned) -> Iterator[EvaluationRecord]:
                         "Cut it into several files."
                     )
         content = content.removeprefix(codecs.BOM_UTF8)
-        if format_ == "json" and content.lstrip()[:1] == b"[":
-            yield from _array(content)
-        else:
-            yield from _jsonl(content) if format_ in FORMATS[:3] else _table(content, format_)
+        yield from _json(content) if format_ in FORMATS[:3] else _table(content, format_)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{file.path} cannot be read as {format_}: {error}") from error
 
@@ -101,25 +98,19 @@ def _format_and_stem(path: str) -> tuple[str, str]:
     return stem, format_
 
 
-def _jsonl(content: bytes) -> Iterator[EvaluationRecord]:
-    for number, line in enumerate(content.splitlines(), 1):
-        if not line.strip():
+def _json(content: bytes) -> Iterator[EvaluationRecord]:
+    """The objects of lines, or of one array, as some evaluations are published."""
+    is_array = content.lstrip().startswith(b"[")
+    for number, line in enumerate(orjson.loads(content) if is_array else content.splitlines(), 1):
+        if not is_array and not line.strip():
             continue
         try:
-            values = orjson.loads(line)
+            record = line if is_array else orjson.loads(line)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"line {number} is not an object")
-        yield EvaluationRecord(number, values)
-
-
-def _array(content: bytes) -> Iterator[EvaluationRecord]:
-    """The objects of a file that is one array, as some evaluations are published."""
-    for number, values in enumerate(orjson.loads(content), 1):
-        if not isinstance(values, dict):
-            raise ValueError(f"element {number} is not an object")
-        yield EvaluationRecord(number, values)
+        if not isinstance(record, dict):
+            raise ValueError(f"{'element' if is_array else 'line'} {number} is not an object")
+        yield EvaluationRecord(number, record)
 
 
 def _table(content: bytes, format_: str) -> Iterator[EvaluationRecord]:

@@ -173,6 +173,5 @@ def test_damage_anywhere_is_an_error_or_harmless(tmp_path: Path, write: Write) -
 def test_other_content_is_an_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.feather"
     path.write_bytes(content)
-    found = "version 1 of Feather" if content.startswith(b"FEA1") else "is not readable Arrow IPC"
-    with pytest.raises(InputError, match=found):
+    with pytest.raises(InputError, match="is not readable Arrow IPC"):
         blocks_of(path)

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from support.source_files import COLUMNS, blocks_of, describe, read_all
+from support.source_files import blocks_of, read_all
 
 from fineshards.errors import InputError
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.reading import read_block
-from fineshards.sources.rows import BATCH_ROWS
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
@@ -85,26 +83,6 @@ def test_text_that_is_not_utf8_is_a_bad_row(tmp_path: Path) -> None:
     read = read_all(path)
     assert read.rows == [(0, "a", "1"), (2, "b", None)]
     assert [(bad.row, bad.reason) for bad in read.bad] == [(1, "its 'text' is not valid UTF-8")]
-
-
-def test_bad_rows_keep_their_numbers_in_many_record_batches(tmp_path: Path) -> None:
-    """Records of many lengths, so that blocks end anywhere; some are longer than a block."""
-    chosen = random.Random(2)
-    lines, expected, bad = ["text,n"], [], []
-    for n in range(20_000):
-        short = "y" * chosen.randrange(300)
-        text = '"' + "x\n" * 1_500_000 + '"' if n % 7_000 == 6_999 else short
-        is_bad = chosen.random() < 0.01
-        lines.append(f"{text or 'z'},{n}" + (",more" if is_bad else ""))
-        (bad if is_bad else expected).append(n)
-    path = tmp_path / "a.csv"
-    path.write_text("\n".join(lines))
-    read = read_all(path, columns=Columns("text", "n", True))
-    assert [number for number, _, _ in read.rows] == expected
-    assert [id_ for _, _, id_ in read.rows] == [str(n) for n in expected]
-    assert [each.row for each in read.bad] == bad
-    batches = list(read_block(describe(path), COLUMNS, blocks_of(path)[0]))
-    assert all(len(batch.numbers) <= BATCH_ROWS for batch in batches)
 
 
 def test_a_value_of_fifty_megabytes_is_read(tmp_path: Path) -> None:

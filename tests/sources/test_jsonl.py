@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.source_files import COLUMNS, blocks_of, describe, read_all
 
 from fineshards.errors import InputError
@@ -225,17 +223,6 @@ def test_a_lone_surrogate_outside_the_text_is_a_bad_row_too(tmp_path: Path, wher
     read = read_all(path)
     assert read.rows == [(0, "a", None)]
     assert [bad.row for bad in read.bad] == [1]
-
-
-@settings(max_examples=60)
-@given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=20), st.booleans())
-def test_any_texts_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str | None], escaped: bool
-) -> None:
-    path = tmp_path_factory.mktemp("in") / "a.jsonl.zst"
-    lines = [json.dumps({"text": text}, ensure_ascii=escaped) + "\n" for text in texts]
-    path.write_bytes(zstandard.compress("".join(lines).encode()))
-    assert [(number, text) for number, text, _ in read_all(path).rows] == list(enumerate(texts))
 
 
 def test_a_zstd_file_cut_anywhere_is_an_error(tmp_path: Path) -> None:

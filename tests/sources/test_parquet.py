@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.source_files import (
     COLUMNS,
     STRINGS,
@@ -68,25 +66,6 @@ def test_blocks_are_row_groups_until_their_text_reaches_the_limit(tmp_path: Path
     assert [(block.first_group, block.stop_group) for block in exact] == [(0, 2), (2, 4)]
 
 
-@settings(max_examples=50)
-@given(
-    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), block_bytes=st.integers(1, 3_000)
-)
-def test_all_blocks_together_are_the_file(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], block_bytes: int
-) -> None:
-    groups = tables(*sizes)
-    path = write_groups(tmp_path_factory.mktemp("in") / "a.parquet", groups)
-    read = read_all(path, block_bytes)
-    assert read.rows == rows_of(groups)
-    assert read.bad == []
-    blocks = blocks_of(path, block_bytes)
-    assert [block.first_group for block in blocks[1:]] == [
-        block.stop_group for block in blocks[:-1]
-    ]
-    assert (blocks[0].first_group, blocks[-1].stop_group) == (0, len(sizes))
-
-
 def test_a_file_without_row_groups_has_an_empty_block(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     with pq.ParquetWriter(path, table([]).schema):
@@ -102,14 +81,6 @@ def test_a_file_of_empty_row_groups_has_no_rows(tmp_path: Path) -> None:
     assert pq.read_metadata(path).num_row_groups == 2
     assert len(blocks_of(path)) >= 1
     assert read_all(path).rows == []
-
-
-def test_a_giant_row_group_next_to_small_ones(tmp_path: Path) -> None:
-    groups = tables(1, 20_000, 1, 1)
-    path = write_groups(tmp_path / "a.parquet", groups)
-    blocks = blocks_of(path, block_bytes=1_000)
-    assert [(block.first_group, block.stop_group) for block in blocks] == [(0, 2), (2, 4)]
-    assert read_all(path, 1_000).rows == rows_of(groups)
 
 
 @pytest.mark.parametrize("kind", STRINGS, ids=str)
