@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import BinaryIO
 
 import numpy as np
@@ -111,22 +112,15 @@ class RowReader:
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(numbers).tolist():
             here = rows[numbers == number]
-            for found in self._from(number, int(here[0])):
+            last = self._last
+            if number != self._number or last is None or last.numbers[0] > here[0]:
+                self._number, last = number, None
+                self._left = read_block(self.file, self._columns, self._blocks[number])
+            for found in chain([last] if last else [], self._left):
+                self._last = found if len(found.numbers) else None
                 documents = found.with_text()
                 there = np.isin(documents.numbers, here)
                 if there.any():
                     yield documents.filter(there, [])
                 if len(found.numbers) and found.numbers[-1] >= here[-1]:
                     break
-
-    def _from(self, number: int, row: int) -> Iterator[Rows]:
-        """The record batches of a block, at the latest from the one that has a row."""
-        passed = self._last is None or not len(self._last.numbers) or self._last.numbers[0] > row
-        if number != self._number or passed:
-            self._number, self._last = number, None
-            self._left = read_block(self.file, self._columns, self._blocks[number])
-        if self._last is not None:
-            yield self._last
-        for rows in self._left:
-            self._last = rows
-            yield rows

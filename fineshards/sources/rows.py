@@ -90,19 +90,13 @@ class Rows:
         if rule.test_files is not None:
             columns.append(hash_files(files, rule.test_files))
         elif rule.key is not None:
-            columns.append(hash_keys(self._split_keys(rule.key), files, self.numbers))
+            of_key = {"row": None, "text": self.texts, "id": self.ids}
+            keys = of_key.get(rule.key, self.split)
+            keys = host_names(keys) if rule.key == "host" else keys
+            columns.append(hash_keys(keys, files, self.numbers))
         if rule.may_leak:
             columns.append(hash_texts(self.texts))
         return pa.record_batch(columns, schema=source_schema(rule))
-
-    def _split_keys(self, key: str) -> pa.Array | None:
-        if key == "row":
-            return None
-        if key == "text":
-            return self.texts
-        if key == "id":
-            return self.ids
-        return host_names(self.split) if key == "host" else self.split
 
     def counts(self) -> Counts:
         """Counts all rows, and those that are left out."""

@@ -104,17 +104,11 @@ def _open(opened: BinaryIO, names: list[str] | None = None) -> Any:
 def _batch_rows(opened: BinaryIO, schema: pa.Schema) -> list[int]:
     """The number of rows of each record batch.
 
-    pyarrow says it only of a batch that it reads, so this reads the smallest column alone.
+    pyarrow says it only of a batch that it reads, so this reads one column, a small one if it can.
     """
-
-    def size(name: str) -> int:
-        try:
-            return int(schema.field(name).type.bit_width)
-        except ValueError:  # it differs from value to value
-            return 1 << 30
-
     names = [name for name in schema.names if schema.names.count(name) == 1]
-    reader = _open(opened, [min(names, key=size)])
+    small = max(names, key=lambda name: pa.types.is_primitive(schema.field(name).type))
+    reader = _open(opened, [small])
     return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
 
 
