@@ -113,10 +113,10 @@ FILES = [
             lambda folder: pq.write_table(TWICE, folder / "f.parquet"),
             *("f.parquet", "", "has several columns 'text'"),
         ),
-        (parquet("g.parquet", {"text": invalid(150)}), "g.parquet", "", "group 1, row 150"),
+        (parquet("g.parquet", {"text": invalid(150)}), "g.parquet", "", "row 150"),
         (
             parquet("h.parquet", {"text": TEXTS, "id": invalid(299)}),
-            *("h.parquet", "--id_column=id", "group 2, row 299: its 'id' is not valid UTF-8"),
+            *("h.parquet", "--id_column=id", "row 299: its 'id' is not valid UTF-8"),
         ),
         (parquet("i.parquet", {"text": pa.array([], "string")}), "i.parquet", "", "0 rows"),
         (

@@ -109,7 +109,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_json_be_an_array(tmp_path: 
         ("x.json", b'[{"q": 1}, 2]', "element 2 is not an object"),
         ("x.json", b'[{"q": 1}', "x.json cannot be read as json: "),
         ("x.jsonl", b'{"q": 1}\n{"q": \n', "x.jsonl cannot be read as jsonl: line 2: "),
-        ("x.jsonl", b"[1]\n", "line 1 is not an object"),
+        ("x.jsonl", b"[1]\n", "element 1 is not an object"),
         ("x.jsonl.gz", gzip.compress(b"{}" * 999, mtime=0)[:-9], "x.jsonl.gz cannot be read"),
         ("x.jsonl.gz", b"{}", "x.jsonl.gz cannot be read as jsonl"),
         ("x.parquet", b"PAR1", "x.parquet cannot be read as parquet"),
