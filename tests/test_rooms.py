@@ -65,7 +65,7 @@ MOST_FILES = 25
 MOST_LINES = {
     "chat": 1_013,
     "cli": 1_529,
-    "curation": 8_109,
+    "curation": 8_100,
     "encoders": 1_645,
     "exports": 2_964,
     "inspection": 1_760,
@@ -77,7 +77,7 @@ MOST_LINES = {
     "reports": 999,
     "root": 1_480,
     "shards": 7_016,
-    "sources": 4_233,
+    "sources": 3_881,
     "storage": 2_271,
     "templates": 503,
     "transforms": 880,
