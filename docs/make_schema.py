@@ -24,7 +24,7 @@ from fineshards.pipeline.recipe_flags import flags_of_recipes
 PATH = Path(__file__).with_name("recipe.schema.json")
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean"}
 # Steps that are other people's code: their parameters are not known here.
-_OTHERS = r"^(datatrove:.+|[^:]+:[^:]+)$"
+_OTHERS = r"^[^:]+:[^:]+$"
 
 
 def schema() -> dict[str, Any]:
@@ -105,10 +105,8 @@ def _step(name: str) -> dict[str, Any]:
         "properties": properties,
     }
     if takes_languages(step):
-        sources = ("language_column", "language_model")
-        found["dependentRequired"] = {name: ["per_language"] for name in sources}
-        one = {"oneOf": [{"required": [name]} for name in sources]}
-        found["dependentSchemas"] = {"per_language": one}
+        column, tables = "language_column", "per_language"
+        found["dependentRequired"] = {column: [tables], tables: [column]}
         properties |= _per_language(name, [each.name for each in parameters])
     return found
 
@@ -116,15 +114,11 @@ def _step(name: str) -> dict[str, Any]:
 def _per_language(step: str, parameters: Sequence[str]) -> dict[str, Any]:
     """What filters and rewrites take in addition to their own parameters."""
     own = {name: {"$ref": f"#/$defs/{step}/properties/{name}"} for name in parameters}
-    label = {"type": "string", "description": "The language, as the column or the model names it."}
+    label = {"type": "string", "description": "The language, as the column names it."}
     return {
         "language_column": {
             "type": "string",
             "description": "The column of the input, or the score, that has the language.",
-        },
-        "language_model": {
-            "type": "string",
-            "description": "What finds the language instead: ft176, or the path of a model.",
         },
         "per_language": {
             "description": "What differs for documents of a language.",

@@ -71,7 +71,7 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
             raise UsageError(
                 f"step {each.use} reads {', '.join(wrong)}, which is a score. Only where, and the "
                 "language_column of filters, can read scores; a rewrite takes a column of the "
-                "input, or language_model. Give the score another name if the column is meant."
+                "input. Give the score another name if the column is meant."
             )
         label = step.language_column if isinstance(step, PerLanguage) else None
         if label is not None and scores.get(label.lower()) == "double":

@@ -11,7 +11,7 @@ import pytest
 import fineshards
 from fineshards import Recipe
 from fineshards.curation import steps as steps_of_recipes
-from fineshards.curation.steps import Exact, GopherQuality, Length, MinHash, Regex, UserFunction
+from fineshards.curation.steps import Exact, GopherQuality, Length, MinHash, UserFunction, Where
 from fineshards.errors import UsageError
 
 FUNCTION = """
@@ -38,7 +38,7 @@ def test_a_recipe_of_objects_is_that_of_its_file(
         Exact("normalized", within="file"),
         MinHash(verify="none", threshold=0.5),
         GopherQuality(min_doc_words=None, min_stop_words=None),
-        Regex('a "quote"\n'),
+        Where("text <> 'a \"quote\"'"),
         functions.is_long,
         UserFunction(functions.is_in, ("dump",), {"dumps": dumps}),
     ]
@@ -63,8 +63,8 @@ def test_a_recipe_of_objects_is_that_of_its_file(
         min_doc_words = false
         min_stop_words = false
         [[steps]]
-        use = "regex"
-        regex_exp = "a \\"quote\\"\\n"
+        use = "where"
+        sql = "text <> 'a \\"quote\\"'"
         [[steps]]
         use = "functions_of_a_test:is_long"
         [[steps]]

@@ -12,7 +12,6 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import strings_of
 from fineshards.curation.parameters import assign, check, nonempty
 from fineshards.curation.step import Judge, Outcome, Scorer
-from fineshards.curation.steps.language import best_languages, model_pins
 
 
 @dataclass(frozen=True)
@@ -23,14 +22,11 @@ class PerLanguage(Judge, name="per_language"):
         steps: The step of each language, by its name in the column or of the model.
         others: The step of documents that have another language, or none.
         language_column: The column of the input, or the score, that has each document's language.
-        language_model: Instead of a column, what finds the best language of the text: "ft176", or
-            the path of a model as of the step `language`.
     """
 
     steps: Mapping[str, Judge]
     others: Judge
-    language_column: Annotated[str, nonempty("the name of a column")] | None = None
-    language_model: Annotated[str, nonempty("the path of a model")] | None = None
+    language_column: Annotated[str, nonempty("the name of a column")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,9 +39,6 @@ class PerLanguage(Judge, name="per_language"):
         check(self.NAME, "steps", self.steps, fits, f"a {kind.__name__} for each language")
         # Nothing may depend on the order of the tables, not even what golden documents become.
         assign(self, "steps", dict(sorted(self.steps.items())))
-        fits = (self.language_column is None) != (self.language_model is None)
-        expected = "either this or language_model"
-        check(self.NAME, "language_column", self.language_column, fits, expected)
         for name in ("NAME", "VERSION", "GOLDEN"):
             assign(self, name, getattr(self.others, name))
         assign(self, "REWRITES", any(step.REWRITES for step in self.all_steps))
@@ -57,27 +50,21 @@ class PerLanguage(Judge, name="per_language"):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        found = [] if self.language_column is None else [self.language_column]
-        found += [name for step in self.all_steps for name in step.columns]
-        return tuple(dict.fromkeys(found))
+        others = (name for step in self.all_steps for name in step.columns)
+        return tuple(dict.fromkeys((self.language_column, *others)))
 
     @property
     def reads_scores(self) -> tuple[str, ...]:
         """See Step. A rewrite is done again where a text is read, without the scores."""
         if self.REWRITES:
             return ()
-        own = () if self.language_column is None else (self.language_column,)
-        return (*own, *(name for step in self.all_steps for name in step.reads_scores))
-
-    @property
-    def _model(self) -> str | None:
-        return None if self.language_model == "ft176" else self.language_model
+        return (
+            self.language_column,
+            *(name for step in self.all_steps for name in step.reads_scores),
+        )
 
     def pins(self) -> dict[str, str]:
-        """See Step. Raises UsageError for a language that the model does not know."""
         found: dict[str, str] = {}
-        if self.language_model is not None:
-            found |= model_pins(self._model, self.steps, f"{self.NAME}: per_language")
         for language, step in [("others", self.others), *self.steps.items()]:
             for name, value in step.pins().items():
                 if found.setdefault(name, value) != value:
@@ -108,14 +95,10 @@ class PerLanguage(Judge, name="per_language"):
 
     def _parts(self, batch: Batch) -> Sequence[tuple[Judge, list[int]]]:
         """The steps that have documents in a batch, and the places of each one's, ascending."""
-        languages: Sequence[str | None]
-        if self.language_column is None:
-            languages = best_languages(batch, self._model)
-        else:
-            score = batch.scores.get(self.language_column.lower())
-            languages = (
-                strings_of(batch, self.language_column) if score is None else score.to_pylist()
-            )
+        score = batch.scores.get(self.language_column.lower())
+        languages: Sequence[str | None] = (
+            strings_of(batch, self.language_column) if score is None else score.to_pylist()
+        )
         parts: dict[str | None, list[int]] = {}
         for index, language in enumerate(languages):
             parts.setdefault(language if language in self.steps else None, []).append(index)

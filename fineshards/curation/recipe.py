@@ -6,7 +6,7 @@ A recipe is a TOML file:
     tokenizer = "cl100k_base"
 
     [[steps]]
-    use = "gopher_quality"      # the name of a step, datatrove:NAME, or package.module:function
+    use = "gopher_quality"      # the name of a step, or package.module:function
     min_doc_words = 30          # its parameters; `false` switches a rule off
 
 docs/recipe.schema.json describes it.
@@ -31,18 +31,15 @@ from fineshards.shards.job.recipe_record import StepRecord
 
 _TABLES = ("description", "build", "steps")
 # What filters and rewrites take in addition to their own parameters.
-PER_LANGUAGE, _LABEL = "per_language", "label"
-_SOURCES = ("language_column", "language_model")
+PER_LANGUAGE, _COLUMN, _LABEL = "per_language", "language_column", "label"
 
 # Module and class by the name that follows `use =` in a recipe; imported when first used.
 STEPS = {
     "c4_badwords": ("c4_badwords", "C4BadWords"),
-    "c4_paragraphs": ("c4_quality", "C4Paragraphs"),
     "c4_quality": ("c4_quality", "C4Quality"),
     "dclm_lines": ("unwanted_lines", "DclmLines"),
     "decontaminate": ("decontaminate", "Decontaminate"),
     "exact": ("exact_duplicates", "Exact"),
-    "fasttext": ("fasttext_labels", "FastText"),
     "fineweb_quality": ("fineweb_quality", "FineWebQuality"),
     "ftfy": ("ftfy_text", "Ftfy"),
     "gopher_quality": ("gopher_quality", "GopherQuality"),
@@ -53,8 +50,6 @@ STEPS = {
     "minhash": ("minhash", "MinHash"),
     "paragraphs": ("spans", "Paragraphs"),
     "pii": ("pii", "Pii"),
-    "refinedweb_lines": ("unwanted_lines", "RefinedWebLines"),
-    "regex": ("pattern", "Regex"),
     "sample": ("sample", "Sample"),
     "score": ("score", "Score"),
     "seen_in": ("other_datasets", "SeenIn"),
@@ -212,9 +207,7 @@ def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:
         }
         for label, one in step.steps.items()
     ]
-    sources = {name: getattr(step, name) for name in _SOURCES}
-    given = {name: value for name, value in sources.items() if value is not None}
-    return others | given | {PER_LANGUAGE: tables}
+    return others | {_COLUMN: step.language_column, PER_LANGUAGE: tables}
 
 
 def default_parameters(use: str) -> dict[str, Any]:
@@ -247,16 +240,12 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
         # All other parameters are those of other people's code.
         others = dict(parameters)
         columns = others.pop("columns", ())
-        if use.startswith("datatrove:"):
-            from fineshards.curation.steps.datatrove_block import DatatroveBlock
-
-            return DatatroveBlock(use.removeprefix("datatrove:"), columns, others)
         from fineshards.curation.steps.user_function import UserFunction
 
         batch = others.pop("batch", None)
         return UserFunction(use, columns, others, batch)
     kind = step_class(use)
-    also = (PER_LANGUAGE, *_SOURCES) if takes_languages(kind) else ()
+    also = (PER_LANGUAGE, _COLUMN) if takes_languages(kind) else ()
     if not parameters.keys().isdisjoint(also):
         return _make_per_language(use, dict(parameters))
     known = {each.name: each for each in parameters_of_class(kind)}
@@ -282,13 +271,11 @@ def takes_languages(kind: type[Step]) -> bool:
 
 def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
     """A step with tables for languages; what a table does not say is as for other languages."""
-    given = {name: parameters.pop(name) for name in _SOURCES if name in parameters}
-    tables = parameters.pop(PER_LANGUAGE, None)
-    texts = [value for value in given.values() if isinstance(value, str)]
-    if len(given) != 1 or len(texts) != 1 or not isinstance(tables, list) or not tables:
+    column, tables = parameters.pop(_COLUMN, None), parameters.pop(PER_LANGUAGE, None)
+    if not isinstance(column, str) or not isinstance(tables, list) or not tables:
         raise UsageError(
-            'give language_column = "NAME", a column of the input, or language_model = "PATH", and '
-            f"tables of languages, each begun by a line [[steps.{PER_LANGUAGE}]]."
+            f'give {_COLUMN} = "NAME", a column of the input or a score, and tables of languages, '
+            f"each begun by a line [[steps.{PER_LANGUAGE}]]."
         )
     others: Any = _make(use, parameters)
     has_language = any(each.name == "language" for each in parameters_of_class(type(others)))
@@ -298,7 +285,7 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
         if not isinstance(label, str) or label in steps:
             raise UsageError(
                 f"table {number} of {PER_LANGUAGE}: {_LABEL} is {label!r}, expected a language as "
-                f"{texts[0]} names it, and not twice."
+                f"{column} names it, and not twice."
             )
         own = {"language": label} if has_language else {}
         own |= {name: value for name, value in table.items() if name != _LABEL}
@@ -306,7 +293,7 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
             steps[label] = _make(use, parameters | own)
         except UsageError as error:
             raise UsageError(f"table {number} of {PER_LANGUAGE} ({label}): {error}") from error
-    return PerLanguage(steps, others, **given)
+    return PerLanguage(steps, others, column)
 
 
 def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:

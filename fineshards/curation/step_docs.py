@@ -103,7 +103,7 @@ def describe_steps(steps: Sequence[StepDescription]) -> list[str]:
     return [
         *lines,
         "",
-        "Also: datatrove:NAME, a block of datatrove, and package.module:function, one of your own.",
+        "Also: package.module:function, one of your own.",
         "Filters and rewrites also take language_column and tables [[steps.per_language]].",
         "fineshards recipe steps NAME shows the parameters of a step.",
     ]

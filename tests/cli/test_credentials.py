@@ -128,7 +128,7 @@ def test_lists_of_a_recipe_and_paths_of_the_loader(tmp_path: Path, dataset: Path
         f'use = "decontaminate"\nfiles = ["{URLS[2]}/eval.jsonl"]',
         f'use = "decontaminate"\nfiles = ["{URLS[2]}/*.jsonl"]',
         f'use = "url"\ndomain_files = ["{URLS[2]}/domains.txt"]',
-        f'use = "fasttext"\nmodel_url = "{URLS[2]}/model.bin"\nkeep_labels = [["a", 0.5]]',
+        f'use = "score"\nname = "s"\nby = "fasttext"\nmodel = "{URLS[2]}/model.bin"',
     ):
         recipe.write_text(f"[[steps]]\n{step}\n")
         with pytest.raises((UsageError, InputError)) as error:

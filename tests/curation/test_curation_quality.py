@@ -18,11 +18,11 @@ from support.checkout import SAMPLE
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.c4_badwords import C4BadWords
-from fineshards.curation.steps.c4_quality import C4Paragraphs, C4Quality
+from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
-from fineshards.curation.steps.unwanted_lines import DclmLines, RefinedWebLines
+from fineshards.curation.steps.unwanted_lines import DclmLines
 from fineshards.errors import InputError
 
 LOW: list[Judge] = [
@@ -37,8 +37,6 @@ LOW: list[Judge] = [
     C4Quality(min_num_sentences=3, filter_no_terminal_punct=False, min_words_per_line=2),
     C4Quality(min_num_sentences=2, split_paragraph=False),
     FineWebQuality(short_line_length=8, char_duplicates_ratio=0.3),
-    C4Paragraphs(min_paragraphs=2, min_paragraph_len=10),
-    RefinedWebLines(max_removed_ratio=0.3),
     DclmLines(max_removed_ratio=0.3),
 ]
 LINES = (
@@ -81,7 +79,6 @@ def test_texts_without_words_have_a_reason(text: str) -> None:
     assert reason(GopherQuality(**off), text) == "gopher_short_doc"
     assert reason(FineWebQuality(), text) == "empty"
     assert reason(C4Quality(), text) == "too_few_sentences"
-    assert reason(C4Paragraphs(), text) == "< 3 paragraphs"
     assert reason(GopherRepetition(), text) in ("empty", "dup_line_frac", None)
 
 

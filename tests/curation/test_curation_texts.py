@@ -16,7 +16,6 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.ftfy_text import Ftfy
 from fineshards.curation.steps.length import Length
-from fineshards.curation.steps.pattern import Regex
 from fineshards.curation.steps.pii import Pii, email_spans
 from fineshards.curation.steps.sample import SEED, Sample
 from fineshards.curation.steps.unwanted_lines import SymbolLines
@@ -53,10 +52,6 @@ def test_length_counts_characters_and_bytes(texts: list[str]) -> None:
         return "min_bytes" if size < 4 else "max_bytes" if size > 30 else None
 
     assert reasons(step, *texts) == list(map(expected, texts))
-
-
-def test_regex_is_searched_anywhere() -> None:
-    assert reasons(Regex(r"(?i)\bspam\b"), "ham", "no SPAM!", "spammer") == [None, "regex", None]
 
 
 def test_a_sample_is_the_hash_of_the_position() -> None:

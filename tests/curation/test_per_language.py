@@ -23,7 +23,6 @@ from fineshards.curation.recipe import Recipe, load_steps, make_step, parse_reci
 from fineshards.curation.recipe_text import toml_of
 from fineshards.curation.step import Judge
 from fineshards.curation.steps import C4Quality, GopherQuality, Length, PerLanguage, Score
-from fineshards.curation.steps.language import model_path
 from fineshards.errors import FineshardsError, InputError, UsageError
 from fineshards.shards.tables.decisions import NO_DECISIONS
 
@@ -154,40 +153,6 @@ def test_a_recipe_for_languages_is_a_recipe_for_each(together: int) -> None:
     assert 10 < len(kept) < 190
 
 
-def test_without_a_column_the_model_says_which_language_a_text_has() -> None:
-    from fasttext.FastText import _FastText
-
-    tables = [{"label": "de", "min_chars": 30}, {"label": "fr", "max_chars": 80}]
-    parameters = {"min_chars": 60, "language_model": "ft176", "per_language": tables}
-    named = make_step("length", parameters, "the test")
-    texts, _ = documents(9, 200)
-    limits = {"__label__de": Length(min_chars=30), "__label__fr": Length(60, max_chars=80)}
-    model, expected, seen = _FastText(model_path(None)).f, [], set()
-    for text in texts:
-        found = model.predict(text.replace("\n", " ") + "\n", 1, 0.0, "strict")
-        label = found[0][1] if found else ""
-        expected.append(reason_of(limits.get(label, Length(60)), text))
-        seen.add((label, expected[-1]))
-    assert len(seen) > 6
-    batch = Batch.of_texts(texts)
-    assert isinstance(named.step, Judge)
-    assert named.step.apply(batch).reasons == expected
-    again = [named.step.apply_again(batch.only(index)).reasons for index in range(len(texts))]
-    assert again == [[each] for each in expected]
-    record = named.record()
-    assert load_steps([record]) == [named]
-    assert named.step.columns == ()
-    assert {"fasttext", "language model"} <= set(named.step.pins())
-    unknown = PerLanguage({"deu_Latn": Length(5)}, Length(6), language_model="ft176")
-    with pytest.raises(UsageError, match=r"per_language names deu_Latn, which .* does not know"):
-        unknown.pins()
-
-
-def reason_of(step: Judge, text: str) -> str | None:
-    (reason,) = step.apply(Batch.of_texts([text])).reasons or [None]
-    return reason
-
-
 def test_words_that_a_part_found_are_known_to_the_batch() -> None:
     texts, languages = documents(7, 50)
     batch, (step, _) = batch_of(texts, languages), with_tables("gopher_quality")
@@ -288,16 +253,6 @@ def test_pins_of_several_files_are_all_kept(tmp_path: Path) -> None:
             {"language_column": "l", "per_language": [{"label": "x", "min_doc_words": -1}]},
             "min_doc_words is -1, expected a whole number",
         ),
-        (
-            "length",
-            {"language_model": "", "per_language": [{"label": "a"}]},
-            "expected the path of",
-        ),
-        (
-            "length",
-            {"language_model": "m", "language_column": "l", "per_language": [{"label": "de"}]},
-            "give language_column",
-        ),
         ("gopher_quality", {"langauge_column": "l"}, "Did you mean language_column?"),
         (
             "minhash",
@@ -324,9 +279,6 @@ def test_steps_in_python_are_of_one_kind() -> None:
     score = Score("size", by="words")
     with pytest.raises(UsageError, match="expected a filter or a rewrite"):
         PerLanguage({"de": score}, score, "language")
-    for sources in ({}, {"language_column": "language", "language_model": "ft176"}):
-        with pytest.raises(UsageError, match="expected either this or language_model"):
-            PerLanguage({"de": Length(4)}, Length(5), **sources)
 
 
 def test_a_language_that_is_no_text_names_its_row() -> None:

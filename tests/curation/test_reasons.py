@@ -14,7 +14,6 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.reference_files import package_file
 from fineshards.curation.step import Judge, Reason
 from fineshards.curation.steps.c4_quality import C4Quality
-from fineshards.curation.steps.fasttext_labels import FastText
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
@@ -161,18 +160,6 @@ EXAMPLES: list[tuple[Judge, str, str, str]] = [
         "language",
         " is the score of de, fr, not above 0.65: language_threshold",
     ),
-    (
-        FastText(MODEL, keep_labels=(("de", 0.9), ("fr", 0.8))),
-        "This is what we had in mind.",
-        "fasttext",
-        "fr, below 0.8: keep_labels",
-    ),
-    (
-        FastText(MODEL, remove_labels=(("de", 0.9), ("en", 0.5))),
-        "This is what we had in mind.",
-        "fasttext",
-        "is the score of en, not below 0.5: remove_labels",
-    ),
 ]
 
 
@@ -202,7 +189,7 @@ def test_inspect_shows_what_the_step_found(
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     (tmp_path / "recipe.toml").write_text(
         'steps = [{use = "symbol_lines"}, {use = "length", min_chars = 12},'
-        '{use = "regex", regex_exp = "lorem"}]'
+        '{use = "where", sql = "text NOT LIKE \'%lorem%\'"}]'
     )
     given = [f"--input={tmp_path}/a.jsonl", f"--output={tmp_path}/out", "--test_fraction=0"]
     assert main(["build", *given, f"--recipe={tmp_path}/recipe.toml"]) == 0
@@ -211,7 +198,7 @@ def test_inspect_shows_what_the_step_found(
     shown = json.loads(capsys.readouterr().out)["shown"]
     assert [(each["reason"], each["measured"]) for each in shown] == [
         ("min_chars", "8 characters, below 12: min_chars"),
-        ("regex", None),
+        ("where", None),
     ]
     assert main(["inspect", f"{tmp_path}/out", "--dropped"]) == 0
     assert "  found    8 characters, below 12: min_chars\n" in capsys.readouterr().out

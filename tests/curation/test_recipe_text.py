@@ -40,7 +40,7 @@ VALUES = st.recursive(
 # One of each kind of parameter; the others keep their defaults.
 MADE: list[tuple[str, dict[str, Any]]] = [
     ("length", {"min_chars": 5, "max_bytes": 10**9}),
-    ("regex", {"regex_exp": 'a\\d+"\t\x7f[é]\n'}),
+    ("where", {"sql": "text <> 'a\\d+\"\t\x7f[é]\n'"}),
     ("sample", {"rate": 0.25, "seed": 2**63}),
     ("pii", {"email_replacement": ["a@example.org", "b@example.org"], "remove_ips": False}),
     ("gopher_quality", {"min_doc_words": False, "max_avg_word_length": 12}),
@@ -92,14 +92,6 @@ def test_a_recipe_of_a_record_parses_to_the_same_steps(everything: bool) -> None
     assert "# a model: sha256 of it" in text
     lengths = [line for line in text.splitlines() if line.startswith(("min_chars", "max_chars"))]
     assert ("max_chars = false" in lengths) == everything
-
-
-def test_a_block_of_datatrove_parses_to_the_same_step() -> None:
-    pytest.importorskip("datatrove")
-    step = make_step("datatrove:GopherQualityFilter", {"min_doc_words": 3}, "it")
-    text = recipe_text(RecipeRecord((record_of(step),), ""))
-    assert list(parse_recipe(text, "it").steps) == [step]
-    assert "block" not in text
 
 
 def test_a_step_with_its_defaults_has_one_line() -> None:
@@ -155,7 +147,7 @@ def test_what_the_code_takes_fits_the_schema(use: str, parameters: dict[str, Any
         {"steps": [{"use": "length", "min_char": 5}]},
         {"steps": [{"use": "length", "min_chars": "5"}]},
         {"steps": [{"use": "length", "min_chars": True}]},
-        {"steps": [{"use": "regex"}]},
+        {"steps": [{"use": "where"}]},
         {"steps": [{"use": "minhash", "rule": "later"}]},
         {"steps": [{"use": "length", "per_language": [{"label": "de"}]}]},
         {"steps": [{"use": "length", "language_column": "l", "per_language": []}]},

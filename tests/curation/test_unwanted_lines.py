@@ -1,4 +1,4 @@
-"""RefinedWeb's and DCLM's rules on lines, against the same in plain Python."""
+"""DCLM's rules on lines, against the same in plain Python."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.steps.unwanted_lines import DclmLines, RefinedWebLines
-
-Rules = RefinedWebLines | DclmLines
+from fineshards.curation.steps.unwanted_lines import DclmLines
 
 PIECES = (
     *(
@@ -42,7 +40,7 @@ TEXTS = st.lists(LINES, max_size=6).map("\n".join)
 RATIOS = st.sampled_from([0, 0.05, 0.3, 1.0])
 
 
-def judged(step: Rules, text: str) -> tuple[str | None, str]:
+def judged(step: DclmLines, text: str) -> tuple[str | None, str]:
     outcome = step.apply(Batch.of_texts([text]))
     assert outcome.reasons is not None
     assert outcome.texts is not None
@@ -59,7 +57,7 @@ def is_counter(line: str, counted: Sequence[str]) -> bool:
     return number[:1].isdecimal() and all(each.isdecimal() or each in ",." for each in number)
 
 
-def is_removed(step: Rules, line: str) -> bool:
+def is_removed(step: DclmLines, line: str) -> bool:
     upper = sum(each.isupper() for each in line) / len(line)
     digits = sum(each.isdigit() for each in line) / len(line)
     return (
@@ -70,27 +68,27 @@ def is_removed(step: Rules, line: str) -> bool:
     )
 
 
-def after(line: str, at: int, phrases: Iterable[str], any_dots: bool) -> int | None:
+def after(line: str, at: int, phrases: Iterable[str]) -> int | None:
     """Where a phrase that begins at a place ends."""
     for phrase in phrases:
         found = line[at : at + len(phrase)]
         if len(found) == len(phrase) and all(
-            one.lower() == other.lower() or (any_dots and other == ".")
+            one.lower() == other.lower() or other == "."
             for one, other in zip(found, phrase, strict=True)
         ):
             return at + len(phrase)
     return None
 
 
-def without(line: str, phrases: Sequence[str], place: str, any_dots: bool) -> str:
+def without(line: str, phrases: Sequence[str], place: str) -> str:
     """A short line without the phrases of a place, and without one space beside each."""
     if place == "at_beginning":
-        end = after(line, 0, phrases, any_dots)
+        end = after(line, 0, phrases)
         return line if end is None else line[end + line[end : end + 1].isspace() :]
     left, at = "", 0
     while at < len(line):
         for skipped in (1, 0) if line[at].isspace() else (0,):
-            end = after(line, at + skipped, phrases, any_dots)
+            end = after(line, at + skipped, phrases)
             if end is not None and (place == "anywhere" or end == len(line)):
                 at = end
                 break
@@ -100,10 +98,10 @@ def without(line: str, phrases: Sequence[str], place: str, any_dots: bool) -> st
     return left
 
 
-def cut(step: Rules, line: str, place: str) -> str:
+def cut(step: DclmLines, line: str, place: str) -> str:
     if len(line.split()) > step.short_line_words:
         return line
-    return without(line, getattr(step, place), place, isinstance(step, DclmLines))
+    return without(line, getattr(step, place), place)
 
 
 PLACES = ("anywhere", "at_end", "at_beginning")
@@ -113,24 +111,6 @@ OFF = {
     "counted": (),
     "min_words_per_line": 0,
 }
-
-
-def plain_refinedweb(step: RefinedWebLines, text: str) -> tuple[str | None, str]:
-    kept, flagged = [], 0
-    for line in text.split("\n"):
-        left = line.strip()
-        removed = left != "" and is_removed(step, left)
-        for place in PLACES:
-            left = cut(step, left, place)
-        if not removed and left == line.strip():
-            kept.append(line)
-        else:
-            flagged += len(line.split())
-            kept += [left] if not removed and left.strip() else []
-    rest = "\n".join(kept)
-    if not rest.strip():
-        return "empty", rest
-    return "removed_words" if flagged / len(text.split()) > step.max_removed_ratio else None, rest
 
 
 def fasttext_words(text: str) -> int:
@@ -164,8 +144,7 @@ def plain_dclm(step: DclmLines, text: str) -> tuple[str | None, str]:
 @example("  ABC\nSHOUTED\n12", 1.0)
 @example("x Sign-in items in cart Read more...\nitems in cart ITEMS IN CART", 1.0)
 def test_a_text_is_judged_by_the_definition(text: str, ratio: float) -> None:
-    paper, dclm = RefinedWebLines(max_removed_ratio=ratio), DclmLines(max_removed_ratio=ratio)
-    assert judged(paper, text) == plain_refinedweb(paper, text)
+    dclm = DclmLines(max_removed_ratio=ratio)
     assert judged(dclm, text) == plain_dclm(dclm, text)
     batch = Batch.of_texts([text])
     assert dclm.apply(batch) == dclm.apply_again(batch)
@@ -181,21 +160,6 @@ Our walk began at the mill, where the river is widest.
 1.2k views
 Weather
 We had 3 likes of it, and saw many items in cart after cart all the way down to the sea."""
-
-
-def test_a_page_by_the_paper() -> None:
-    kept = """\
-Basket: 2
-
-Our walk began at the mill, where the river is widest.
-It ended at the inn.
-We had 3 likes of it, and saw many items in cart after cart all the way down to the sea."""
-    assert judged(RefinedWebLines(max_removed_ratio=0.4), PAGE) == (None, kept)
-    # 21 of 53 words are in lines that are removed or edited.
-    assert judged(RefinedWebLines(max_removed_ratio=0.39), PAGE)[0] == "removed_words"
-    assert judged(RefinedWebLines(), PAGE)[0] == "removed_words"
-    assert judged(RefinedWebLines(), "Prose, in one line.\n ") == (None, "Prose, in one line.\n ")
-    assert judged(RefinedWebLines(), "3 likes\nMENU")[0] == "empty"
 
 
 def test_a_page_by_the_program_of_dclm() -> None:

@@ -54,7 +54,7 @@ RECIPES: dict[str, Steps] = {
         ("symbol_lines", {}),
         ("sample", {"rate": 0.8}),
         ("pii", {}),
-        ("regex", {"regex_exp": "river river"}),
+        ("where", {"sql": "text NOT LIKE '%river river%'"}),
     ],
     "keyed alone": [("exact", {})],
     "keyed steps in a row": [
@@ -69,7 +69,7 @@ RECIPES: dict[str, Steps] = {
         ("symbol_lines", {}),
         ("minhash", {"n_grams": 3}),
         ("lines", {"min_doc_words": 3}),
-        ("regex", {"regex_exp": "stone & stone"}),
+        ("where", {"sql": "text NOT LIKE '%stone & stone%'"}),
         ("minhash", {"rule": "components", "seed": 5}),
     ],
     "in groups": [
@@ -142,7 +142,7 @@ def test_any_steps_in_any_order(seed: int, tmp_path: Path) -> None:
         ("length", {"min_chars": draw.choice([1, 50])}),
         ("symbol_lines", {"replace_char": draw.choice(["", "-"])}),
         ("ftfy", {}),
-        ("regex", {"regex_exp": draw.choice(["house \\w+ tree", "^alpha"])}),
+        ("where", {"sql": f"text NOT LIKE '{draw.choice(['%house%tree%', 'alpha%'])}'"}),
         ("sample", {"rate": 0.9, "seed": seed}),
         ("exact", {"by": draw.choice(["text", "normalized", "column:group"])}),
         (

@@ -8,17 +8,15 @@ from typing import Any
 import fasttext
 import pytest
 from datatrove.data import Document
-from datatrove.pipeline.filters import FastTextClassifierFilter, LanguageFilter, RegexFilter
+from datatrove.pipeline.filters import LanguageFilter
 from datatrove.pipeline.formatters import FTFYFormatter, PIIFormatter, SymbolLinesFormatter
 from documents import Part
 from mutated import mutated
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.reference_files import package_file
-from fineshards.curation.steps.fasttext_labels import FastText
 from fineshards.curation.steps.ftfy_text import Ftfy
 from fineshards.curation.steps.language import Language
-from fineshards.curation.steps.pattern import Regex
 from fineshards.curation.steps.pii import Pii
 from fineshards.curation.steps.unwanted_lines import SymbolLines
 
@@ -69,12 +67,6 @@ def test_symbol_lines(part: Part, parameters: dict[str, Any]) -> None:
     assert writes(SymbolLines(**parameters), texts) == rewritten(theirs.format, texts)
 
 
-def test_regex(part: Part) -> None:
-    texts = compared(part)
-    expression = r"(?i)\b(privacy|cookies?)\b|\d{5}"
-    assert keeps(Regex(expression), texts) == kept(RegexFilter(expression), texts)
-
-
 @pytest.mark.parametrize(
     ("parameters", "share"),
     [
@@ -89,28 +81,3 @@ def test_language(part: Part, parameters: dict[str, Any], share: int) -> None:
     theirs = LanguageFilter(**parameters)
     theirs.model._model = fasttext.load_model(MODEL)
     assert keeps(Language(**parameters), texts) == kept(theirs, texts)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"keep_labels": [("en", 0.5), ("de", 0.2)]},
-        {"remove_labels": ("en", 0.9), "newline_replacement": " "},
-        {"keep_labels": [("en", 0.4)], "filter_mode": "PARAGRAPH"},
-        {"remove_labels": [("en", 0.8)], "filter_mode": "SENTENCE"},
-    ],
-    ids=["keep", "remove", "paragraphs", "sentences"],
-)
-def test_fasttext(part: Part, parameters: dict[str, Any]) -> None:
-    texts = compared(part)[::10]
-    theirs = FastTextClassifierFilter(MODEL, save_labels_in_metadata=False, **parameters)
-    theirs._model = fasttext.load_model(MODEL)
-    documents = [Document(text=text, id="") for text in texts]
-    verdicts = [bool(theirs.filter(document)) for document in documents]
-    found = FastText(MODEL, **parameters).apply(Batch.of_texts(texts))
-    assert found.reasons is not None
-    assert [reason is None for reason in found.reasons] == verdicts
-    left = texts if found.texts is None else found.texts
-    assert [text for text, keep in zip(left, verdicts, strict=True) if keep] == [
-        document.text for document, keep in zip(documents, verdicts, strict=True) if keep
-    ]

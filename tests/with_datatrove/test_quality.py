@@ -12,7 +12,6 @@ import pytest
 from datatrove.data import Document
 from datatrove.pipeline.filters import (
     C4BadWordsFilter,
-    C4ParagraphFilter,
     C4QualityFilter,
     FineWebQualityFilter,
     GopherQualityFilter,
@@ -30,7 +29,7 @@ from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION as OUR_TERMINAL_PUNCTUATION
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.c4_badwords import C4BadWords
-from fineshards.curation.steps.c4_quality import C4Paragraphs, C4Quality
+from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
@@ -102,7 +101,6 @@ FINEWEB = [
         FineWebQuality(short_line_thr=None, char_duplicates_ratio=0.1, line_punct_thr=0.05),
         FineWebQualityFilter(**FINEWEB_2, line_punct_thr=0.05),
     ),
-    Pair("paragraphs", C4Paragraphs(), C4ParagraphFilter()),
 ]
 MORE = [
     Pair("grams", GopherRepetition(**GRAMS), GopherRepetitionFilter(**GRAMS)),

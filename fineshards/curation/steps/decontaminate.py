@@ -1,23 +1,35 @@
-"""Drops documents that share n-grams of words with evaluations."""
+"""Drops documents that share n-grams of words with evaluations.
+
+The key of an n-gram is a polynomial of the hashes of its words, modulo 2**64, which numpy computes
+for all documents of a batch at once. A bitmap with 16 bits per n-gram turns most others
+away; a sorted array finds the rest. Nothing is decided before the words are equal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from fineshards.curation.batch import Batch
-from fineshards.curation.evaluations import EvaluationRecord, chosen, records, strings_in, task_of
-from fineshards.curation.ngram_index import NgramIndex, Passage
-from fineshards.curation.parameters import Positive, check, nonempty, some
+from fineshards.curation.evaluations import chosen, records, strings_in, task_of
+from fineshards.curation.parameters import Positive, some
 from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import normal_form
 from fineshards.curation.words.normal_form import simplified_words, word_hashes
 from fineshards.errors import UsageError
+from fineshards.shards.tables.hash_sample import splitmix64
 
-_Column = Annotated[str, nonempty("the name of a column")]
+# Odd, so that no word's hash loses bits: the fractions of the golden ratio and of the root of 2.
+_MULTIPLIERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0x6A09E667F3BCC909))
+_BITS_PER_KEY = 16
+
+Keys = npt.NDArray[np.uint64]
 
 
 class Witness(NamedTuple):
@@ -52,12 +64,6 @@ class Decontaminate(Judge, name="decontaminate"):
         ngram: Words in a row that must be shared.
         evaluation_columns: The columns to compare, each text by itself. None: all strings of a
             record, also those within its lists and objects.
-        label_column: Instead of `evaluation_columns`: the column with the answer or answers, as in
-            datatrove.
-        query_column: With `label_column`: the column with the question.
-        find_query_ngrams: Whether words of the question alone count.
-        find_overlap_ngrams: Whether words from the end of the question and the beginning of the
-            answer count.
 
     Example:
         >>> Decontaminate(["evaluations/*.jsonl"], ngram=12).ngram
@@ -67,18 +73,6 @@ class Decontaminate(Judge, name="decontaminate"):
     files: Annotated[tuple[str, ...], some("pattern of files")]
     ngram: Positive = 13
     evaluation_columns: Annotated[tuple[str, ...], some("column")] | None = None
-    label_column: _Column | None = None
-    query_column: _Column | None = None
-    find_query_ngrams: bool = False
-    find_overlap_ngrams: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        label, query = self.label_column, self.query_column
-        fits = self.evaluation_columns is None or label is None
-        check(self.NAME, "label_column", label, fits, "either this or evaluation_columns")
-        fits = query is None or label is not None
-        check(self.NAME, "query_column", query, fits, "label_column with it")
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError if no text of the evaluations is long enough."""
@@ -114,43 +108,121 @@ class Decontaminate(Judge, name="decontaminate"):
         return _index(self, self._files())
 
     def passages(self, task: int, file: Pinned) -> Iterator[Passage]:
-        """Yields the passages of an evaluation file, with the n-grams of each that count."""
+        """Yields the texts of an evaluation file that have enough words."""
         for record in records(file):
-            for query, label in self._texts(file, record):
-                hashes = word_hashes([query, label])
-                before, after = (len(part) // 8 for part in hashes)
-                first = 0 if self.find_query_ngrams else before
-                if self.find_overlap_ngrams and not self.find_query_ngrams:
-                    first = max(0, before - self.ngram + 1)
-                last = before + after - self.ngram
-                if self.find_overlap_ngrams:
-                    pieces = [range(first, last + 1)]
-                else:
-                    pieces = [range(first, before - self.ngram + 1), range(before, last + 1)]
-                words = " ".join(simplified_words(query) + simplified_words(label))
-                for starts in pieces:
-                    if starts:
-                        yield Passage(words, b"".join(hashes), starts, task, record.line)
-
-    def _texts(self, file: Pinned, record: EvaluationRecord) -> Iterator[tuple[str, str]]:
-        """Pairs of a question, which may be empty, and an answer."""
-        if self.label_column is None:
             values: Any = record.values
             if self.evaluation_columns is not None:
                 values = chosen(file, record, self.evaluation_columns)
             for text in strings_in(values):
-                yield "", text
-            return
-        [labels] = chosen(file, record, [self.label_column])
-        query = ""
-        if self.query_column is not None:
-            [value] = chosen(file, record, [self.query_column])
-            query = value if isinstance(value, str) else ""
-        for label in strings_in(labels):
-            yield query, label
+                [hashes] = word_hashes([text])
+                if len(hashes) >= 8 * self.ngram:
+                    yield Passage(" ".join(simplified_words(text)), hashes, task, record.line)
 
 
 @lru_cache(maxsize=2)
 def _index(step: Decontaminate, files: tuple[Pinned, ...]) -> NgramIndex:
     found = [passage for task, file in enumerate(files) for passage in step.passages(task, file)]
     return NgramIndex(found, step.ngram)
+
+
+class Passage(NamedTuple):
+    """A text of an evaluation.
+
+    words: simplified words, joined by spaces. hashes: theirs, as `word_hashes` gives them. task,
+    line: where it is from.
+    """
+
+    words: str
+    hashes: bytes
+    task: int
+    line: int
+
+
+class Hit(NamedTuple):
+    """An n-gram that a document shares with a passage. word: where it begins in the document."""
+
+    passage: Passage
+    word: int
+
+
+class NgramIndex:
+    """The n-grams of n words of passages, each with the first passage that has it."""
+
+    def __init__(self, passages: Sequence[Passage], n: int) -> None:
+        self._passages = passages
+        self._n = n
+        hashes, counts = _joined([passage.hashes for passage in passages])
+        self._ends = np.cumsum(counts)
+        # The words at which an n-gram begins, and not at the end of a passage.
+        place = np.flatnonzero(np.arange(len(hashes)) + n <= np.repeat(self._ends, counts))
+        first, second = (_keys(hashes, n, multiplier)[place] for multiplier in _MULTIPLIERS)
+        order = np.lexsort((place, second, first))
+        first, second, place = first[order], second[order], place[order]
+        # Of equal n-grams the first stays. Two that have the same 128 bits are taken for equal:
+        # their documents would be compared with the words of one of them only.
+        new = np.ones(len(place), np.bool_)
+        new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        self._keys, self._places = first[new], place[new]
+        size = max(16, _BITS_PER_KEY * len(self._keys))
+        self._shift = np.uint64(64 - (size - 1).bit_length())
+        self._bitmap = np.zeros(1 << (size - 1).bit_length() - 3, np.uint8)
+        bits = self._keys >> self._shift
+        np.bitwise_or.at(self._bitmap, bits >> np.uint64(3), _bit(bits))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def hits(self, texts: Sequence[str]) -> list[Hit | None]:
+        """The first n-gram of each text that a passage has, or None."""
+        hashes, counts = _joined(word_hashes(texts))
+        keys = _keys(hashes, self._n, _MULTIPLIERS[0])
+        bits = keys >> self._shift
+        suspects = np.flatnonzero(self._bitmap[bits >> np.uint64(3)] & _bit(bits))
+        left = np.searchsorted(self._keys, keys[suspects], "left")
+        right = np.searchsorted(self._keys, keys[suspects], "right")
+        ends = np.cumsum(counts)
+        found: list[Hit | None] = [None] * len(texts)
+        known: tuple[int, list[str]] = (-1, [])
+        for index in np.flatnonzero(left < right).tolist():
+            document = int(np.searchsorted(ends, suspects[index], "right"))
+            word = int(suspects[index] - (ends[document] - counts[document]))
+            if found[document] or word + self._n > counts[document]:
+                continue
+            if known[0] != document:
+                known = (document, simplified_words(texts[document]))
+            ngram = known[1][word : word + self._n]
+            for entry in range(left[index], right[index]):
+                passage = self._passage_with(entry, ngram)
+                if passage:
+                    found[document] = Hit(passage, word)
+                    break
+        return found
+
+    def _passage_with(self, entry: int, ngram: list[str]) -> Passage | None:
+        """The passage of an entry if its n-gram has these words."""
+        place = int(self._places[entry])
+        number = int(np.searchsorted(self._ends, place, "right"))
+        start = place - (int(self._ends[number - 1]) if number else 0)
+        passage = self._passages[number]
+        words = passage.words.split(" ")[start : start + self._n]
+        return passage if words == ngram else None
+
+
+def _joined(parts: Sequence[bytes]) -> tuple[Keys, npt.NDArray[np.int64]]:
+    """The hashes of the words of all texts, one after the other, and how many each text has."""
+    counts = np.array([len(part) // 8 for part in parts], np.int64)
+    return np.frombuffer(b"".join(parts), "<u8"), counts
+
+
+def _keys(hashes: Keys, n: int, multiplier: np.uint64) -> Keys:
+    """The keys of the n-grams that begin at each word; 0 where fewer than n words are left."""
+    keys = np.zeros(len(hashes), np.uint64)
+    windows = max(0, len(hashes) - n + 1)
+    for word in range(n if windows else 0):
+        keys[:windows] *= multiplier
+        keys[:windows] += hashes[word : word + windows]
+    return splitmix64(keys)
+
+
+def _bit(bits: Keys) -> npt.NDArray[np.uint8]:
+    return np.left_shift(np.uint8(1), (bits & np.uint64(7)).astype(np.uint8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -46,7 +45,15 @@ class Language(Judge, name="language"):
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a language that the model does not know."""
-        return model_pins(self.model, self.languages or (), "language: languages")
+        path = model_path(self.model)
+        pins = {"fasttext": fasttext_version(), "language model": pin(path).sha256}
+        known = {_language(label) for label in load_model(pinned(path)).labels}
+        if unknown := sorted(set(self.languages or ()) - known):
+            raise UsageError(
+                f"language: languages names {', '.join(unknown)}, which {path} does not know; "
+                f"it knows {', '.join(sorted(known)[:200])}."
+            )
+        return pins
 
     def apply(self, batch: Batch) -> Outcome:
         model = load_model(pinned(model_path(self.model)))
@@ -61,37 +68,6 @@ class Language(Judge, name="language"):
         named = ", ".join(self.languages or ["any language"])
         what, limit = f"is the score of {named}", self.language_threshold
         return compared("language", best, what, "not above", limit, "language_threshold")
-
-
-def best_languages(batch: Batch, model: str | None) -> list[str]:
-    """The language of each document that has the highest score; "" if none has one.
-
-    model: as of `Language`.
-    """
-    path = model_path(model)
-    loaded = load_model(pinned(path))
-
-    def best(text: str) -> str:
-        scores = _scores(loaded, text)
-        return max(scores, key=scores.__getitem__, default="")
-
-    return batch.derived(f"language {path}", lambda texts: list(map(best, texts)))
-
-
-def model_pins(model: str | None, languages: Iterable[str], name: str) -> dict[str, str]:
-    """What decides scores; raises UsageError for a language that the model does not know.
-
-    name: names the languages in the message.
-    """
-    path = model_path(model)
-    pins = {"fasttext": fasttext_version(), "language model": pin(path).sha256}
-    known = {_language(label) for label in load_model(pinned(path)).labels}
-    if unknown := sorted(set(languages) - known):
-        raise UsageError(
-            f"{name} names {', '.join(unknown)}, which {path} does not know; "
-            f"it knows {', '.join(sorted(known)[:200])}."
-        )
-    return pins
 
 
 def model_path(model: str | None) -> str:

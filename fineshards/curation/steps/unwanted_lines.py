@@ -1,7 +1,6 @@
 """Removes lines of web pages that are not text: menus, counters, calls to action, symbols.
 
-RefinedWeb's paper describes the rules of the first three, and DCLM published the program of a
-reproduction. They differ, so there is a step for each. The rule on symbols is datatrove's.
+The rules are those of DCLM's reproduction of RefinedWeb; that on symbols is datatrove's.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from fineshards.curation.parameters import Count, Share, check
 from fineshards.curation.punctuation import PUNCTUATION, TERMINAL_PUNCTUATION
 from fineshards.curation.step import Judge, Outcome
 
-# DCLM's; the paper names `likes` alone.
 _COUNTED = (
     *("likes", "shares", "comments", "retweets", "reposts", "quotes", "bookmarks", "upvotes"),
     *("downvotes", "downloads", "views", "followers"),
@@ -31,106 +29,7 @@ _Rule = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
-class _WebLines(Judge):
-    """What the two steps have in common."""
-
-    REWRITES: ClassVar[bool] = True
-
-    max_uppercase_ratio: Share = 0.5
-    max_numeric_ratio: Share = 0.999999
-    counted: tuple[str, ...] = _COUNTED
-    min_words_per_line: Count = 2
-    short_line_words: Count = 10
-    anywhere: tuple[str, ...] = ("items in cart",)
-    at_end: tuple[str, ...] = ("Read more...", "Read more…")
-    at_beginning: tuple[str, ...] = ("Sign-in",)
-    max_removed_ratio: Share = 0.05
-
-    def pins(self) -> dict[str, str]:
-        """See Step. Unicode's tables decide what is upper case, a digit or white space."""
-        return {"unicode": unicodedata.unidata_version}
-
-    def apply(self, batch: Batch) -> Outcome:
-        rules = self._rules()
-        judged = [self._judge(text, rules) for text in batch.strings]
-        return Outcome([reason for reason, _ in judged], [text for _, text in judged])
-
-    def _judge(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
-        """Why a document is dropped, and its text from here on."""
-        raise NotImplementedError
-
-    def _rules(self) -> list[_Rule]:
-        nothing = "(?!)"
-        counted = "|".join(map(re.escape, self.counted)) or nothing
-        counter = re.compile(rf"\W*\d[\d,.]*[kmb]?\s+(?:{counted})\W*")
-        least, longest = self.min_words_per_line, self.short_line_words
-        anywhere, at_end, at_beginning = (
-            "|".join(map(self._expression, phrases)) or nothing
-            for phrases in (self.anywhere, self.at_end, self.at_beginning)
-        )
-        return [
-            _removing(lambda line: _share(line, str.isupper) > self.max_uppercase_ratio),
-            _removing(lambda line: _share(line, str.isdigit) > self.max_numeric_ratio),
-            _removing(lambda line: counter.fullmatch(line.lower()) is not None),
-            _removing(lambda line: len(line.split(None, least)) < least),
-            _cutting(rf"\s?(?:{anywhere})", longest),
-            _cutting(rf"\s?(?:{at_end})\Z", longest),
-            _cutting(rf"\A(?:{at_beginning})\s?", longest),
-        ]
-
-    def _expression(self, phrase: str) -> str:
-        """A regular expression for a phrase."""
-        return re.escape(phrase)
-
-
-@dataclass(frozen=True)
-class RefinedWebLines(_WebLines, name="refinedweb_lines"):
-    """Removes lines of menus, counters and calls to action, as RefinedWeb's paper describes it.
-
-    The rules follow arXiv:2306.01116, appendix G.2. It gives examples of counters and phrases, and
-    of the lists and ratios only the last one. The others are DCLM's.
-
-    A document is dropped as `removed_words` if the lines that are removed or edited have too many
-    of its words, and as `empty` if it has none left. White space separates words. Other lines stay
-    as they are.
-
-    Args:
-        max_uppercase_ratio: A line is removed if more of its characters are upper case.
-        max_numeric_ratio: A line is removed if more of its characters are digits. The default
-            means digits alone.
-        counted: A line is removed if it is a number of these, such as `3 likes` or `1.2K views`.
-        min_words_per_line: A line with fewer words is removed.
-        short_line_words: The most words of a line that phrases are cut out of.
-        anywhere: Phrases that are cut out of short lines. Upper and lower case are the same.
-        at_end: Phrases that are cut off at the end of short lines.
-        at_beginning: Phrases that are cut off at the beginning of short lines.
-        max_removed_ratio: The largest share of words in lines that are removed or edited.
-
-    Example:
-        >>> text = "HOME | ABOUT US\\nA line to keep. Read more...\\n3 likes"
-        >>> RefinedWebLines(max_removed_ratio=1).apply(Batch.of_texts([text])).texts
-        ['A line to keep.']
-    """
-
-    def _judge(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
-        kept, removed = [], 0
-        for line in text.split("\n"):
-            bare = line.strip()
-            left = _apply(rules, bare)
-            if left == bare:
-                kept.append(line)
-                continue
-            removed += len(bare.split())
-            if left is not None:
-                kept.append(left)
-        rest = "\n".join(kept)
-        if not rest.strip():
-            return "empty", rest
-        return _dropped(removed, len(text.split()), self.max_removed_ratio), rest
-
-
-@dataclass(frozen=True)
-class DclmLines(_WebLines, name="dclm_lines"):
+class DclmLines(Judge, name="dclm_lines"):
     """Removes lines of menus, counters and calls to action, as DCLM's program does.
 
     The rules, their order and the values are those of mlfoundations/dclm: `modifiers.py` of
@@ -160,7 +59,26 @@ class DclmLines(_WebLines, name="dclm_lines"):
         ['A line to keep. Read more of it']
     """
 
+    REWRITES: ClassVar[bool] = True
+
+    max_uppercase_ratio: Share = 0.5
+    max_numeric_ratio: Share = 0.999999
+    counted: tuple[str, ...] = _COUNTED
+    min_words_per_line: Count = 2
+    short_line_words: Count = 10
+    anywhere: tuple[str, ...] = ("items in cart",)
     at_end: tuple[str, ...] = ("Read more...",)
+    at_beginning: tuple[str, ...] = ("Sign-in",)
+    max_removed_ratio: Share = 0.05
+
+    def pins(self) -> dict[str, str]:
+        """See Step. Unicode's tables decide what is upper case, a digit or white space."""
+        return {"unicode": unicodedata.unidata_version}
+
+    def apply(self, batch: Batch) -> Outcome:
+        rules = self._rules()
+        judged = [self._judge(text, rules) for text in batch.strings]
+        return Outcome([reason for reason, _ in judged], [text for _, text in judged])
 
     def apply_again(self, document: Batch) -> Outcome:
         (text,) = document.strings
@@ -168,6 +86,7 @@ class DclmLines(_WebLines, name="dclm_lines"):
         return Outcome([reason], [rest])
 
     def _judge(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
+        """Why a document is dropped, and its text from here on."""
         # Most texts have nothing to remove, and then the order of the rules does not matter.
         if text == text.strip() and all(_apply(rules, line) == line for line in text.split("\n")):
             return None if _WORD.search(text) else "empty", text
@@ -181,10 +100,27 @@ class DclmLines(_WebLines, name="dclm_lines"):
         words = _words(text)
         if not words or not rest:
             return "empty", rest
-        return _dropped(words - _words(rest), words, self.max_removed_ratio), rest
+        removed = words - _words(rest)
+        return "removed_words" if removed / words > self.max_removed_ratio else None, rest
 
-    def _expression(self, phrase: str) -> str:
-        return super()._expression(phrase).replace(r"\.", ".")
+    def _rules(self) -> list[_Rule]:
+        nothing = "(?!)"
+        counted = "|".join(map(re.escape, self.counted)) or nothing
+        counter = re.compile(rf"\W*\d[\d,.]*[kmb]?\s+(?:{counted})\W*")
+        least, longest = self.min_words_per_line, self.short_line_words
+        anywhere, at_end, at_beginning = (
+            "|".join(re.escape(phrase).replace(r"\.", ".") for phrase in phrases) or nothing
+            for phrases in (self.anywhere, self.at_end, self.at_beginning)
+        )
+        return [
+            _removing(lambda line: _share(line, str.isupper) > self.max_uppercase_ratio),
+            _removing(lambda line: _share(line, str.isdigit) > self.max_numeric_ratio),
+            _removing(lambda line: counter.fullmatch(line.lower()) is not None),
+            _removing(lambda line: len(line.split(None, least)) < least),
+            _cutting(rf"\s?(?:{anywhere})", longest),
+            _cutting(rf"\s?(?:{at_end})\Z", longest),
+            _cutting(rf"\A(?:{at_beginning})\s?", longest),
+        ]
 
 
 def _removing(condition: Callable[[str], bool]) -> _Rule:
@@ -219,10 +155,6 @@ def _share(line: str, holds: Callable[[str], bool]) -> float:
 
 def _words(text: str) -> int:
     return len(_WORD.findall(text))
-
-
-def _dropped(removed: int, words: int, largest: float) -> str | None:
-    return "removed_words" if removed / words > largest else None
 
 
 @dataclass(frozen=True)
