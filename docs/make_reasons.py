@@ -21,7 +21,7 @@ _HEAD = """# Reasons
 
 Why steps drop documents, in the words of decisions, `stats`, `inspect --dropped` and reports. In
 brackets: the parameter with the bound, unless the reason is its name. A function of yours names its
-own reasons, or its name is the reason; so is that of a block of datatrove's.
+own reasons, or its name is the reason.
 
 | step | | reasons |
 |---|---|---|

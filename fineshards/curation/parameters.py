@@ -7,7 +7,7 @@ of the value. It returns what the step keeps, and raises ValueError with what it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -24,14 +24,22 @@ def check(step: str, name: str, value: object, holds: bool, expected: str) -> No
 
 
 def check_parameters(step: Any, use: str) -> None:
-    """Raises UsageError for a parameter of a step that its annotation does not allow.
+    """Sets each parameter of a step as its annotation keeps it; raises UsageError for another one.
+
+    As recipes have no null, False stands for None where a parameter may be None.
 
     use: what recipes call the step.
     """
-    for name, (rules, may_be_none) in _rules(type(step)).items():
-        value = getattr(step, name)
-        for each in rules if value is not None or not may_be_none else ():
-            assign(step, name, checked(use, name, value, each, ", or none" * may_be_none))
+    for name, (rules, types) in _rules(type(step)).items():
+        value, optional = getattr(step, name), NoneType in types
+        if value is False and optional and bool not in types:
+            value = None
+        if value is not None or not optional:
+            for each in rules:
+                value = checked(use, name, value, each, ", or false" * optional)
+        if float in types and is_integer(value):
+            value = float(value)
+        assign(step, name, value)
 
 
 def checked(step: str, name: str, value: Any, rule: Rule, also: str = "") -> Any:
@@ -47,17 +55,17 @@ def assign(step: object, name: str, value: object) -> None:
     object.__setattr__(step, name, value)
 
 
-def _rules(kind: type[Any]) -> dict[str, tuple[list[Rule], bool]]:
-    """The rules of each parameter of a step, and whether it may be None."""
+def _rules(kind: type[Any]) -> dict[str, tuple[list[Rule], list[Any]]]:
+    """The rules of each parameter of a step, and the types that its annotation consists of."""
     hints = get_type_hints(kind, include_extras=True)
-    found: dict[str, tuple[list[Rule], bool]] = {}
+    found: dict[str, tuple[list[Rule], list[Any]]] = {}
     for name in [each.name for each in fields(kind) if each.init]:
         parts = list(_parts(hints[name]))
         of_types: list[Rule] = [_OF_TYPES[part] for part in parts if part in _OF_TYPES]
         # A rule may be any callable, but types and generic types are callable too.
         rules = [part for part in parts if callable(part) and not isinstance(part, type)]
         given: list[Rule] = [part for part in rules if get_origin(part) is None]
-        found[name] = given or of_types, NoneType in parts
+        found[name] = given or of_types, parts
     return found
 
 
@@ -147,4 +155,5 @@ _OF_TYPES: dict[Any, Rule] = {
     float: rule("a number", is_number),
     str: rule("a string", lambda value: isinstance(value, str)),
     tuple[str, ...]: strings,
+    Mapping[str, Any]: rule("a table", lambda value: isinstance(value, Mapping)),
 }

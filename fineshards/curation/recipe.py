@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from datetime import date, time
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
+
+from msgspec import to_builtins
 
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Scorer, Step
@@ -165,8 +164,6 @@ def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
     Raises UsageError for an unknown step or parameter, or for a value that it cannot have.
     """
     try:
-        for name, value in parameters.items():
-            _check_json(name, value)
         return NamedStep(use, _make(use, parameters))
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
@@ -191,7 +188,8 @@ def parameters_of(step: Step) -> dict[str, Any]:
         own = {name: values.get(name) for name in ("columns", "batch")}
         given = {name: value for name, value in own.items() if value is not None}
         values = given | dict(values["parameters"])
-    return {name: _plain(value) for name, value in values.items()}
+    found: dict[str, Any] = to_builtins(values)
+    return found
 
 
 def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:
@@ -217,8 +215,9 @@ def default_parameters(use: str) -> dict[str, Any]:
     """
     if ":" in use:
         return {}
-    defaults = {each.name: default_of(each) for each in parameters_of_class(step_class(use))}
-    return {name: _plain(value) for name, value in defaults.items() if value is not MISSING}
+    given = {each.name: default_of(each) for each in parameters_of_class(step_class(use))}
+    found: dict[str, Any] = to_builtins({x: y for x, y in given.items() if y is not MISSING})
+    return found
 
 
 def step_class(use: str) -> type[Step]:
@@ -249,19 +248,16 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
     if not parameters.keys().isdisjoint(also):
         return _make_per_language(use, dict(parameters))
     known = {each.name: each for each in parameters_of_class(kind)}
-    types = get_type_hints(kind)
-    values = {}
-    for name, value in parameters.items():
+    for name in parameters:
         if name not in known:
             raise UsageError(
                 f"unknown parameter {name!r}; it has {', '.join(known) or 'none'}."
                 f"{did_you_mean(name, [*known, *also])}"
             )
-        values[name] = _value(name, value, types[name])
     for name, each in known.items():
-        if default_of(each) is MISSING and name not in values:
+        if default_of(each) is MISSING and name not in parameters:
             raise UsageError(f"give the parameter {name}.")
-    return kind(**values)
+    return kind(**parameters)
 
 
 def takes_languages(kind: type[Step]) -> bool:
@@ -306,63 +302,3 @@ def default_of(parameter: Field[Any]) -> Any:
     if parameter.default_factory is not MISSING:
         return parameter.default_factory()
     return parameter.default
-
-
-def _check_json(name: str, value: Any) -> None:
-    """Raises UsageError for what TOML has and JSON, and so the job's record, has not."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"{name} is {value}, expected a number that is finite.")
-    if isinstance(value, date | time):
-        raise UsageError(
-            f"{name} is the {type(value).__name__} {value.isoformat()}, which a parameter cannot "
-            "be. Write it as text, in quotes."
-        )
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            _check_json(f"{name}.{key}", each)
-    if isinstance(value, list | tuple):
-        for each in value:
-            _check_json(f"each of {name}", each)
-
-
-def _value(name: str, value: Any, hint: Any) -> Any:
-    """A value of TOML as a parameter of a type; raises UsageError if it is another type's."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if value is None or (value is False and NoneType in kinds and bool not in kinds):
-        return None
-    for kind in kinds:
-        origin = get_origin(kind)
-        if origin is tuple and isinstance(value, list):
-            items = get_args(kind)
-            if items[-1] is Ellipsis:
-                return tuple(_value(f"each of {name}", each, items[0]) for each in value)
-            if len(items) == len(value):
-                pairs = zip(value, items, strict=True)
-                return tuple(_value(f"each of {name}", each, item) for each, item in pairs)
-        if kind is float and type(value) in (int, float):
-            return float(value)
-        if origin is None and isinstance(kind, type) and type(value) is kind:
-            return value
-        if kind is Any or (origin in (dict, Mapping) and isinstance(value, dict)):
-            return value
-        if origin is not None and value in get_args(kind):  # Literal
-            return value
-    raise UsageError(f"{name} must be {describe_type(hint)}, got {value!r}.")
-
-
-def describe_type(kind: Any) -> str:
-    """The type of a parameter in words."""
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(map(describe_type, get_args(kind)))
-    if get_origin(kind) is tuple:
-        return "a list"
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    if kind is NoneType:
-        return "false"
-    return words.get(kind) or ", ".join(map(repr, get_args(kind))) or str(kind)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple | list | frozenset):
-        return [_plain(each) for each in value]
-    return value

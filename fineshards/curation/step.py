@@ -8,8 +8,7 @@ defaults; their annotations say what is allowed, and its docstring describes the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check_parameters
-from fineshards.errors import did_you_mean
 
 
 class Reason(str):
@@ -89,17 +87,6 @@ class Step:
     VERSION: ClassVar[int] = 1
     # Whether the step is tried on golden documents. Not where other people's code may fail on them.
     GOLDEN: ClassVar[bool] = True
-
-    def __new__(cls, *args: object, **given: object) -> Self:
-        """Raises TypeError for a parameter that the step does not have."""
-        known = [each.name for each in fields(cls) if each.init] if is_dataclass(cls) else given
-        for name in given:
-            if name not in known:
-                raise TypeError(
-                    f"{cls.__name__} has no parameter {name!r}; it has "
-                    f"{', '.join(known) or 'none'}.{did_you_mean(name, known)}"
-                )
-        return super().__new__(cls)
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         """Names what recipes call the step."""

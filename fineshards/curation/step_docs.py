@@ -7,12 +7,12 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fineshards.curation.recipe import (
     STEPS,
     default_of,
-    describe_type,
     parameters_of_class,
     step_class,
 )
@@ -61,7 +61,7 @@ def describe_step(name: str) -> StepDescription:
     texts = _arguments(dict(zip(sections[::2], sections[1::2], strict=True)).get("Args", ""))
     hints = get_type_hints(step)
     parameters = [
-        Parameter(each.name, describe_type(hints[each.name]), _default(each), texts[each.name])
+        Parameter(each.name, _type(hints[each.name]), _default(each), texts[each.name])
         for each in parameters_of_class(step)
     ]
     return StepDescription(name, _kind(step), about.strip(), tuple(parameters))
@@ -75,6 +75,18 @@ def _kind(step: type[Step]) -> str:
     if issubclass(step, Scorer):
         return "score"
     return "rewrite" if issubclass(step, Judge) and step.REWRITES else "filter"
+
+
+def _type(kind: Any) -> str:
+    """The type of a parameter in words."""
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(_type, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return "a list"
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    if kind is NoneType:
+        return "false"
+    return words.get(kind) or ", ".join(map(repr, get_args(kind))) or str(kind)
 
 
 def _default(parameter: Any) -> str | None:

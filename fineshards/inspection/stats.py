@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.sql_expression import parse
-from fineshards.curation.steps.where import Where
+from fineshards.curation.steps.where import Where, columns_read
 from fineshards.errors import OutputError, UsageError, printable
 from fineshards.exports.column_types import types_in_sources
 from fineshards.exports.source_columns import ColumnReader, scores_of
@@ -214,7 +213,7 @@ def _satisfied(dataset: Dataset, sql: str) -> Satisfied:
     """Counts the documents of a dataset that satisfy a condition on their scores."""
     storage, manifest = dataset.storage, dataset.manifest
     known = manifest.settings.recipe.scores if manifest.settings.recipe else {}
-    others = [name for name in parse(sql).columns if name.lower() not in known]
+    others = [name for name in columns_read(sql) if name.lower() not in known]
     if not known:
         raise UsageError(f"--where asks for scores, and {storage.root} has none.")
     if others:

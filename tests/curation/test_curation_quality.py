@@ -35,7 +35,6 @@ LOW: list[Judge] = [
     ),
     GopherQuality(min_doc_words=3, min_avg_word_length=1, max_bullet_lines_ratio=0.5),
     C4Quality(min_num_sentences=3, filter_no_terminal_punct=False, min_words_per_line=2),
-    C4Quality(min_num_sentences=2, split_paragraph=False),
     FineWebQuality(short_line_length=8, char_duplicates_ratio=0.3),
     DclmLines(max_removed_ratio=0.3),
 ]

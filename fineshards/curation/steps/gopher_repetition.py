@@ -26,7 +26,7 @@ _LINES = re.compile(r"\n+")
 def _limits(value: object) -> tuple[tuple[int, float], ...]:
     """A rule: pairs of n and a limit, as tuples."""
     if isinstance(value, list | tuple) and all(map(_is_pair, value)):
-        return tuple((n, limit) for n, limit in value)
+        return tuple((n, float(limit)) for n, limit in value)
     raise ValueError("a list of pairs [n, limit], n from 1, limit from 0")
 
 

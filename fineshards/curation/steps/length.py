@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow.compute as pc
-
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, check
 from fineshards.curation.step import Judge, Outcome, above, below
@@ -46,27 +43,17 @@ class Length(Judge, name="length"):
             check(self.NAME, f"max_{unit}", most, fits, f"at least min_{unit}, {least}")
 
     def apply(self, batch: Batch) -> Outcome:
-        reasons = np.full(len(batch), None, object)
-        for name in reversed(_LIMITS):
-            limit = getattr(self, name)
-            if limit is None:
-                continue
-            measure = pc.utf8_length if name.endswith("chars") else pc.binary_length
-            lengths = measure(batch.texts).to_numpy()
-            reasons[lengths < limit if name.startswith("min") else lengths > limit] = name
-        return Outcome(reasons.tolist())
+        return Outcome(list(map(self._judge, batch.strings)))
 
-    def apply_again(self, document: Batch) -> Outcome:
-        (text,) = document.strings
+    def _judge(self, text: str) -> str | None:
         lengths = {"chars": len(text), "bytes": len(text.encode())}
         for name in _LIMITS:
             limit, (side, _, unit) = getattr(self, name), name.partition("_")
             if limit is None:
                 continue
-            length = lengths[unit]
-            what = "characters" if unit == "chars" else unit
+            length, what = lengths[unit], "characters" if unit == "chars" else unit
             if side == "min" and length < limit:
-                return Outcome([below(name, length, what, limit, name)])
+                return below(name, length, what, limit, name)
             if side == "max" and length > limit:
-                return Outcome([above(name, length, what, limit, name)])
-        return Outcome([None])
+                return above(name, length, what, limit, name)
+        return None

@@ -35,9 +35,9 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.groups import Within, columns_of, of_group
 from fineshards.curation.parameters import Seed, Share, check, whole
 from fineshards.curation.step import Keyed, Keys
+from fineshards.curation.steps.exact_duplicates import Within, columns_of, of_group
 from fineshards.curation.words.normal_form import Numbers, Words, pins, word_hashes
 from fineshards.shards.tables.marks import MOST_CANDIDATES
 

@@ -19,7 +19,7 @@ from fineshards.curation.parameters import Count, Positive
 from fineshards.curation.step import KeyedSpans, Keys
 from fineshards.curation.steps.exact_duplicates import as_keys
 from fineshards.curation.words.normal_form import pins, word_hashes
-from fineshards.curation.words.tokenizers import tokenizer
+from fineshards.curation.words.tokenizers import sentence_tokenizer
 
 # Between paragraphs: lines with nothing but white space. The line feed before them belongs to it.
 _EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
@@ -128,8 +128,6 @@ class Sentences(KeyedSpans, name="sentences"):
         min_doc_words: A document of which something was cut is dropped if it has fewer words left.
             Words are spaCy's. 0: no limit.
         min_num_sentences: The same for sentences.
-        min_words_to_remove_span: Consecutive sentences that would be cut stay if they have fewer
-            words together. 0: all are cut.
 
     Example:
         >>> step = Sentences(min_doc_words=0, min_num_sentences=0)
@@ -141,7 +139,6 @@ class Sentences(KeyedSpans, name="sentences"):
     split_sentences: bool = True
     min_doc_words: Count = 50
     min_num_sentences: Count = 3
-    min_words_to_remove_span: Count = 0
 
     def pins(self) -> dict[str, str]:
         return pins("spacy")
@@ -164,7 +161,7 @@ class Sentences(KeyedSpans, name="sentences"):
         cut = np.zeros(len(parts), np.bool_)
         for first in spans:
             cut[first : first + self.n_sentences] = True
-        rest = "".join(self._left(parts, cut.tolist())).lstrip()
+        rest = "".join(part for part, gone in zip(parts, cut, strict=True) if not gone).lstrip()
         if not rest.strip():
             return None, NOTHING_LEFT
         if rest != text:
@@ -173,17 +170,6 @@ class Sentences(KeyedSpans, name="sentences"):
             if self.min_num_sentences and len(sentences(rest)) < self.min_num_sentences:
                 return None, TOO_FEW_SENTENCES
         return rest, ""
-
-    def _left(self, parts: Sequence[str], cut: Sequence[bool]) -> Iterator[str]:
-        """The parts that stay, among them consecutive ones with too few words to be cut."""
-        starts = [
-            number for number in range(len(parts)) if not number or cut[number] != cut[number - 1]
-        ]
-        for start, end in zip(starts, [*starts[1:], len(parts)], strict=True):
-            together = "".join(parts[start:end])
-            fewest = self.min_words_to_remove_span
-            if not cut[start] or (fewest and _words(together) < fewest):
-                yield together
 
 
 def sentences(text: str) -> list[str]:
@@ -195,7 +181,7 @@ def sentences(text: str) -> list[str]:
         >>> sentences("One. Two!  Three ")
         ['One.', ' Two!', '  Three ']
     """
-    lengths = map(len, tokenizer("en").split_sentences(_for_spacy(text)))
+    lengths = map(len, sentence_tokenizer("en").split_sentences(_for_spacy(text)))
     found = [text[start:end] for start, end in pairwise([0, *accumulate(lengths)])]
     while len(found) > 1 and not found[-1].strip():
         last = found.pop()
@@ -205,7 +191,7 @@ def sentences(text: str) -> list[str]:
 
 def _words(text: str) -> int:
     """The number of spaCy's words."""
-    return len(tokenizer("en").words([_for_spacy(text)])[0].numbers)
+    return len(sentence_tokenizer("en").words([_for_spacy(text)])[0].numbers)
 
 
 def _for_spacy(text: str) -> str:

@@ -6,14 +6,20 @@ from the format and the blocks, and must not matter.
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib
+import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from importlib.machinery import ModuleSpec
+from importlib.metadata import packages_distributions
 from inspect import isfunction
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, TypeVar
@@ -22,12 +28,13 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import values_of
-from fineshards.curation.own_modules import own_modules
 from fineshards.curation.parameters import Positive, assign, check, check_parameters
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, UsageError
 
 FUNCTION_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
 # Names that the dict has anyway.
 _GIVEN = ("text", "file", "row")
 
@@ -68,6 +75,12 @@ class UserFunction(Judge):
         fits = isinstance(self.use, str) and FUNCTION_NAME.fullmatch(self.use) is not None
         check("step", "use", self.use, fits, "package.module:function")
         check_parameters(self, self.use)
+        for name, value in self.parameters.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                expected = "what JSON has: finite numbers, and dates as text, in quotes"
+                check(self.use, name, value, False, expected)
         if reserved := sorted({"columns", "batch"}.intersection(self.parameters)):
             others = f"others than {', '.join(reserved)}, which are arguments of their own"
             check(self.use, "parameters", dict(self.parameters), False, others)
@@ -218,3 +231,77 @@ def _imported(name: str) -> ModuleType:
         return importlib.import_module(name)
     finally:
         sys.path.remove(folder)
+
+
+def own_modules(roots: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of modules and of the user's own that they import, in turn, by file name.
+
+    Imports are read from the sources and not from what is loaded, so those in functions count too;
+    modules that are imported by computed names do not. A name is as pkg/helper.py; the first is
+    that of the first root. The standard library and installed packages are not the user's own, but
+    for those that were installed with a root.
+    """
+    left = [*roots][::-1]
+    known, tops = {*left}, {name.partition(".")[0] for name in left}
+    if any(_INSTALLED.search(getattr(_find(name), "origin", None) or "") for name in left):
+        by_top = packages_distributions()
+        mine = {each for top in tops for each in by_top.get(top, ())}
+        tops |= {top for top, names in by_top.items() if not mine.isdisjoint(names)}
+    found: dict[str, tuple[str, bytes]] = {}
+    while left:
+        spec = _find(name := left.pop())
+        if spec is None or name in found or not (name in known or _is_own(spec, tops)):
+            continue
+        found[name] = _file(spec)
+        left += [*_imports(spec, found[name][1]), name.rpartition(".")[0]]
+    named = {file: content for file, content in found.values() if file}
+    return {file: hashlib.sha256(content).hexdigest() for file, content in named.items()}
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """Where a module is, without importing it; None if there is none."""
+    spec: ModuleSpec | None = getattr(sys.modules.get(name), "__spec__", None)
+    parent = name.rpartition(".")[0]
+    above = _find(parent) if parent and spec is None else None
+    places: list[Any] = [None, [os.getcwd()]]
+    if parent:
+        places = [list(above.submodule_search_locations or ())] if above else []
+    for finder in sys.meta_path if name and spec is None else ():
+        for place in places:
+            spec = spec or finder.find_spec(name, place)
+    return spec
+
+
+def _is_own(spec: ModuleSpec, tops: set[str]) -> bool:
+    top = spec.name.partition(".")[0]
+    folders = [spec.origin or ""] if spec.has_location else spec.submodule_search_locations or ()
+    installed = [_INSTALLED.search(f"{each}/") or each.startswith(_LIBRARY) for each in folders]
+    return top in tops or not (top == "fineshards" or all(installed))
+
+
+def _file(spec: ModuleSpec) -> tuple[str, bytes]:
+    """A module's file, named from the folder of its package; empty for a namespace package."""
+    if not spec.has_location or spec.origin is None:
+        version = "" if spec.origin is None else f"built into Python {sys.version.split()[0]}"
+        return spec.origin or "", version.encode()
+    loader: Any = spec.loader
+    is_package = spec.submodule_search_locations is not None
+    folders = spec.name.split(".")[: None if is_package else -1]
+    return "/".join([*folders, os.path.basename(spec.origin)]), loader.get_data(spec.origin)
+
+
+def _imports(spec: ModuleSpec, content: bytes) -> Iterator[str]:
+    """Names that a module may import; many may be no modules."""
+    package = spec.name if spec.submodule_search_locations is not None else spec.parent or ""
+    try:
+        nodes = list(ast.walk(ast.parse(content)))
+    except (SyntaxError, ValueError):  # a compiled module
+        nodes = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".") if node.level else []
+            parts = parts[: len(parts) + 1 - node.level] if node.level else parts
+            base = ".".join([*parts, *filter(None, [node.module])])
+            yield from (base, *(f"{base}.{alias.name}".strip(".") for alias in node.names))

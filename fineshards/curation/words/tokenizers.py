@@ -9,10 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, NamedTuple
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.parameters import Rule
 from fineshards.curation.words.special_cases import load_table
-from fineshards.curation.words.tokenizer import LIMIT, Tokenizer
-from fineshards.curation.words.word_ids import Words, is_punctuation
-from fineshards.curation.words.words import WordTokenizer
+from fineshards.curation.words.word_ids import Words
+from fineshards.curation.words.words import LIMIT, Tokenizer, WordTokenizer
 from fineshards.extras import naming_the_extra
 
 Segment = Callable[[str], list[str]]
@@ -111,61 +111,28 @@ class SegmentedTokenizer(Tokenizer):
         self._segment = segmenter(language)
         super().__init__()
 
-    def split_sentences(self, text: str) -> list[str]:
-        """A text cut into its sentences, each with the white space before it."""
-        cuts, ended, end = [0], False, 0
-        for token, after in self._spaced(text):
-            ends = token in self._sentence_ends
-            if ended and not ends and not is_punctuation(token):
-                cuts.append(end)
-            ended = ends or (ended and is_punctuation(token))
-            end = after
-        return [text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
-
     def _tokens(self, text: str) -> list[str]:
         return self._segment(text)
-
-    def _spaced(self, text: str) -> Iterator[tuple[str, int]]:
-        """spaCy's tokens and where each ends: words, and white space but single spaces."""
-        place = end = 0
-        with self._lock:
-            pieces = self._tokens(text)
-        for piece in pieces:
-            begin, end = end, end + len(piece)
-            if piece.isspace() or not piece:
-                continue
-            if begin > place:
-                yield text[place:begin], begin
-            yield piece, end
-            place = end + (text[end : end + 1] == " ")
-        if place < len(text):
-            yield text[place:], len(text)
 
 
 # By language; the process shares them.
 _TOKENIZERS: dict[str, Tokenizer] = {}
-# Sentences of other languages with a segmenter do not end with punctuation.
-_PUNCTUATED = ("ja", "zh")
 
 
-def _with_words(language: object) -> object:
-    """A rule: a language whose words can be found."""
-    return _one_of(language, [*load_table()["languages"], *SEGMENTERS])
+def _one_of(*others: str) -> Rule:
+    """A rule: a language of the stored table, or one of some others."""
+
+    def found(language: object) -> object:
+        languages = [*load_table()["languages"], *others]
+        if language in languages:
+            return language
+        raise ValueError(f"one of {', '.join(sorted(languages))}")
+
+    return found
 
 
-def _with_sentences(language: object) -> object:
-    """A rule: a language whose sentences can be found."""
-    return _one_of(language, [*load_table()["languages"], *_PUNCTUATED])
-
-
-def _one_of(language: object, languages: list[str]) -> object:
-    if language in languages:
-        return language
-    raise ValueError(f"one of {', '.join(sorted(languages))}")
-
-
-WordLanguage = Annotated[str, _with_words]
-SentenceLanguage = Annotated[str, _with_sentences]
+WordLanguage = Annotated[str, _one_of(*SEGMENTERS)]
+SentenceLanguage = Annotated[str, _one_of()]
 
 
 def words(batch: Batch, language: str) -> list[Words]:
@@ -183,6 +150,13 @@ def tokenizer(language: str) -> Tokenizer:
     if sum(each.size for each in known) > LIMIT:
         max(known, key=lambda each: each.size).forget()
     return _TOKENIZERS[language]
+
+
+def sentence_tokenizer(language: str) -> WordTokenizer:
+    """The tokenizer of a language whose sentences can be found, too."""
+    found = tokenizer(language)
+    assert isinstance(found, WordTokenizer)
+    return found
 
 
 @naming_the_extra()

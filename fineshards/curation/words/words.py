@@ -10,14 +10,14 @@ table's, every text does.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+import threading
+from collections.abc import Container, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fineshards.curation.parameters import checked
 from fineshards.curation.words.special_cases import (
     CHANGED_LEFT,
     CHANGED_RIGHT,
@@ -26,7 +26,6 @@ from fineshards.curation.words.special_cases import (
     load_table,
     proven,
 )
-from fineshards.curation.words.tokenizer import LIMIT, Tokenizer, groups
 from fineshards.curation.words.word_ids import BEGINNING, ENDING, Words, WordTable
 from fineshards.extras import naming_the_extra
 
@@ -48,6 +47,60 @@ _SIMPLE = re.compile(
     rf"([{re.escape(AFTER)}]?)"
 )
 
+# The size at which a vocabulary is replaced by a new one: about 300 MB, or 50 MB of English text.
+# Steps may still hold the old one for the batch that they work on.
+LIMIT = 1_000_000
+# Characters that are looked up before new words are described, and the size is compared.
+_GROUP = 1 << 20
+
+
+class Tokenizer:
+    """Finds the words of texts in one language. Safe for threads.
+
+    limit: the size at which the vocabulary is replaced.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._sentence_ends = _sentence_ends()
+        self.forget()
+
+    @property
+    def size(self) -> int:
+        """A measure of the memory, as of `WordTable`."""
+        return self._vocabulary.size
+
+    def forget(self) -> None:
+        """Begins a new vocabulary."""
+        self._vocabulary = WordTable(self._sentence_ends)
+
+    def words(self, texts: Sequence[str]) -> list[Words]:
+        """The words of each text."""
+        found: list[Words] = []
+        with self._lock:
+            for group in groups(texts):
+                if self.size > self._limit:
+                    self.forget()
+                found += self._of_group(group)
+        return found
+
+    def plain(self, text: str) -> list[str]:
+        """The words of a text, from the library itself."""
+        with self._lock:
+            return self._plain(text)
+
+    def _of_group(self, texts: Sequence[str]) -> list[Words]:
+        vocabulary = self._vocabulary
+        return [Words(vocabulary, vocabulary.number(self._plain(text))) for text in texts]
+
+    def _plain(self, text: str) -> list[str]:
+        stripped = map(str.strip, self._tokens(text))
+        return [word for word in stripped if word]
+
+    def _tokens(self, text: str) -> list[str]:
+        raise NotImplementedError
+
 
 def simple_words(chunk: str, special_cases: Container[str]) -> list[str] | None:
     """The words of a plain word between common punctuation; None for any other chunk.
@@ -65,14 +118,6 @@ def simple_words(chunk: str, special_cases: Container[str]) -> list[str] | None:
     return None if any(text in special_cases for text in joined) else words
 
 
-def split_by_rules(language: object) -> object:
-    """A rule: a language whose words can be found, by the stored table."""
-    languages = load_table()["languages"]
-    if language in languages:
-        return language
-    raise ValueError(f"one of those that spaCy splits by rules: {', '.join(languages)}")
-
-
 class WordTokenizer(Tokenizer):
     """Finds the words of texts in one language. Safe for threads.
 
@@ -81,7 +126,6 @@ class WordTokenizer(Tokenizer):
         limit: The size at which the vocabulary is replaced.
 
     Raises:
-        UsageError: If spaCy does not split the language by rules.
         MissingLibraryError: If spaCy is not installed.
 
     Example:
@@ -107,6 +151,10 @@ class WordTokenizer(Tokenizer):
         pieces = [_TOKEN_SPACE.split(line) for line in lines]
         found = iter(self.words([piece for parts in pieces for piece in parts]))
         return [_sentences([next(found) for _ in parts]) for parts in pieces]
+
+    def plain_sentences(self, line: str) -> int:
+        """The number of sentences of a line, from spaCy's own rules on its tokens, one by one."""
+        return len(self.split_sentences(line))
 
     def split_sentences(self, text: str) -> list[str]:
         """A text cut into its sentences, each with the white space before it."""
@@ -182,7 +230,6 @@ class WordTokenizer(Tokenizer):
 
 
 def _load(language: str) -> Any:
-    checked("words", "language", language, split_by_rules)
     with naming_the_extra():
         import spacy
         from spacy.attrs import IS_PUNCT
@@ -229,3 +276,23 @@ def _sentences(pieces: Sequence[Words]) -> int:
     joined = joined[(joined & (ENDING | BEGINNING)) != 0]
     begins = (joined[:-1] & ENDING).astype(np.bool_) & ((joined[1:] & BEGINNING) != 0)
     return 1 + int(np.count_nonzero(begins))
+
+
+def groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The texts, in groups of about _GROUP characters."""
+    start, characters = 0, 0
+    for end, text in enumerate(texts, 1):
+        characters += len(text)
+        if characters >= _GROUP:
+            yield texts[start:end]
+            start, characters = end, 0
+    if start < len(texts):
+        yield texts[start:]
+
+
+@naming_the_extra()
+def _sentence_ends() -> frozenset[str]:
+    """The words that end a sentence, of all scripts."""
+    from spacy.pipeline.sentencizer import Sentencizer
+
+    return frozenset(Sentencizer.default_punct_chars)
