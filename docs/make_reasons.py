@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fineshards.curation.recipe import STEPS, step_class
+from fineshards.curation.recipe_text import describe_step
 from fineshards.curation.step import Keyed
-from fineshards.curation.step_docs import describe_step
 
 _HEAD = """# Reasons
 

@@ -16,8 +16,7 @@ from fineshards.curation.recipe import (
     step_class,
     takes_languages,
 )
-from fineshards.curation.recipe_text import to_toml
-from fineshards.curation.step_docs import describe_step, step_names
+from fineshards.curation.recipe_text import describe_step, step_names, to_toml
 from fineshards.flags import choices, flags_of, kinds
 from fineshards.pipeline.recipe_flags import flags_of_recipes
 

@@ -93,13 +93,13 @@ def _show(args: Namespace) -> Answer:
 
 
 def _steps(args: Namespace) -> Answer:
-    from fineshards.curation import step_docs
+    from fineshards.curation import recipe_text
 
     if args.name is not None:
-        step = step_docs.describe_step(args.name)
-        return Answer(step, step_docs.describe_parameters(step))
-    steps = [step_docs.describe_step(name) for name in step_docs.step_names()]
-    return Answer({"steps": steps}, step_docs.describe_steps(steps))
+        step = recipe_text.describe_step(args.name)
+        return Answer(step, recipe_text.describe_parameters(step))
+    steps = [recipe_text.describe_step(name) for name in recipe_text.step_names()]
+    return Answer({"steps": steps}, recipe_text.describe_steps(steps))
 
 
 def _check(args: Namespace) -> Answer:

@@ -22,9 +22,8 @@ from fineshards.curation.recipe import (
     make_step,
     parse_recipe,
 )
-from fineshards.curation.recipe_text import recipe_text, to_toml
+from fineshards.curation.recipe_text import describe_step, recipe_text, step_names, to_toml
 from fineshards.curation.step import Keyed
-from fineshards.curation.step_docs import describe_step, step_names
 from fineshards.pipeline.recipe_flags import shipped_recipes
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 
