@@ -27,7 +27,8 @@ def values_of(batch: Batch, column: str) -> list[Any]:
     if batch.columns_are_json:
         return [None if value is None else orjson.loads(value) for value in values.to_pylist()]
     # With nanoseconds, the values would depend on whether pandas is installed.
-    values = _cast(values, _without_nanoseconds)
+    kind = _replaced(values.type, _without_nanoseconds)
+    values = values if kind == values.type else values.cast(kind, safe=False)
     try:
         return _listed(values)
     except (ValueError, OverflowError, KeyError):
@@ -43,11 +44,27 @@ def values_of(batch: Batch, column: str) -> list[Any]:
 
 
 def values_to_compare(batch: Batch, column: str) -> list[Any]:
-    """The values of a column, one per document, as `compared_values`; None where there is none."""
+    """The values of a column, one per document, to be compared; None where there is none.
+
+    Dates, times and durations are numbers of nanoseconds, so that the same ones are equal whatever
+    their unit is. Raises InputError for those within lists, structs and maps.
+    """
     values = batch.columns[column]
-    if not batch.columns_are_json:
-        return compared_values(values)
-    return [None if value is None else json.loads(value) for value in values.to_pylist()]
+    if batch.columns_are_json:
+        return [None if value is None else json.loads(value) for value in values.to_pylist()]
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    kind = values.type
+    if _is_time(kind):
+        unit = _DAY if pa.types.is_date32(kind) else _NANOSECONDS[getattr(kind, "unit", "ms")]
+        numbers = values.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()
+        return [None if number is None else number * unit for number in numbers]
+    if _replaced(kind, lambda leaf: pa.null() if _is_time(leaf) else leaf) != kind:
+        raise InputError(
+            f"{batch.place(batch.rows[0])}: its {column!r} of type {kind} has times within it, "
+            "which cannot be compared. Choose a column of plain values."
+        )
+    return _listed(values)
 
 
 def compared_bytes(value: object) -> bytes | None:
@@ -66,25 +83,9 @@ def compared_bytes(value: object) -> bytes | None:
     )
 
 
-def compared_values(values: pa.Array) -> list[Any]:
-    """The values of a column, so that the same ones are equal whatever their unit of time is.
-
-    Dates, times and durations are numbers of nanoseconds, also in lists, structs and maps.
-    """
-    found = _listed(_cast(values, _number))
-    if _replaced(values.type, _number) == values.type:
-        return found
-    return [_scaled(value, values.type) for value in found]
-
-
 def _listed(values: pa.Array) -> list[Any]:
     listed: list[Any] = values.to_pylist()
     return listed
-
-
-def _cast(values: pa.Array, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.Array:
-    kind = _replaced(values.type, leaf)
-    return values if kind == values.type else values.cast(kind, safe=False)
 
 
 def _replaced(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
@@ -123,31 +124,6 @@ def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
 
 def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
-
-
-def _number(kind: pa.DataType) -> pa.DataType:
-    """The type of whole numbers that Arrow stores a type of times as."""
-    return (pa.int32() if kind.bit_width == 32 else pa.int64()) if _is_time(kind) else kind
-
-
-def _scaled(value: Any, kind: pa.DataType) -> Any:
-    """A value with the numbers of `_number`, as numbers of nanoseconds."""
-    types = pa.types
-    if value is None:
-        return None
-    if types.is_dictionary(kind):
-        return _scaled(value, kind.value_type)
-    if types.is_struct(kind):
-        return {field.name: _scaled(value[field.name], field.type) for field in kind}
-    if types.is_map(kind):
-        return [(_scaled(key, kind.key_type), _scaled(item, kind.item_type)) for key, item in value]
-    if kind.id in _LISTS:
-        return [_scaled(each, kind.value_type) for each in value]
-    if not _is_time(kind):
-        return value
-    if types.is_date32(kind):
-        return value * _DAY
-    return value * _NANOSECONDS["ms" if types.is_date64(kind) else kind.unit]
 
 
 def strings_of(batch: Batch, column: str) -> list[str | None]:

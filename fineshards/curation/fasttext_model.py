@@ -27,16 +27,16 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fineshards.curation.reference_files import Pinned, local_copy, pinned
+from fineshards.curation.reference_files import Pinned, local_copy, pin, pinned
 from fineshards.errors import InputError, UsageError
 from fineshards.extras import naming_the_extra, require
 
 _DISTRIBUTIONS = ("fasttext-predict", "fasttext-numpy2-wheel", "fasttext-wheel", "fasttext")
 # What a label begins with in a model.
-PREFIX = "__label__"
+_PREFIX = "__label__"
 _MAGIC = 793712314
 _LABEL = 1
-_HEADER = struct.Struct("<i4x48x8xi8x8xq")
+_HEADER = "<i4x48x8xi8x8xq"
 # Count and kind, behind the zero byte of an entry.
 _REST = 9
 
@@ -53,16 +53,20 @@ def fasttext_version() -> str:
 
 
 class Model:
-    """A model, safe for threads. labels: all that it can give, with their prefix."""
+    """A model, safe for threads. labels: all that it can give."""
 
     def __init__(self, path: str, compiled: Any) -> None:
-        self.labels = read_labels(path)
+        self.labels = [label.removeprefix(_PREFIX) for label in read_labels(path)]
         self._compiled = compiled(path).f
 
-    def scores(self, line: str) -> dict[str, float]:
-        """The scores of a text without newlines, by label; labels with tiny ones are left out."""
+    def scores(self, text: str) -> dict[str, float]:
+        """The scores of a text by label; labels with tiny ones are left out.
+
+        The model sees a space in place of a line break.
+        """
+        line = text.replace("\n", " ")
         found = self._compiled.predict(f"{line}\n", -1, 0.0, "strict")
-        return {label: score for score, label in found}
+        return {label.removeprefix(_PREFIX): score for label, score in found}
 
 
 @lru_cache(maxsize=2)
@@ -79,15 +83,17 @@ def load_model(file: Pinned) -> Model:
             raise InputError(why) from error
 
 
-def refuse_unknown(step: str, path: str, labels: Iterable[str]) -> None:
-    """Raises UsageError for a label that a model does not have; both without `PREFIX`."""
-    known = {label.removeprefix(PREFIX) for label in load_model(pinned(path)).labels}
+def model_pins(step: str, path: str, labels: Iterable[str]) -> dict[str, str]:
+    """What decides scores; raises UsageError for a label that the model does not have."""
+    pins = {"fasttext": fasttext_version(), "model": pin(path).sha256}
+    known = load_model(pinned(path)).labels
     for label in labels:
         if label not in known:
             raise UsageError(
                 f"{step}: {path} has no label {label!r}; its labels are "
                 f"{', '.join(sorted(known)[:200])}."
             )
+    return pins
 
 
 def read_labels(path: str) -> list[str]:
@@ -102,7 +108,7 @@ def read_labels(path: str) -> list[str]:
 
 
 class _Reader:
-    """Walks through a file; `at` is the position."""
+    """Walks through a file; `_at` is the position."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
@@ -112,7 +118,7 @@ class _Reader:
         content = self._content
         if len(content) < 4 or int.from_bytes(content[:4], "little") != _MAGIC:
             raise ValueError("it is not a model of fastText")
-        entries, pruned = self._take(_HEADER)[1:]
+        _, entries, pruned = self._take(_HEADER)
         labels = []
         for _ in range(entries):
             end = content.find(b"\0", self._at)
@@ -122,37 +128,28 @@ class _Reader:
                 labels.append(content[self._at : end].decode(errors="replace"))
             self._at = end + _REST + 1
         self._skip(8 * max(pruned, 0))
-        quantized = self._number("<?")
+        [quantized] = self._take("<?")
         self._matrix(quantized)
-        self._matrix(self._number("<?") and quantized)
+        self._matrix(self._take("<?")[0] and quantized)
         if self._at != len(content):
             raise ValueError(f"it has {len(content)} bytes, expected {self._at}")
         return labels
 
     def _matrix(self, quantized: int) -> None:
-        norms = self._number("<?") if quantized else 0
-        rows, columns = self._number("<q"), self._number("<q")
+        norms = quantized and self._take("<?")[0]
+        rows, columns = self._take("<qq")
         if not quantized:
             self._skip(4 * rows * columns)
             return
-        self._skip(self._number("<i"))
-        self._quantizer()
-        if norms:
-            self._skip(rows)
-            self._quantizer()
+        self._skip(self._take("<i")[0])
+        for of_norms in range(1 + norms):
+            self._skip(of_norms * rows)
+            self._skip(3 * 4 + 4 * 256 * self._take("<i")[0])
 
-    def _quantizer(self) -> None:
-        dimension = self._number("<i")
-        self._skip(3 * 4 + 4 * 256 * dimension)
-
-    def _number(self, form: str) -> int:
-        [number] = self._take(struct.Struct(form))
-        return int(number)
-
-    def _take(self, form: struct.Struct) -> tuple[int, ...]:
+    def _take(self, form: str) -> tuple[int, ...]:
         begin = self._at
-        self._skip(form.size)
-        return form.unpack_from(self._content, begin)
+        self._skip(struct.calcsize(form))
+        return struct.unpack_from(form, self._content, begin)
 
     def _skip(self, size: int) -> None:
         self._at += size

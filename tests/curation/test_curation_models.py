@@ -41,9 +41,7 @@ def test_languages_are_kept_above_the_threshold() -> None:
     assert reasons(Language(), ENGLISH, GERMAN, "") == [None, None, "language"]
     assert reasons(Language("en"), ENGLISH, GERMAN, MIXED) == [None, "language", "language"]  # type: ignore[arg-type]
     assert reasons(Language(("en", "de"), 0.3), ENGLISH, GERMAN, MIXED) == [None] * 3
-    assert (
-        Language().pins()["language model"] == hashlib.sha256(Path(MODEL).read_bytes()).hexdigest()
-    )
+    assert Language().pins()["model"] == hashlib.sha256(Path(MODEL).read_bytes()).hexdigest()
 
 
 def test_a_model_by_path_decides_as_the_one_of_the_package(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from xxhash import xxh3_64_digest, xxh3_128_intdigest
 from fineshards.curation.batch import Batch
 from fineshards.curation.steps.exact_duplicates import Exact, normalized_url
 from fineshards.curation.words.normal_form import simplified_words
+from fineshards.errors import InputError
 
 
 def with_column(name: str, values: list[Any] | pa.Array, as_json: bool = False) -> Batch:
@@ -105,17 +106,15 @@ def test_times_have_the_same_key_in_each_unit(kinds: list[pa.DataType]) -> None:
         if pa.types.is_time(kind):
             day //= 2  # half a day
         times = pa.array([0, day, None], width).cast(kind)
-        structs = pa.StructArray.from_arrays([times], ["t"])
-        lists = pa.ListArray.from_arrays([0, 1, 2, 3], times)
-        large = lists.cast(pa.large_list(kind))
-        maps = pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["a", "b", "c"]), times)
-        columns = [times, times.dictionary_encode(), structs, lists, large, maps]
-        if kind != pa.date64():
-            columns.append(pa.FixedSizeListArray.from_arrays(times.slice(0, 2), 1))
+        columns = [times, times.dictionary_encode()]
         found.append([numbers(Exact("column:x").keys(with_column("x", c)).keys) for c in columns])
+        lists = pa.ListArray.from_arrays([0, 1, 2, 3], times)
+        maps = pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["a", "b", "c"]), times)
+        for nested in (pa.StructArray.from_arrays([times], ["t"]), lists, maps):
+            with pytest.raises(InputError, match=r"row 0: its 'x' of type .* has times within it"):
+                Exact("column:x").keys(with_column("x", nested))
     assert all(len(set(keys)) == len(keys) for keys in found[0])
-    for other in found[1:]:
-        assert other[: len(found[0])] == found[0][: len(other)]
+    assert found[1:] == found[:-1]
 
 
 def test_nanoseconds_and_far_years_are_told_apart() -> None:

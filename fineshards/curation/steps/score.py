@@ -15,15 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.fasttext_model import (
-    PREFIX,
-    Model,
-    fasttext_version,
-    load_model,
-    refuse_unknown,
-)
+from fineshards.curation.fasttext_model import load_model, model_pins
 from fineshards.curation.parameters import Positive, assign, check, nonempty, one_of, rule
-from fineshards.curation.reference_files import pin, pinned
+from fineshards.curation.reference_files import pinned
 from fineshards.curation.step import Outcome, Scorer
 from fineshards.curation.steps.fineweb_quality import RATIOS, nonempty_lines
 from fineshards.curation.steps.gopher_quality import WORD_RATIOS, word_ratios
@@ -149,9 +143,8 @@ class Score(Scorer, name="score"):
             return word_pins(self.words)
         if self.by not in _MODELS:
             return {}
-        pins = {"fasttext": fasttext_version(), "model": pin(self._model).sha256}
-        refuse_unknown(self.NAME, self._model, [] if self.label is None else [self.label])
-        return pins
+        labels = [] if self.label is None else [self.label]
+        return model_pins(self.NAME, self._model, labels)
 
     def apply(self, batch: Batch) -> Outcome:
         return Outcome(scores=pa.array(self._values(batch), self.score_type))
@@ -180,10 +173,10 @@ class Score(Scorer, name="score"):
     def _of_model(self, batch: Batch) -> list[Any]:
         model = load_model(pinned(self._model))
         if self.label is not None:
-            return [_scores(model, text).get(PREFIX + self.label, 0.0) for text in batch.strings]
+            return [model.scores(text).get(self.label, 0.0) for text in batch.strings]
         best = batch.derived(
             f"the best label of {self._model}",
-            lambda texts: [_best(_scores(model, text)) for text in texts],
+            lambda texts: [_best(model.scores(text)) for text in texts],
         )
         return [found[self.score_type == pa.float64()] for found in best]
 
@@ -204,16 +197,12 @@ class Score(Scorer, name="score"):
         raise TypeError(f"it returned {answer!r:.100}, expected {expected}, or None")
 
 
-def _scores(model: Model, text: str) -> dict[str, float]:
-    return model.scores(text.replace("\n", " "))
-
-
 def _best(found: dict[str, float]) -> tuple[str | None, float | None]:
-    """The label with the highest score, without its prefix, and the score; None if there is none.
+    """The label with the highest score, and the score; None if there is none.
 
     Of equal scores, that of the first label in order of the alphabet.
     """
     if not found:
         return None, None
     label = min(found, key=lambda each: (-found[each], each))
-    return label.removeprefix(PREFIX), found[label]
+    return label, found[label]
