@@ -27,7 +27,7 @@ own reasons, or its name is the reason.
 |---|---|---|
 """
 # What makes a reason of a measured value; the last argument names the parameter.
-_MEASURED = ("above", "below", "compared")
+_MEASURED = ("above", "below", "not_above")
 _REASON = re.compile(r"(< )?[a-zN][a-z_:N ]+[a-zN]")
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fineshards.config import BuildConfig
 from fineshards.curation.recipe import (
-    default_of,
+    default_parameters,
     parameters_of_class,
     step_class,
     takes_languages,
@@ -89,17 +88,17 @@ def _build() -> dict[str, Any]:
 def _step(name: str) -> dict[str, Any]:
     step, described = step_class(name), describe_step(name)
     hints, texts = get_type_hints(step), {each.name: each for each in described.parameters}
-    parameters = parameters_of_class(step)
+    parameters, defaults = parameters_of_class(step), default_parameters(name)
     properties: dict[str, Any] = {"use": {"const": name}}
     for each in parameters:
         about = texts[each.name].description
         if texts[each.name].default is not None:
-            about += f" Default: {to_toml(default_of(each))}."
+            about += f" Default: {to_toml(defaults[each.name])}."
         properties[each.name] = {"description": about, **_type(hints[each.name])}
     found = {
         "description": described.summary,
         "type": "object",
-        "required": ["use", *(each.name for each in parameters if _is_required(each))],
+        "required": ["use", *(each.name for each in parameters if each.name not in defaults)],
         "additionalProperties": False,
         "properties": properties,
     }
@@ -131,10 +130,6 @@ def _per_language(step: str, parameters: Sequence[str]) -> dict[str, Any]:
             },
         },
     }
-
-
-def _is_required(parameter: Field[Any]) -> bool:
-    return default_of(parameter) is MISSING
 
 
 def _type(hint: Any) -> dict[str, Any]:

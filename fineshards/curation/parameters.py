@@ -115,17 +115,12 @@ def some(what: str) -> Rule:
     return lambda value: rule(f"at least one {what}", bool)(strings(value))
 
 
-def whole(least: int, most: int) -> Rule:
-    """A rule: a whole number in a range."""
+def whole(least: int, most: int | None = None) -> Rule:
+    """A rule: a whole number that is not smaller, and not larger."""
     return rule(
-        f"a whole number from {least:,} to {most:,}",
-        lambda value: is_integer(value) and least <= value <= most,
+        f"a whole number from {least:,}" + (f" to {most:,}" if most else ""),
+        lambda value: is_integer(value) and least <= value and (most is None or value <= most),
     )
-
-
-def at_least(least: int) -> Rule:
-    """A rule: a whole number that is not smaller."""
-    return rule(f"a whole number from {least}", lambda value: is_integer(value) and value >= least)
 
 
 def nonempty(what: str) -> Rule:
@@ -138,8 +133,8 @@ def one_of(*values: str) -> Rule:
     return rule(f"one of {', '.join(values)}", lambda value: value in values)
 
 
-Count = Annotated[int, at_least(0)]
-Positive = Annotated[int, at_least(1)]
+Count = Annotated[int, whole(0)]
+Positive = Annotated[int, whole(1)]
 Limit = Annotated[float, rule("a number from 0", lambda value: is_number(value) and value >= 0)]
 Share = Annotated[
     float, rule("a number from 0 to 1", lambda value: is_number(value) and 0 <= value <= 1)

@@ -215,8 +215,12 @@ def default_parameters(use: str) -> dict[str, Any]:
     """
     if ":" in use:
         return {}
-    given = {each.name: default_of(each) for each in parameters_of_class(step_class(use))}
-    found: dict[str, Any] = to_builtins({x: y for x, y in given.items() if y is not MISSING})
+    found: dict[str, Any] = {}
+    for each in parameters_of_class(step_class(use)):
+        if each.default is not MISSING:
+            found[each.name] = to_builtins(each.default)
+        elif each.default_factory is not MISSING:
+            found[each.name] = to_builtins(each.default_factory())
     return found
 
 
@@ -236,26 +240,25 @@ def step_class(use: str) -> type[Step]:
 
 def _make(use: str, parameters: Mapping[str, Any]) -> Step:
     if ":" in use:
-        # All other parameters are those of other people's code.
-        others = dict(parameters)
-        columns = others.pop("columns", ())
         from fineshards.curation.steps.user_function import UserFunction
 
-        batch = others.pop("batch", None)
+        # All other parameters are those of other people's code.
+        others = dict(parameters)
+        columns, batch = others.pop("columns", ()), others.pop("batch", None)
         return UserFunction(use, columns, others, batch)
     kind = step_class(use)
     also = (PER_LANGUAGE, _COLUMN) if takes_languages(kind) else ()
     if not parameters.keys().isdisjoint(also):
         return _make_per_language(use, dict(parameters))
-    known = {each.name: each for each in parameters_of_class(kind)}
+    known = [each.name for each in parameters_of_class(kind)]
     for name in parameters:
         if name not in known:
             raise UsageError(
                 f"unknown parameter {name!r}; it has {', '.join(known) or 'none'}."
                 f"{did_you_mean(name, [*known, *also])}"
             )
-    for name, each in known.items():
-        if default_of(each) is MISSING and name not in parameters:
+    for name in known:
+        if name not in parameters and name not in default_parameters(use):
             raise UsageError(f"give the parameter {name}.")
     return kind(**parameters)
 
@@ -295,10 +298,3 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
 def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:
     """The fields of a step that a recipe may set."""
     return [each for each in fields(kind) if each.init]  # type: ignore[arg-type]
-
-
-def default_of(parameter: Field[Any]) -> Any:
-    """The default of a parameter; MISSING if a recipe must set it."""
-    if parameter.default_factory is not MISSING:
-        return parameter.default_factory()
-    return parameter.default

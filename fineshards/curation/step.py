@@ -8,6 +8,7 @@ defaults; their annotations say what is allowed, and its docstring describes the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -36,18 +37,8 @@ class Reason(str):
         return Reason, (str(self), self.measured)
 
 
-def below(reason: str, value: float, what: str, bound: float, parameter: str) -> Reason:
-    """A reason: a value is below the bound of a parameter."""
-    return compared(reason, value, what, "below", bound, parameter)
-
-
-def above(reason: str, value: float, what: str, bound: float, parameter: str) -> Reason:
-    """A reason: a value is above the bound of a parameter."""
-    return compared(reason, value, what, "above", bound, parameter)
-
-
 def compared(
-    reason: str, value: float, what: str, how: str, bound: float, parameter: str
+    how: str, reason: str, value: float, what: str, bound: float, parameter: str
 ) -> Reason:
     """A reason: how a value compares with a bound, with the digits that tell the two apart."""
     shown = f"{value:,}"
@@ -56,6 +47,10 @@ def compared(
         shown = next(each for each in rounded if (float(each) == bound) == (value == bound))
         shown += ".0" * shown.isdecimal()
     return Reason(reason, f"{shown} {what}, {how} {bound:,}: {parameter}")
+
+
+below, above = partial(compared, "below"), partial(compared, "above")
+not_above = partial(compared, "not above")
 
 
 class Outcome(NamedTuple):
@@ -186,15 +181,13 @@ class Keyed(Step):
     A document without keys is kept.
     """
 
-    # Bits of a key, 64 or 128.
-    KEY_BITS: ClassVar[int] = 128
     # The least similarity of documents that count as the same, where their contents are compared.
     threshold: float
 
     @property
     def key_bits(self) -> int:
         """Bits of a key, 64 or 128."""
-        return self.KEY_BITS
+        return 128
 
     @property
     def reason(self) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import at_least
+from fineshards.curation.parameters import whole
 from fineshards.curation.step import Judge, Outcome, Reason, below
 from fineshards.curation.words.tokenizers import SentenceLanguage, pins, sentence_tokenizer
 
 # -1 switches a rule off.
-_CountOrOff = Annotated[int, at_least(-1)]
+_CountOrOff = Annotated[int, whole(-1)]
 _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _ENDS = (".", "?", "!", '"', "'")
 _ELLIPSIS = "..."
@@ -75,7 +74,7 @@ class C4Quality(Judge, name="c4_quality"):
         # Lines of documents that only have enough sentences if some line has several.
         few: list[tuple[int, list[str]]] = []
         for index, text in enumerate(batch.strings):
-            kept = self._lines(text.splitlines(), text)
+            kept = self._lines(text)
             reasons.append(kept if isinstance(kept, str) else None)
             texts.append(text if isinstance(kept, str) else "\n".join(kept).strip())
             if not isinstance(kept, str) and len(kept) < self.min_num_sentences:
@@ -89,7 +88,7 @@ class C4Quality(Judge, name="c4_quality"):
 
     def apply_again(self, document: Batch) -> Outcome:
         (text,) = document.strings
-        kept = self._lines(text.splitlines(), None)
+        kept = self._lines(text)
         if isinstance(kept, str):
             return Outcome([kept], [text])
         sentences = len(kept)
@@ -101,22 +100,16 @@ class C4Quality(Judge, name="c4_quality"):
             reason = below("too_few_sentences", sentences, what, least, "min_num_sentences")
         return Outcome([reason], ["\n".join(kept).strip()])
 
-    def _lines(self, lines: Iterable[str], text: str | None) -> list[str] | str:
-        """The lines to keep, or why the document is dropped.
-
-        text: the lines together. What is not in it is looked for in no line; None: in every line.
-        """
-        citations = self.remove_citations and (text is None or "[" in text)
-        suspicious = text is None or citations or self._is_suspicious(text)
+    def _lines(self, text: str) -> list[str] | str:
+        """The lines to keep, or why the document is dropped."""
         kept = []
-        for whole in lines:
-            line = whole.strip()
+        for line in map(str.strip, text.splitlines()):
             words = line.split()
             longest = self.max_word_length
             # A short line has no long word.
             if -1 < longest < len(line) and max(map(len, words)) > longest:
                 continue
-            if citations:
+            if self.remove_citations:
                 line = _CITATION.sub("", line)
             if self.filter_no_terminal_punct and (
                 not line.endswith(_ENDS) or line.endswith(_ELLIPSIS)
@@ -124,24 +117,14 @@ class C4Quality(Judge, name="c4_quality"):
                 continue
             if len(words) < self.min_words_per_line:
                 continue
-            if suspicious:
-                lowered = line.lower()
-                if self.filter_lorem_ipsum and "lorem ipsum" in lowered:
-                    return Reason("lorem_ipsum", "a line has lorem ipsum: filter_lorem_ipsum")
-                if self.filter_javascript and "javascript" in lowered:
-                    continue
-                if self.filter_curly_bracket and "{" in line:
-                    return Reason("curly_bracket", "a line has {: filter_curly_bracket")
-                if self.filter_policy and any(phrase in lowered for phrase in _POLICIES):
-                    continue
+            lowered = line.lower()
+            if self.filter_lorem_ipsum and "lorem ipsum" in lowered:
+                return Reason("lorem_ipsum", "a line has lorem ipsum: filter_lorem_ipsum")
+            if self.filter_javascript and "javascript" in lowered:
+                continue
+            if self.filter_curly_bracket and "{" in line:
+                return Reason("curly_bracket", "a line has {: filter_curly_bracket")
+            if self.filter_policy and any(phrase in lowered for phrase in _POLICIES):
+                continue
             kept.append(line)
         return kept
-
-    def _is_suspicious(self, text: str) -> bool:
-        """Whether a line may break a rule on phrases. Holds for lines without citations only."""
-        if "{" in text:
-            return True
-        lowered = text.lower()
-        # Each policy has one of the last three.
-        phrases = ("lorem ipsum", "javascript", "cookie", "terms of use", "privacy policy")
-        return any(phrase in lowered for phrase in phrases)

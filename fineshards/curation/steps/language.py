@@ -9,7 +9,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import Model, load_model, model_pins
 from fineshards.curation.parameters import Share, nonempty, some
 from fineshards.curation.reference_files import package_file, pinned
-from fineshards.curation.step import Judge, Outcome, compared
+from fineshards.curation.step import Judge, Outcome, not_above
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Language(Judge, name="language"):
             return None
         named = ", ".join(self.languages or ["any language"])
         what, limit = f"is the score of {named}", self.language_threshold
-        return compared("language", best, what, "not above", limit, "language_threshold")
+        return not_above("language", best, what, limit, "language_threshold")
 
 
 def model_path(model: str | None) -> str:

@@ -88,7 +88,6 @@ class MinHash(Keyed, name="minhash"):
     """
 
     VERSION: ClassVar[int] = 2
-    KEY_BITS: ClassVar[int] = 64
 
     n_grams: _Number = 5
     buckets: _Number = 14
@@ -108,6 +107,10 @@ class MinHash(Keyed, name="minhash"):
         most = f"at most {_MOST_HASHES // self.hashes_per_bucket:,}"
         together = f"{most} with hashes_per_bucket = {self.hashes_per_bucket}"
         check(self.NAME, "buckets", self.buckets, fits, together)
+
+    @property
+    def key_bits(self) -> int:
+        return 64
 
     @property
     def columns(self) -> tuple[str, ...]:

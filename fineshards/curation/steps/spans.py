@@ -165,7 +165,8 @@ class Sentences(KeyedSpans, name="sentences"):
         if not rest.strip():
             return None, NOTHING_LEFT
         if rest != text:
-            if self.min_doc_words and _words(rest) < self.min_doc_words:
+            words = sentence_tokenizer("en").words([rest])[0].numbers if self.min_doc_words else ()
+            if len(words) < self.min_doc_words:
                 return None, TOO_FEW_WORDS
             if self.min_num_sentences and len(sentences(rest)) < self.min_num_sentences:
                 return None, TOO_FEW_SENTENCES
@@ -181,25 +182,12 @@ def sentences(text: str) -> list[str]:
         >>> sentences("One. Two!  Three ")
         ['One.', ' Two!', '  Three ']
     """
-    lengths = map(len, sentence_tokenizer("en").split_sentences(_for_spacy(text)))
+    lengths = map(len, sentence_tokenizer("en").split_sentences(text))
     found = [text[start:end] for start, end in pairwise([0, *accumulate(lengths)])]
     while len(found) > 1 and not found[-1].strip():
         last = found.pop()
         found[-1] += last
     return found
-
-
-def _words(text: str) -> int:
-    """The number of spaCy's words."""
-    return len(sentence_tokenizer("en").words([_for_spacy(text)])[0].numbers)
-
-
-def _for_spacy(text: str) -> str:
-    """A text without the one word that spaCy stumbles over: the name of a flag of its own.
-
-    Words and sentences have the same lengths as in the text.
-    """
-    return text.replace("IS_ALPHA", "is_alpha")
 
 
 def _keys(batch: Batch, keyed: Callable[[str], Iterator[tuple[int, bytes]]]) -> Keys:

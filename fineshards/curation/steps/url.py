@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -47,9 +47,6 @@ class StringSet:
         self._hashes = hashes[order]
         self._strings = strings.take(pa.array(order))
 
-    def __len__(self) -> int:
-        return len(self._strings)
-
     def contains(self, values: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Whether each of n values is in the set, shape (n,)."""
         hashes = hash_texts(pa.array(values, pa.large_string()))
@@ -80,13 +77,13 @@ def lines_of(file: str, content: bytes) -> pa.Array:
 
 
 _NOT_ALPHANUMERIC = re.compile(r"[^a-zA-Z0-9]+")
-# The lists, and the parameter that names files of each.
-_FILES = {
-    "domains": "domain_files",
-    "urls": "url_files",
-    "banned_words": "banned_word_files",
-    "soft_banned_words": "soft_banned_word_files",
-    "banned_subwords": "banned_subword_files",
+# The lists, the parameter that adds to each, and the one that names its files.
+_LISTS = {
+    "domains": ("extra_domains", "domain_files"),
+    "urls": ("extra_urls", "url_files"),
+    "banned_words": ("banned_words", "banned_word_files"),
+    "soft_banned_words": ("soft_banned_words", "soft_banned_word_files"),
+    "banned_subwords": ("banned_subwords", "banned_subword_files"),
 }
 # Two of the lists in datatrove's package are in an archive.
 _ARCHIVED = ("domains", "urls")
@@ -163,16 +160,11 @@ class Url(Judge, name="url"):
             reasons[index] = reason
         return Outcome(reasons)
 
-    def extra(self, name: str) -> tuple[str, ...]:
-        """What the parameters add to a list."""
-        given: tuple[str, ...] = getattr(self, f"extra_{name}" if name in _ARCHIVED else name)
-        return given
-
     def integrated_files(self) -> dict[str, str]:
         """The paths of datatrove's own lists, by list."""
         if not self.use_integrated_lists:
             return {}
-        names = {name: _ARCHIVE if name in _ARCHIVED else f"{name}.txt" for name in _FILES}
+        names = {name: _ARCHIVE if name in _ARCHIVED else f"{name}.txt" for name in _LISTS}
         try:
             return {
                 name: package_file("datatrove", "datatrove", "datatrove", "assets", file)
@@ -185,25 +177,26 @@ class Url(Judge, name="url"):
 
     def _files(self) -> list[str]:
         """The paths of all lists."""
-        given = [path for parameter in _FILES.values() for path in getattr(self, parameter)]
+        given = [path for _, files in _LISTS.values() for path in getattr(self, files)]
         return [*given, *sorted(set(self.integrated_files().values()))]
 
 
 class _Lists(NamedTuple):
-    """The lists of a step, ready to be asked. hosts: gives registered domain and host of a URL."""
+    """The lists of a step, ready to be asked. split: finds the parts of the host of a URL."""
 
     domains: StringSet
     urls: StringSet
     banned: frozenset[str]
     soft: frozenset[str]
     subwords: Any
-    hosts: Callable[[str], tuple[str, str]]
+    split: Any
 
     def reasons(self, urls: list[str], threshold: int) -> list[str | None]:
         """Why each URL is dropped, or None."""
-        hosts = [self.hosts(url) for url in urls]
-        by_domain = self.domains.contains([domain for domain, _ in hosts]).tolist()
-        by_host = self.domains.contains([host for _, host in hosts]).tolist()
+        hosts = list(map(self.split, urls))
+        registered = [f"{x.domain}.{x.suffix}" if x.domain and x.suffix else "" for x in hosts]
+        by_domain = self.domains.contains(registered).tolist()
+        by_host = self.domains.contains([host.fqdn for host in hosts]).tolist()
         by_url = self.urls.contains(urls).tolist()
         return [
             "domain"
@@ -230,13 +223,15 @@ class _Lists(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _lists(step: Url, files: tuple[Pinned, ...]) -> _Lists:
+    from tldextract import TLDExtract
+
     contents = {file.path: file for file in files}
     packaged = step.integrated_files()
 
     def lines(name: str) -> pa.Array:
-        given = step.extra(name)
+        given, paths = (getattr(step, parameter) for parameter in _LISTS[name])
         parts = [pa.array(given, pa.large_string())]
-        parts += [lines_of(path, read(contents[path])) for path in getattr(step, _FILES[name])]
+        parts += [lines_of(path, read(contents[path])) for path in paths]
         if path := packaged.get(name):
             content = read(contents[path])
             parts.append(lines_of(path, _member(content, name) if name in _ARCHIVED else content))
@@ -251,7 +246,7 @@ def _lists(step: Url, files: tuple[Pinned, ...]) -> _Lists:
         banned=words("banned_words"),
         soft=words("soft_banned_words"),
         subwords=_automaton(words("banned_subwords")),
-        hosts=_hosts(),
+        split=TLDExtract(cache_dir=None, suffix_list_urls=(), fallback_to_snapshot=True),
     )
 
 
@@ -277,16 +272,3 @@ def _automaton(words: frozenset[str]) -> Any:
         return None
     automaton.make_automaton()
     return automaton
-
-
-def _hosts() -> Callable[[str], tuple[str, str]]:
-    from tldextract import TLDExtract
-
-    extract = TLDExtract(cache_dir=None, suffix_list_urls=(), fallback_to_snapshot=True)
-
-    def hosts(url: str) -> tuple[str, str]:
-        parts = extract(url)
-        domain = f"{parts.domain}.{parts.suffix}" if parts.domain and parts.suffix else ""
-        return domain, parts.fqdn
-
-    return hosts

@@ -30,12 +30,6 @@ class Segmenter(NamedTuple):
     load: Callable[[], Segment]
 
 
-@naming_the_extra()
-def segmenter(language: str) -> Segment:
-    """What cuts a text of a language; raises MissingLibraryError without its library."""
-    return SEGMENTERS[language].load()
-
-
 def _chinese() -> Segment:
     import jieba
 
@@ -107,8 +101,9 @@ SEGMENTERS = {
 class SegmentedTokenizer(Tokenizer):
     """Finds the words of texts in one of `SEGMENTERS`; raises MissingLibraryError without it."""
 
+    @naming_the_extra()
     def __init__(self, language: str) -> None:
-        self._segment = segmenter(language)
+        self._segment = SEGMENTERS[language].load()
         super().__init__()
 
     def _tokens(self, text: str) -> list[str]:

@@ -188,7 +188,7 @@ def _properties(word: str, sentence_ends: frozenset[str]) -> int:
         bits |= ALPHABETIC
     if word in sentence_ends:
         bits |= ENDING
-    elif not is_punctuation(word):
+    elif not all(map(_is_p, word)):  # spaCy calls no other word punctuation
         bits |= BEGINNING
     if " " in word:
         bits |= SPACED
@@ -198,11 +198,6 @@ def _properties(word: str, sentence_ends: frozenset[str]) -> int:
 @lru_cache(maxsize=1 << 12)
 def _is_p(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
-
-
-def is_punctuation(word: str) -> bool:
-    """Whether spaCy calls a word punctuation: all characters are of a category P."""
-    return all(map(_is_p, word))
 
 
 def _mark(marked: tuple[str, ...], word: str) -> int:
