@@ -66,7 +66,7 @@ class Model:
         """
         line = text.replace("\n", " ")
         found = self._compiled.predict(f"{line}\n", -1, 0.0, "strict")
-        return {label.removeprefix(_PREFIX): score for label, score in found}
+        return {label.removeprefix(_PREFIX): score for score, label in found}
 
 
 @lru_cache(maxsize=2)

@@ -21,8 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
-from msgspec import to_builtins
-
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Scorer, Step
 from fineshards.errors import UsageError, did_you_mean
@@ -171,7 +169,6 @@ def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
 
 def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
     """The steps of a job's record."""
-
     return [
         make_step(record.use, record.parameters, f"step {record.use} of the job")
         for record in records
@@ -188,8 +185,7 @@ def parameters_of(step: Step) -> dict[str, Any]:
         own = {name: values.get(name) for name in ("columns", "batch")}
         given = {name: value for name, value in own.items() if value is not None}
         values = given | dict(values["parameters"])
-    found: dict[str, Any] = to_builtins(values)
-    return found
+    return {name: _plain(value) for name, value in values.items()}
 
 
 def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:
@@ -218,9 +214,9 @@ def default_parameters(use: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in parameters_of_class(step_class(use)):
         if each.default is not MISSING:
-            found[each.name] = to_builtins(each.default)
+            found[each.name] = _plain(each.default)
         elif each.default_factory is not MISSING:
-            found[each.name] = to_builtins(each.default_factory())
+            found[each.name] = _plain(each.default_factory())
     return found
 
 
@@ -298,3 +294,7 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
 def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:
     """The fields of a step that a recipe may set."""
     return [each for each in fields(kind) if each.init]  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value

@@ -119,19 +119,6 @@ def test_bad_words_are_whole_words(tmp_path: Path) -> None:
     assert list(step.pins()) == ["unicode", str(path)]
 
 
-def test_which_documents_with_bad_words_are_kept_follows_from_their_place(tmp_path: Path) -> None:
-    path = tmp_path / "words"
-    path.write_text("bad", "utf-8")
-    batch = Batch.of_texts(["bad"] * 1000)
-    step = C4BadWords(str(path), keep_fraction=0.3)
-    whole = step.apply(batch).reasons
-    assert whole is not None
-    assert 200 < whole.count(None) < 400
-    for index in (0, 1, 2, 3, 999):
-        assert step.apply(batch.only(index)).reasons == [whole[index]]
-    assert C4BadWords(str(path), keep_fraction=0.3, seed=1).apply(batch).reasons != whole
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -40,13 +40,13 @@ EXAMPLES: list[tuple[Judge, str, str, str]] = [
         WORDS,
         "a bb a",
         "gopher_below_avg_threshold",
-        "1.3 characters per word, below 2: min_avg_word_length",
+        "1.3 characters per word, below 2.0: min_avg_word_length",
     ),
     (
         WORDS,
         "abcdefghijkl abcdefghijkl",
         "gopher_above_avg_threshold",
-        "12.0 characters per word, above 10: max_avg_word_length",
+        "12.0 characters per word, above 10.0: max_avg_word_length",
     ),
     (
         LETTERS,

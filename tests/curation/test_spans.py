@@ -131,16 +131,6 @@ def test_a_repeated_passage_is_cut_whole() -> None:
     assert step.cut(text, []) == (text, "")
 
 
-def test_all_sentences_of_a_span_with_few_words_stay() -> None:
-    """datatrove counts and restores the first one only."""
-    text = "New one. Same red. Same blue! Same green? New two."
-    # Nine: three words, and a mark each.
-    assert (
-        Sentences(min_words_to_remove_span=9, **ALL_LEFT).cut(text, [1])[0] == "New one. New two."
-    )
-    assert Sentences(min_words_to_remove_span=10, **ALL_LEFT).cut(text, [1])[0] == text
-
-
 def test_too_little_left_drops_a_document_with_the_reason() -> None:
     text = "One two three. Same red. Same blue! Same green? Four."
     words = Sentences(min_doc_words=7, min_num_sentences=0)
@@ -150,8 +140,6 @@ def test_too_little_left_drops_a_document_with_the_reason() -> None:
         None,
         "too_few_sentences",
     )
-    # As in datatrove, a document of which nothing was cut in the end stays.
-    assert Sentences(min_words_to_remove_span=100).cut(text, [1]) == (text, "")
 
 
 def test_lines_are_cut_with_their_ends() -> None:

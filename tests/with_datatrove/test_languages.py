@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from datatrove.pipeline.filters import (
-    C4QualityFilter,
     FineWebQualityFilter,
     GopherQualityFilter,
     GopherRepetitionFilter,
@@ -24,7 +23,6 @@ from mutations import mutated
 from test_quality import Pair
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
@@ -86,7 +84,7 @@ def pairs(language: str) -> list[Pair]:
     quality: dict[str, Any] = LOW | {"stop_words": stop_words}
     grams: dict[str, Any] = {"top_n_grams": ((2, 0.1),), "dup_n_grams": ((3, 0.1), (5, 0.05))}
     fineweb: dict[str, Any] = {"line_punct_thr": 0.05, "char_duplicates_ratio": 0.1}
-    found = [
+    return [
         Pair(
             "quality",
             GopherQuality(**quality, **given),
@@ -103,19 +101,6 @@ def pairs(language: str) -> list[Pair]:
             FineWebQualityFilter(short_line_thr=999, **fineweb, language=name),
         ),
     ]
-    if language in ("zh", "ja"):
-        c4: dict[str, Any] = {"filter_no_terminal_punct": False, "min_words_per_line": 1}
-        found += [
-            Pair(
-                "c4 by sentences" if by_sentence else "c4",
-                C4Quality(**c4, split_paragraph=not by_sentence, min_num_sentences=3, **given),
-                C4QualityFilter(
-                    **c4, split_paragraph=not by_sentence, min_num_sentences=3, language=name
-                ),
-            )
-            for by_sentence in (False, True)
-        ]
-    return found
 
 
 @pytest.mark.parametrize("language", NAMES)

@@ -136,11 +136,6 @@ MORE = [
     ),
     Pair("c4 lines", C4Quality(), C4QualityFilter()),
     Pair(
-        "c4 sentences",
-        C4Quality(split_paragraph=False, min_num_sentences=2),
-        C4QualityFilter(split_paragraph=False, min_num_sentences=2),
-    ),
-    Pair(
         "c4 many",
         C4Quality(filter_no_terminal_punct=False, min_num_sentences=12, min_words_per_line=-1),
         C4QualityFilter(

@@ -72,16 +72,14 @@ class FineWebQuality(Judge, name="fineweb_quality"):
             if ratio < self.line_punct_thr and not (ratio == 0 and self.line_punct_exclude_zero):
                 what = "of the lines end with one of stop_chars"
                 return below("line_punct_ratio", ratio, what, self.line_punct_thr, "line_punct_thr")
-        if (limit := self.short_line_thr) is not None:
-            ratio = short_line_ratio(lines, self.short_line_length)
-            if ratio > limit:
-                what = f"of the lines have at most {self.short_line_length} characters"
-                return above("short_line_ratio", ratio, what, limit, "short_line_thr")
-        if (limit := self.char_duplicates_ratio) is not None:
-            ratio = char_dup_ratio(text, lines)
-            if ratio > limit:
-                what = "of the characters are in repeated lines"
-                return above("char_dup_ratio", ratio, what, limit, "char_duplicates_ratio")
+        most, longest = self.short_line_thr, self.short_line_length
+        if most is not None and (ratio := short_line_ratio(lines, longest)) > most:
+            what = f"of the lines have at most {longest} characters"
+            return above("short_line_ratio", ratio, what, most, "short_line_thr")
+        most = self.char_duplicates_ratio
+        if most is not None and (ratio := char_dup_ratio(text, lines)) > most:
+            what = "of the characters are in repeated lines"
+            return above("char_dup_ratio", ratio, what, most, "char_duplicates_ratio")
         ratio = text.count("\n") / words
         if self.new_line_ratio is not None and ratio > self.new_line_ratio:
             what = "line breaks per word"

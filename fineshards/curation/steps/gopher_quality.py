@@ -135,14 +135,12 @@ class GopherQuality(Judge, name="gopher_quality"):
         bullets, ellipses = self.max_bullet_lines_ratio, self.max_ellipsis_lines_ratio
         lines = text.splitlines()
         if bullets and ("-" in text or "•" in text):
-            count = sum(line.lstrip().startswith(("•", "-")) for line in lines)
-            ratio = count / len(lines)
+            ratio = sum(line.lstrip().startswith(("•", "-")) for line in lines) / len(lines)
             if ratio > bullets:
                 reason, what = "gopher_too_many_bullets", "of the lines begin with a bullet"
                 return above(reason, ratio, what, bullets, "max_bullet_lines_ratio")
         if ellipses and ("..." in text or "…" in text):
-            count = sum(line.rstrip().endswith(("...", "…")) for line in lines)
-            ratio = count / len(lines)
+            ratio = sum(line.rstrip().endswith(("...", "…")) for line in lines) / len(lines)
             if ratio > ellipses:
                 reason, what = "gopher_too_many_end_ellipsis", "of the lines end with an ellipsis"
                 return above(reason, ratio, what, ellipses, "max_ellipsis_lines_ratio")

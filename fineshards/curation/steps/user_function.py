@@ -204,8 +204,10 @@ def _function(use: str) -> tuple[ModuleType, Callable[..., object]]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # of what the module does when it is imported
+        is_clear = isinstance(error, ImportError | AttributeError | SyntaxError)
+        said = str(error) if is_clear else f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"{use} cannot be imported: {_said(error)}. Install its package, or start the job in "
+            f"{use} cannot be imported: {said}. Install its package, or start the job in "
             "the folder where it is."
         ) from error
     with suppress(ImportError):  # which a process of ours has kept from pyarrow
@@ -213,11 +215,6 @@ def _function(use: str) -> tuple[ModuleType, Callable[..., object]]:
     if not callable(function):
         raise UsageError(f"{use} is {type(function).__name__}, expected a function.")
     return module, function
-
-
-def _said(error: BaseException) -> str:
-    is_clear = isinstance(error, ImportError | AttributeError | SyntaxError)
-    return str(error) if is_clear else f"{type(error).__name__}: {error}"
 
 
 def _imported(name: str) -> ModuleType:
