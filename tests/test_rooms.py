@@ -65,10 +65,10 @@ MOST_FILES = 25
 MOST_LINES = {
     "chat": 1_013,
     "cli": 1_529,
-    "curation": 8_100,
+    "curation": 6_987,
     "encoders": 1_645,
     "exports": 2_964,
-    "inspection": 1_760,
+    "inspection": 1_759,
     "job_status": 690,
     "loader": 6_685,
     "maintenance": 754,

@@ -55,7 +55,9 @@ def toml_of(recipe: Recipe) -> str:
             records.append(StepRecord.of(each.use, parameters, each.step.VERSION, {}, False))
         for name, value in recipe.build.items():
             if value is not None:
-                head += _assignment(name, _as_flag(value))
+                # As a flag takes it: paths and fractions as text.
+                is_text = isinstance(value, os.PathLike | Fraction)
+                head += _assignment(name, str(value) if is_text else value)
         text = "\n".join([*head, recipe_text(RecipeRecord(tuple(records), ""))])
         same = parse_recipe(text, "the recipe").steps == recipe.steps
     except TypeError:
@@ -66,13 +68,6 @@ def toml_of(recipe: Recipe) -> str:
             "false, and lists and tables of them."
         )
     return text
-
-
-def _as_flag(value: Any) -> Any:
-    """A value of an option as a flag takes it: paths and fractions as text."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return str(value) if isinstance(value, Fraction) else value
 
 
 def to_toml(value: Any) -> str:

@@ -105,7 +105,6 @@ def test_no_url_is_too_odd(url: str) -> None:
 )
 def test_a_set_of_strings_has_what_a_set_has(strings: list[str], asked: list[str]) -> None:
     found = StringSet(pa.array(strings, pa.large_string()))
-    assert len(found) == len(set(strings))
     asked += strings[::2]
     assert found.contains(asked).tolist() == [one in set(strings) for one in asked]
 

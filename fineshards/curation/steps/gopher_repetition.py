@@ -10,13 +10,7 @@ from typing import Annotated
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Limit, is_integer, is_number
 from fineshards.curation.step import Judge, Outcome, Reason, above
-from fineshards.curation.words.grams import (
-    exact_repeated_characters,
-    exact_top_characters,
-    repeated_characters,
-    repeated_parts,
-    top_characters,
-)
+from fineshards.curation.words import grams
 from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
 
 _PARAGRAPHS = re.compile(r"\n{2,}")
@@ -86,11 +80,11 @@ class GopherRepetition(Judge, name="gopher_repetition"):
         for text, one in zip(batch.strings, found, strict=True):
             reason = self._by_lines(text)
             if reason is None and top_lengths:
-                reason = self._by_top(text, top_characters(one, top_lengths))
+                reason = self._by_top(text, grams.top_characters(one, top_lengths))
             if reason is None and lengths:
                 # Characters that certainly break no rule; rounding is left to the comparison.
                 ignored = [limit * len(text) - 1 for _, limit in self.dup_n_grams]
-                reason = self._by_repeated(text, repeated_characters(one, lengths, ignored))
+                reason = self._by_repeated(text, grams.repeated_characters(one, lengths, ignored))
             reasons.append(reason)
         return Outcome(reasons)
 
@@ -99,8 +93,8 @@ class GopherRepetition(Judge, name="gopher_repetition"):
         reason = self._by_lines(text)
         if reason is None:
             strings = tokenizer(self.language).plain(text)
-            top = exact_top_characters(strings, [n for n, _ in self.top_n_grams])
-            repeated = exact_repeated_characters(strings, [n for n, _ in self.dup_n_grams])
+            top = grams.exact_top_characters(strings, [n for n, _ in self.top_n_grams])
+            repeated = grams.exact_repeated_characters(strings, [n for n, _ in self.dup_n_grams])
             reason = self._by_top(text, top) or self._by_repeated(text, repeated)
         return Outcome([reason])
 
@@ -115,7 +109,7 @@ class GopherRepetition(Judge, name="gopher_repetition"):
                 continue
             # Paragraphs are those of the text without white space at its ends, lines are not.
             found = _PARAGRAPHS.split(text.strip()) if name == "dup_para" else _LINES.split(text)
-            count, characters = repeated_parts(found)
+            count, characters = grams.repeated_parts(found)
             unit = "paragraphs" if name == "dup_para" else "lines"
             if whole and (ratio := count / len(found)) > whole:
                 reason = f"{name}_frac"

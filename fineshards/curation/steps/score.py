@@ -107,9 +107,8 @@ class Score(Scorer, name="score"):
         number_or_text = "number or text" if calls else "none: only a function needs it"
         check(self.NAME, "type", self.type, calls == (self.type is not None), number_or_text)
         check(self.NAME, "columns", [*self.columns], calls or not self.columns, "a function")
-        check(
-            self.NAME, "batch", self.batch, calls or not self.batch, "none: only a function has it"
-        )
+        fits = calls or not self.batch
+        check(self.NAME, "batch", self.batch, fits, "none: only a function has it")
         needs, may = self.by.startswith("fasttext"), self.by in _MODELS
         fits = may if self.model is not None else not needs
         check(self.NAME, "model", self.model, fits, "the path of a model" if needs else "none")

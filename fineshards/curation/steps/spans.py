@@ -25,11 +25,6 @@ from fineshards.curation.words.tokenizers import sentence_tokenizer
 _EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 _LINE_FEED = re.compile(r"\n")
 
-# Why a document is dropped of which too little is left.
-NOTHING_LEFT = "nothing_left"
-TOO_FEW_WORDS = "too_few_words"
-TOO_FEW_SENTENCES = "too_few_sentences"
-
 
 @dataclass(frozen=True)
 class _Separated(KeyedSpans):
@@ -67,9 +62,9 @@ class _Separated(KeyedSpans):
             before, start = text[end:following], following
         rest = "".join(left)
         if not rest.strip():
-            return None, NOTHING_LEFT
+            return None, "nothing_left"
         if len(rest.split()) < self.min_doc_words:
-            return None, TOO_FEW_WORDS
+            return None, "too_few_words"
         return rest, ""
 
 
@@ -163,13 +158,13 @@ class Sentences(KeyedSpans, name="sentences"):
             cut[first : first + self.n_sentences] = True
         rest = "".join(part for part, gone in zip(parts, cut, strict=True) if not gone).lstrip()
         if not rest.strip():
-            return None, NOTHING_LEFT
+            return None, "nothing_left"
         if rest != text:
             words = sentence_tokenizer("en").words([rest])[0].numbers if self.min_doc_words else ()
             if len(words) < self.min_doc_words:
-                return None, TOO_FEW_WORDS
+                return None, "too_few_words"
             if self.min_num_sentences and len(sentences(rest)) < self.min_num_sentences:
-                return None, TOO_FEW_SENTENCES
+                return None, "too_few_sentences"
         return rest, ""
 
 
