@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-
-from fineshards.errors import UsageError
 
 Numbers = npt.NDArray[np.int64]
 # Tokens of samples: uint16 where the dataset has them, uint32, int32 or int64.
@@ -55,23 +52,6 @@ class Source(Protocol):
 
     def __getitem__(self, index: int, /) -> npt.NDArray[np.uint32]:
         """One sample: uint32, shape (T + 1,)."""
-
-
-def check_vocabularies(names: Sequence[str], sources: Sequence[Source]) -> None:
-    """Raises UsageError if a token stands for one text in a source and for another elsewhere."""
-    known = [
-        (name, vocabulary)
-        for name, source in zip(names, sources, strict=True)
-        if (vocabulary := getattr(source, "vocabulary", None)) is not None
-    ]
-    for name, vocabulary in known[1:]:
-        first, expected = known[0]
-        if vocabulary != expected:
-            raise UsageError(
-                f"the sources {first!r} and {name!r} have different vocabularies, {expected} and "
-                f"{vocabulary}, so a token stands for another text in each. Build both datasets "
-                "with one tokenizer."
-            )
 
 
 def gather_into(source: Source, out: Samples, rows: Numbers, numbers: Numbers) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -19,7 +19,7 @@ from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM, Stretches, Weight
 from fineshards.loader.mixing.mixture_weights import checked_weights, exact_text
-from fineshards.loader.sample_sources import Numbers, Source, check_vocabularies
+from fineshards.loader.sample_sources import Numbers, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Mixture:
         _check_sources(sources)
         self.names = tuple(sources)
         self.sources: tuple[Source, ...] = tuple(source for source, _ in sources.values())
-        check_vocabularies(self.names, self.sources)
+        _check_alike(self.names, self.sources)
         self.lengths = np.array([len(source) for source in self.sources], dtype=np.int64)
         self.sequence_length = self.sources[0].sequence_length
         self._seed, self._exhausted = seed, exhausted
@@ -342,7 +342,7 @@ def _check_sources(sources: object) -> None:
         )
     if not sources:
         raise UsageError("a mixture needs at least one source.")
-    samples, first = 0, ""
+    samples = 0
     for name, pair in sources.items():
         if not isinstance(name, str):
             raise UsageError(f"a source of the mixture is named {name!r}; give it a string.")
@@ -357,11 +357,26 @@ def _check_sources(sources: object) -> None:
             )
         if len(source) < 1:
             raise UsageError(f"source {name!r} of the mixture has no samples; leave it out.")
-        first, samples = first or name, samples + len(source)
-        if source.sequence_length != sources[first][0].sequence_length:
-            raise UsageError(
-                f"the sequence_length of {first!r} is {sources[first][0].sequence_length}, but "
-                f"that of {name!r} is {source.sequence_length}: open both with the same one."
-            )
+        samples += len(source)
     if samples > MAX_DRAWS:
         raise UsageError(f"the sources have {samples} samples; a mixture can hold {MAX_DRAWS}.")
+
+
+def _check_alike(names: Sequence[str], sources: Sequence[Source]) -> None:
+    """Raises UsageError if samples are of unequal lengths, or a token is another text elsewhere."""
+    known: tuple[str, object] | None = None
+    for name, source in zip(names, sources, strict=True):
+        if source.sequence_length != sources[0].sequence_length:
+            raise UsageError(
+                f"the sequence_length of {names[0]!r} is {sources[0].sequence_length}, but that of "
+                f"{name!r} is {source.sequence_length}: open both with the same one."
+            )
+        vocabulary = getattr(source, "vocabulary", None)
+        if known is None and vocabulary is not None:
+            known = name, vocabulary
+        if known is not None and vocabulary not in (None, known[1]):
+            raise UsageError(
+                f"the sources {known[0]!r} and {name!r} have different vocabularies, {known[1]} "
+                f"and {vocabulary}, so a token stands for another text in each. Build both "
+                "datasets with one tokenizer."
+            )
