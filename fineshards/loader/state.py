@@ -54,8 +54,8 @@ class _State(Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.convert(msgspec.to_builtins(state, enc_hook=operator.index), cls)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(
-                f"this is not the state of a BatchLoader of this version: {clipped(str(error))}. "
-                "Pass what state_dict() returned."
+                "this is not the state of a BatchLoader of this version: "
+                f"{clipped(str(error), 200)}. Pass what state_dict() returned."
             ) from None
 
     @property
