@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import filecmp
-import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
@@ -30,9 +27,8 @@ from fineshards.shards.piece_plan import EarlierGeneration
 from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.record import replace
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
-from fineshards.sources.places.schemes import is_content_hash, is_url
 from fineshards.sources.roots import below_root, job_with_sources
-from fineshards.storage.base import TEMPORARY, Storage
+from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_repeats
 from fineshards.worker.documents import document_encoder
@@ -79,9 +75,9 @@ def prepare_append(config: BuildConfig) -> Launch:
     document_encoder(job.settings, storage, config.tokenizer_engine)
     kept = (file for file in expected_files(manifest) if not file[0].startswith(_OF_SHARDS))
     refuse_damage(storage, kept, "nothing is added to the dataset")
-    job, replaces = _claim(storage, manifest, version, job, config)
+    job = _claim(storage, manifest, version, job, config)
     earlier = EarlierGeneration.of(manifest)
-    return Launch(job, Checkpoints.of(storage, job), None, replaces, earlier)
+    return Launch(job, Checkpoints.of(storage, job), None, earlier=earlier)
 
 
 def withdraw(launch: Launch) -> None:
@@ -94,7 +90,7 @@ def withdraw(launch: Launch) -> None:
     if not launch.checkpoints.has_finished_blocks():
         launch.checkpoints.job()  # raises if it is another's
         # Not the folder of an append that takes its place meanwhile.
-        _discard(storage, manifest, (version, record), (launch.checkpoints.folder,))
+        _discard(storage, manifest, (version, record), launch.checkpoints.folder)
 
 
 def _refuse_lost_keys(storage: Storage, before: Job) -> None:
@@ -140,89 +136,42 @@ def are_new(before: Job, files: Sequence[SourceFile], config: BuildConfig) -> bo
             f"{there[0].path} is in the dataset already, and {new.path} is not. Give the new files "
             "only."
         )
-    if not there:
-        _refuse_other_names(before, files)
     return not there
-
-
-def _refuse_other_names(before: Job, files: Sequence[SourceFile]) -> None:
-    """Raises UsageError for a file that is in the dataset already, under another name."""
-    known = {(file.size, file.identity): file for file in before.files if file.size}
-    for file in files:
-        was = known.get((file.size, file.identity))
-        if was is not None and _is_same(was.path, file):
-            raise UsageError(
-                f"{file.path} is in the dataset already, as {was.path}: both have "
-                f"{file.described()}. Give new files only."
-            )
-
-
-def _is_same(path: str, file: SourceFile) -> bool:
-    """Whether a file of the dataset and one with its size and identity have the same content."""
-    if is_url(file.path) or is_url(path):
-        return is_content_hash(file)
-    with suppress(OSError):
-        if os.path.getsize(path) == file.size:
-            filecmp.clear_cache()  # it trusts sizes and times
-            return filecmp.cmp(path, file.path, shallow=False)
-    return True  # The old one is gone: most likely it was moved.
 
 
 def _claim(
     storage: Storage, manifest: Manifest, version: str | None, job: Job, config: BuildConfig
-) -> tuple[Job, str]:
-    """Makes the next generation this job's; returns how a job that it replaces differed.
+) -> Job:
+    """Makes the next generation this job's; returns the job on record.
 
-    version: of the manifest's file. The job is the one on record. Raises UsageError if another
-    append has the generation.
+    version: of the manifest's file. Raises UsageError if another append has the generation.
     """
-    replaces, overwrite = "", config.overwrite
     record = storage.version(job.record_name)
     try:
         other = output_folder.on_record(storage, job, record)
     except OutputError:
-        if not overwrite:
+        if not config.overwrite:
             raise
         other = None
     if problem := unfinished_redaction(storage, other):
         raise UsageError(problem)
-    if record is not None and (
-        overwrite if other is None else other.fingerprint() != job.fingerprint()
-    ):
-        if other is None or overwrite:
-            _discard(storage, manifest, (version, record), (CHECKPOINTS,))
-        else:
-            replaces = _differences(other, job)
-            if Checkpoints.of(storage, other).has_finished_blocks():
-                if other.fingerprint() == job.as_begun(other).fingerprint():
-                    return output_folder.resumed(storage, other, job, config, record), ""
-                raise UsageError(
-                    f"another append to {storage.root} is not finished: {replaces}. Finish it with "
-                    "its own command, or discard what it has done with --overwrite."
-                )
-            if storage.version(MANIFEST_NAME) != version:
-                raise UsageError(_faster(storage))
-            # What a launch of this job left that the other one has replaced: it has not begun.
-            if any(storage.names(f"{Checkpoints.of(storage, job).folder}/files/")):
-                storage.delete_folder(Checkpoints.of(storage, job).folder)
-            # In one step, which stops the other one. If that one has withdrawn, there is none.
-            with suppress(OutputError):
-                storage.replace(job.record_name, job.to_bytes(), record)
-    if not storage.claim(job.record_name, job.to_bytes()):
-        winner = Job.load(storage, job.generation)
-        if winner is None or winner.fingerprint() != job.as_begun(winner).fingerprint():
-            raise UsageError(_faster(storage, f": {_differences(winner, job)}" if winner else ""))
-        job = output_folder.resumed(storage, winner, job, config, storage.version(job.record_name))
-    if record is not None and (now := storage.version(job.record_name)) is not None:
-        jobs = (job, *(manifest.job.at(number) for number in range(1, job.generation)))
-        own, *kept = (Checkpoints.of(storage, each).folder for each in jobs)
-        others = {name.rstrip("/") for name in storage.names(f"{CHECKPOINTS}/")}
-        others -= {own, TEMPORARY, CHECKPOINTS, *kept}
-        # Their blocks first, without which they write nothing more.
-        folders = [folder + part for part in ("/files", "") for folder in others]
-        with suppress(_BegunError):
-            _discard(storage, manifest, (version, now), folders, own)
-    return job, replaces
+    differs = other is None or other.fingerprint() != job.fingerprint()
+    if record is not None and config.overwrite and differs:
+        _discard(storage, manifest, (version, record), CHECKPOINTS)
+        other = None
+    claims = other is None
+    if claims and storage.claim(job.record_name, job.to_bytes()):
+        return job
+    other = other or Job.load(storage, job.generation)
+    if other is None or other.fingerprint() != job.as_begun(other).fingerprint():
+        how = f": {'; '.join(other.differences(job)) or 'it does something else'}" if other else ""
+        if claims:
+            raise UsageError(_faster(storage, how))
+        raise UsageError(
+            f"another append to {storage.root} is not finished{how}. Finish it with its own "
+            "command, or discard what it has done with --overwrite."
+        )
+    return output_folder.resumed(storage, other, job, config, storage.version(job.record_name))
 
 
 def _faster(storage: Storage, how: str = "") -> str:
@@ -232,50 +181,32 @@ def _faster(storage: Storage, how: str = "") -> str:
     )
 
 
-def _differences(other: Job, job: Job) -> str:
-    return "; ".join(other.differences(job)) or "it does something else"
-
-
-class _BegunError(Exception):
-    """The append has begun: what there is may be its own."""
-
-
 def _discard(
-    storage: Storage,
-    manifest: Manifest,
-    versions: tuple[str | None, str],
-    folders: Iterable[str],
-    own: str | None = None,
+    storage: Storage, manifest: Manifest, versions: tuple[str | None, str], folder: str
 ) -> None:
     """Deletes what an unfinished append has written: its checkpoints first, its record last.
 
-    versions: of the manifest's file and of the record's. folders: of its checkpoints. own: of those
-    of the append that has taken its place, if one has: then the record stays. Raises UsageError if
-    either file is another by now, and _BegunError once the append that took the place has begun.
+    versions: of the manifest's file and of the record's. folder: of its checkpoints. Raises
+    UsageError if either file is another by now.
     """
     generation = manifest.generation + 1
     record = job_name(generation)
 
     def check() -> None:
-        if own is not None and any(storage.names(f"{own}/files/")):
-            raise _BegunError
         # Looked at last: a job that was finished has no checkpoints either.
-        found = storage.version(MANIFEST_NAME), storage.version(record)
-        if found not in (versions, (versions[0], None)):  # a record that is gone was withdrawn
+        now = storage.version(MANIFEST_NAME), storage.version(record)
+        if now not in (versions, (versions[0], None)):  # a record that is gone was withdrawn
             raise UsageError(_faster(storage))
 
     # A manifest that is kept without checkpoints is that of a finished generation.
     storage.delete(kept_name(generation), check)
     storage.delete(blocks_name(generation), check)
-    for folder in folders:
-        # First, so that workers of an append that still runs finish no shard behind our back.
-        with suppress(*() if own is None else (OutputError,)):  # one of them writes there
-            storage.delete_folder(folder, check)
+    # First, so that workers of an append that still runs finish no shard behind our back.
+    storage.delete_folder(folder, check)
     kept = {name for shard in manifest.shards for name, *_ in shard.files()}
     kept |= {file.name for file in manifest.metadata}
-    for folder_name in (*_OF_SHARDS, REJECTED_FOLDER, *CURATED_FOLDERS):
-        for entry in list(storage.entries(folder_name)):
+    for name in (*_OF_SHARDS, REJECTED_FOLDER, *CURATED_FOLDERS):
+        for entry in list(storage.entries(name)):
             if entry.name not in kept:
                 storage.delete(entry.name, check)
-    if own is None:
-        storage.delete(record, check)
+    storage.delete(record, check)

@@ -71,38 +71,18 @@ PARAMS = {
         description="The dataset's folder. {month} and {last_month} are as in dataset, such as "
         "2026-11.",
     ),
-    "shard_tokens": Param(100_000_000, type="integer", minimum=1, description="Tokens per shard."),
-    "tokenizer": Param(
-        "cl100k_base",
-        type="string",
-        pattern=r"^([a-z0-9_]+|gs://\S+\.json)$",
-        description="A tiktoken encoding, or gs://bucket/tokenizer.json.",
+    "flags": Param(
+        {"shard_tokens": "100000000", "tokenizer": "cl100k_base"},
+        type="object",
+        additionalProperties={"type": "string"},
+        description="Flags of `fineshards build` that say what the dataset is. An append takes "
+        "them from the dataset.",
     ),
-    "max_workers": Param(
-        10,
-        type="integer",
-        minimum=1,
-        maximum=1000,
-        description="Dataflow workers at most.",
-    ),
-    "machine_type": Param(
-        "n2-standard-4",
-        type="string",
-        pattern=r"^[a-z][a-z0-9]*-[a-z0-9-]+$",
-        description="Machine type of the workers: 4 GB of memory per vCPU, see docs/cloud.md.",
-    ),
-    "disk_size_gb": Param(
-        None,
-        type=["null", "integer"],
-        minimum=30,
-        maximum=65536,
-        description="Disk of each worker in GB: image and files before their upload; empty for 50.",
-    ),
-    "subnetwork": Param(
-        None,
-        type=["null", "string"],
-        pattern=r"^\S*regions/[a-z0-9-]+/subnetworks/[a-z0-9-]+$",
-        description="The workers' subnetwork, regions/REGION/subnetworks/NAME; empty for default.",
+    "environment": Param(
+        {"machineType": "n2-standard-4", "maxWorkers": 10},
+        type="object",
+        description="The workers, in the words of Dataflow's FlexTemplateRuntimeEnvironment, such "
+        "as diskSizeGb, subnetwork and serviceAccountEmail. Each vCPU needs 4 GB of memory.",
     ),
     "hf_token_secret": Param(
         None,
@@ -110,12 +90,6 @@ PARAMS = {
         pattern=r"^projects/[^/\s]+/secrets/[A-Za-z0-9_-]+/versions/(latest|[0-9]+)$",
         description="For private datasets: projects/P/secrets/S/versions/latest, the secret that "
         "holds the token for the hub.",
-    ),
-    "service_account": Param(
-        None,
-        type=["null", "string"],
-        pattern=r"^[^@\s]+@[^@\s]+$",
-        description="Service account of the workers; empty for the project's default.",
     ),
     "verify_sample": Param(
         0,
@@ -184,9 +158,14 @@ def other_dataset(
     compared = [
         (name, origin.get(name.removeprefix("dataset_")), wanted) for name, wanted in named.items()
     ]
+    known = {
+        "shard_tokens": str(settings["shard_tokens"]),
+        "tokenizer": settings["tokenizer"]["name"],
+    }
     compared += [
-        ("shard_tokens", settings["shard_tokens"], params["shard_tokens"]),
-        ("tokenizer", settings["tokenizer"]["name"], params["tokenizer"].rpartition("/")[2]),
+        (name, known[name], value.rpartition("/")[2])
+        for name, value in params["flags"].items()
+        if name in known
     ]
     return [f"{name} is {is_!r}, not {wanted!r}" for name, is_, wanted in compared if is_ != wanted]
 
@@ -225,31 +204,22 @@ def launch_request(
     The parameters are flags of `build`, and some of Beam. Temporary files go to the template's
     bucket, as in `make template`, never into the dataset.
     """
-    decided = {"shard_tokens": str(params["shard_tokens"]), "tokenizer": params["tokenizer"]}
     parameters = source(params) | {
         "output": output,
         # What a dataset is was decided when it was built.
-        **({"append": "true"} if grows else decided),
+        **({"append": "true"} if grows else params["flags"]),
         "sdk_container_image": params["image"],
     }
     if params["hf_token_secret"]:
         parameters["hf_token_secret"] = params["hf_token_secret"]
-    bucket = params["template"].split("/")[2]
-    environment = {
-        "stagingLocation": f"gs://{bucket}/staging",
-        "tempLocation": f"gs://{bucket}/temp",
-        "machineType": params["machine_type"],
-        "maxWorkers": params["max_workers"],
-        "diskSizeGb": params["disk_size_gb"],
-        "subnetwork": params["subnetwork"],
-        "serviceAccountEmail": params["service_account"],
-    }
+    folder = f"gs://{params['template'].split('/')[2]}"
+    places = {"stagingLocation": f"{folder}/staging", "tempLocation": f"{folder}/temp"}
     return {
         "launchParameter": {
             "jobName": job_name(dag_id, run_id, output),
             "containerSpecGcsPath": params["template"],
             "parameters": parameters,
-            "environment": {key: value for key, value in environment.items() if value},
+            "environment": places | params["environment"],
         }
     }
 

@@ -72,7 +72,7 @@ PARAMS = {
     "dataset": DATASET,
     "dataset_config": None,
     "output": f"gs://{BUCKET}/text/{{month}}",
-    "shard_tokens": 100_000,
+    "flags": {"shard_tokens": "100000", "tokenizer": "cl100k_base"},
     "project": "test-project",
     "image": "registry.example/fineshards:1",
 }

@@ -78,11 +78,17 @@ def test_a_run_has_one_valid_job_name(module: ModuleType, run_id: str) -> None:
     "params",
     [
         {},
-        {"dataset": "gs://bucket/text/*.parquet", "tokenizer": "gs://bucket/llama/tokenizer.json"},
-        {"dataset": "plain", "dataset_config": "sample-10BT", "service_account": "me@p.iam"},
         {
-            "disk_size_gb": 80,
-            "subnetwork": "regions/us-central1/subnetworks/workers",
+            "dataset": "gs://bucket/text/*.parquet",
+            "flags": {"tokenizer": "gs://bucket/llama/tokenizer.json"},
+        },
+        {"dataset": "plain", "dataset_config": "sample-10BT"},
+        {
+            "environment": {
+                "diskSizeGb": 80,
+                "subnetwork": "regions/us-central1/subnetworks/workers",
+                "serviceAccountEmail": "me@p.iam",
+            },
             "hf_token_secret": "projects/p/secrets/hf/versions/latest",
         },
     ],
@@ -101,8 +107,9 @@ def test_the_template_accepts_the_parameters_of_the_launch(
     # The service's own message takes every field of the request.
     body = json.dumps(request["launchParameter"])
     message = LaunchFlexTemplateParameter.from_json(body, ignore_unknown_fields=False)
-    assert message.environment.disk_size_gb == params.get("disk_size_gb", 0), "if it is given"
-    assert message.environment.subnetwork == params.get("subnetwork", "")
+    environment = params.get("environment", {})
+    assert message.environment.disk_size_gb == environment.get("diskSizeGb", 0), "if it is given"
+    assert message.environment.subnetwork == environment.get("subnetwork", "")
     assert passed.get("hf_token_secret") == params.get("hf_token_secret")
     for name, value in passed.items():
         for regex in known[name].get("regexes", []):
@@ -118,19 +125,14 @@ def test_the_template_accepts_the_parameters_of_the_launch(
         ("dataset", "../secret"),
         ("dataset", "a/b/c"),
         ("dataset_config", "two words"),
-        ("shard_tokens", 0),
-        ("shard_tokens", "many"),
-        ("max_workers", 1001),
-        ("machine_type", "big"),
-        ("disk_size_gb", 10),
-        ("subnetwork", "workers"),
+        ("flags", {"shard_tokens": 100}),
+        ("environment", "big"),
         ("hf_token_secret", "hf_abc"),
         ("verify_sample", 101),
         ("project", "My Project"),
         ("region", "here"),
         ("template", "gs://bucket/template"),
         ("image", "untagged"),
-        ("service_account", "nobody"),
     ],
 )
 def test_an_invalid_parameter_is_refused(dag: DAG, name: str, value: object) -> None:

@@ -84,7 +84,7 @@ def test_one_dataset_grows_by_a_dump_a_month(cloud: Cloud, module: ModuleType) -
     assert [generation["files"] for generation in manifest["generations"]] == [1, 1]
     assert states(cloud.run(**params))["launch"] == "skipped"
     # It is a dataset of other shards.
-    assert cloud.run(**params, shard_tokens=200_000).state == "failed"
+    assert cloud.run(**params, flags={"shard_tokens": "200000"}).state == "failed"
 
 
 def test_a_finished_dataset_is_not_built_again(cloud: Cloud) -> None:
@@ -103,8 +103,8 @@ def test_a_finished_dataset_is_not_built_again(cloud: Cloud) -> None:
         {"dataset": "acme/other"},
         {"dataset": "gs://bucket/*.parquet"},
         {"dataset_config": "other"},
-        {"shard_tokens": 200_000},
-        {"tokenizer": "p50k_base"},
+        {"flags": {"shard_tokens": "200000"}},
+        {"flags": {"tokenizer": "p50k_base"}},
     ],
     ids=str,
 )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.damage import edit_manifest, sealed
@@ -19,7 +16,6 @@ from support.growing import (
     content_of,
     made_up_rows,
     published_files,
-    shards_of,
     unfinished_append,
     write_rows,
 )
@@ -38,9 +34,6 @@ from fineshards.shards.layout import Layout, SplitRule
 from fineshards.shards.piece_plan import EarlierGeneration, plan_stream
 from fineshards.storage.local import LocalStorage
 from fineshards.storage.open import open_storage
-from fineshards.worker.tasks import discover_files, finish_block, write_shard
-from fineshards.worker.work import Work
-from fineshards.worker.worker import Worker
 
 pytestmark = pytest.mark.growing
 
@@ -132,24 +125,7 @@ def test_a_file_that_is_in_the_dataset(
     assert "nothing new, nothing to do: 20 documents" in capsys.readouterr().out
     assert files_in(dataset) == before
     assert fineshards.append(dataset, input=old).generation == 1
-    # The same file under other names.
-    hard, soft, copied = (
-        tmp_path / "hard.parquet",
-        tmp_path / "soft.parquet",
-        tmp_path / "c.parquet",
-    )
-    os.link(old, hard)
-    soft.symlink_to(old)
-    shutil.copy2(old, copied)
-    for name in (hard, soft, copied):
-        assert f"{name} is in the dataset already, as {old}" in refused(dataset, new, name)
-    # Other content of the same size and time is new; so is a copy that has a time of its own.
-    other = bytearray(old.read_bytes())
-    other[8] ^= 1
-    copied.write_bytes(other)
-    shutil.copystat(old, copied)
-    config = BuildConfig(output=dataset, input=copied, append=True)
-    assert prepare_append(config).job.generation == 2
+    copied = tmp_path / "c.parquet"
     # The file in the dataset has changed.
     shutil.copy2(old, copied)
     old.write_bytes(old.read_bytes() + b"\n")
@@ -158,15 +134,6 @@ def test_a_file_that_is_in_the_dataset(
         assert f"{there}, and has changed since" in refused(dataset, new, old)
     finally:
         shutil.copy2(copied, old)
-
-
-def test_a_file_that_was_moved_is_in_the_dataset(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    first = write_rows(tmp_path / "in/a.jsonl", ROWS[:5])
-    build(tmp_path / "out", first, *FLAGS)
-    moved = first.rename(tmp_path / "in/b.jsonl")
-    assert f"{moved} is in the dataset already, as {first}" in refused(tmp_path / "out", moved)
 
 
 @pytest.mark.parametrize(
@@ -267,131 +234,15 @@ def test_an_unfinished_append_whose_record_is_damaged(
         assert fineshards.verify(dataset, generation=generation, sample=100).problems == []
 
 
-def test_an_append_that_had_finished_nothing_makes_room(dataset: Path, finished: Path) -> None:
-    first, second = finished / "in/1.parquet", finished / "in/2.parquet"
-    prepare_append(BuildConfig(output=dataset, input=first, append=True))
-    append(dataset, second)
-    assert fineshards.verify(dataset, sample=100).problems == []
-
-
-def test_a_late_discard_deletes_nothing_of_a_generation_that_was_finished_meanwhile(
-    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An append that is found with nothing done may finish while another takes its place."""
-    first, second = finished / "in/1.parquet", finished / "in/2.parquet"
-    prepare_append(BuildConfig(output=dataset, input=first, append=True))
-    looked = Checkpoints.has_finished_blocks
-
-    def look(checkpoints: Checkpoints) -> bool:
-        found = looked(checkpoints)
-        monkeypatch.undo()
-        append(dataset, first)
-        return found
-
-    monkeypatch.setattr(Checkpoints, "has_finished_blocks", look)
-    with pytest.raises(UsageError, match="was launched at the same time, and was faster"):
-        prepare_append(BuildConfig(output=dataset, input=second, append=True))
-    assert fineshards.verify(dataset, sample=100).problems == []
-    assert fineshards.verify(dataset, generation=1).problems == []
-    append(dataset, second)
-    assert fineshards.verify(dataset, sample=100).problems == []
-
-
-@pytest.mark.parametrize("withdrawn", [False, True])
-def test_one_of_two_appends_wins_while_the_other_writes_or_withdraws(
-    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, withdrawn: bool
-) -> None:
-    """The second one looks at the first, which has finished nothing, and takes its place."""
-    first, second = finished / "in/1.parquet", finished / "in/2.parquet"
-    other = prepare_append(BuildConfig(output=dataset, input=first, append=True))
-    other.checkpoints.discovered.write_blocks(1, [])
-    looked = Checkpoints.has_finished_blocks
-
-    def look(checkpoints: Checkpoints) -> bool:
-        found = looked(checkpoints)
-        monkeypatch.setattr(Checkpoints, "has_finished_blocks", looked)
-        if withdrawn:
-            withdraw(other)
-        return found
-
-    def refuse(path: str, onerror: Callable[..., None]) -> None:
-        """As the system does when a process writes into a folder that is deleted."""
-        onerror(os.rmdir, path, (OSError, OSError(errno.ENOTEMPTY, "Directory not empty"), None))
-
-    monkeypatch.setattr(Checkpoints, "has_finished_blocks", look)
-    with monkeypatch.context() as patched:
-        if not withdrawn:
-            patched.setattr(shutil, "rmtree", refuse)
-        launch = prepare_append(BuildConfig(output=dataset, input=second, append=True))
-    assert launch.checkpoints.job() == launch.job
-    with pytest.raises(OutputError, match="so this one stops"):
-        other.checkpoints.job()
-    append(dataset, second)
-    assert fineshards.verify(dataset, sample=100).problems == []
-    assert not (dataset / "checkpoints").exists()
-
-
-def test_an_append_that_is_killed_while_it_takes_the_place_of_another(
-    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one has written shards since it was found with nothing done."""
-    before, empty = published_files(dataset), finished / "in/empty.jsonl"
-    empty.touch()
-    for kill in ("delete_folder", "delete"):
-        unfinished_append(dataset, finished / "in/1.parquet")
-        assert published_files(dataset) != before
-        config = BuildConfig(output=dataset, input=empty, append=True)
-        with monkeypatch.context() as patched:
-            patched.setattr(Checkpoints, "has_finished_blocks", lambda _: False)
-            patched.setattr(LocalStorage, kill, raise_interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                prepare_append(config)
-        append(dataset, empty, "--keep_checkpoints")
-        assert published_files(dataset) == before
-        assert fineshards.verify(dataset).problems == []
-        shutil.rmtree(dataset)
-        shutil.copytree(finished / "out", dataset)
-
-
-def test_a_replaced_append_that_has_begun_meanwhile_writes_no_shard(
-    dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It finishes a block and a shard after the other one has looked."""
-    before, empty = published_files(dataset), finished / "in/empty.jsonl"
-    empty.touch()
-    config = BuildConfig(output=dataset, input=finished / "in/1.parquet", append=True)
-    launch, looked = prepare_append(config), Checkpoints.has_finished_blocks
-    worker = Worker(Work.of(launch.checkpoints, launch.job, config, launch.earlier))
-    shards: list[Any] = []
-
-    def look(checkpoints: Checkpoints) -> bool:
-        begun = looked(checkpoints)
-        (file,) = launch.job.new_files
-        blocks = discover_files(file).run(worker)[0][1]
-        done = [finish_block(file, block).run(worker)[0] for block in blocks]
-        shards.extend(shards_of(done, worker.work))
-        write_shard(*shards[0]).run(worker)
-        return begun
-
-    monkeypatch.setattr(Checkpoints, "has_finished_blocks", look)
-    prepare_append(BuildConfig(output=dataset, input=empty, append=True))
-    assert published_files(dataset) == before
-    for shard in shards:
-        with pytest.raises(OutputError, match="so this one stops"):
-            write_shard(*shard).run(worker)
-    assert published_files(dataset) == before
-
-
-def raise_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_an_append_that_withdraws_late_leaves_the_next_one_alone(
     dataset: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one takes its place while it deletes its checkpoints."""
     first, second = (
-        BuildConfig(output=dataset, input=finished / f"in/{n}.parquet", append=True) for n in (1, 2)
+        BuildConfig(
+            output=dataset, input=finished / f"in/{n}.parquet", append=True, overwrite=n == 2
+        )
+        for n in (1, 2)
     )
     other, deleted = prepare_append(first), LocalStorage.delete_folder
     launches: list[Launch] = []

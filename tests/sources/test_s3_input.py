@@ -158,6 +158,3 @@ def test_a_build_from_s3_has_the_bytes_of_one_from_a_folder(
     flags = [f"--input={appended}", f"--s3_endpoint={s3.address}"]
     done = fineshards("append", far, *flags, env=environment)
     assert done.returncode == 0, done.stderr
-    copied = put(s3, "copy.parquet", sample.read_bytes())
-    done = fineshards("append", far, f"--input={copied}")
-    assert "is in the dataset already, as s3://data/in/a.parquet: both have" in done.stderr

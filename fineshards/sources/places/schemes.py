@@ -82,8 +82,3 @@ def imports_libraries(pattern: str) -> bool:
 def never_changes(file: SourceFile) -> bool:
     """Whether a file cannot be another one than it was: it is of a commit."""
     return file.path.startswith("hf://")
-
-
-def is_content_hash(file: SourceFile) -> bool:
-    """Whether a file's identity is a hash of its content, as on the hub and on S3."""
-    return file.path.startswith(("hf://", "s3://"))
