@@ -68,7 +68,7 @@ MOST_LINES = {
     "curation": 6_987,
     "encoders": 1_645,
     "exports": 2_964,
-    "inspection": 1_759,
+    "inspection": 1_666,
     "job_status": 690,
     "loader": 6_680,
     "maintenance": 754,

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge
 from fineshards.errors import FineshardsError, OutputError, UsageError, did_you_mean
-from fineshards.inspection.chosen_decisions import (
-    ChosenDecision,
-    Place,
-    about_row,
-    choose,
-    place_of,
-)
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.curated_files import decisions_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import read_decisions
+from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.shards.tables.scores import read_scores, values_at
 from fineshards.sources.finding import as_it_is
 from fineshards.storage.open import open_storage
@@ -33,8 +34,31 @@ from fineshards.worker.documents import DocumentBatch, documents
 
 # Characters of a text that a person is shown.
 _SHOWN = 600
+# Files of decisions that are read to choose from: reading all of a large dataset takes long.
+_FILES = 64
+
+# A row that a step has decided about: the step, the file and the row.
+Place = tuple[int, int, int]
 # Where a text may have been cut: after a line, and after a sentence.
 _BORDER = re.compile(r"(?<=\n)|(?<=[.!?]) +")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Decisions of one step about one document, as in its table; several if spans are cut."""
+
+    file: int
+    row: int
+    step: int
+    reason: str
+    spans: tuple[int, ...]
+    witness: tuple[int, int] | None
+    similarity: float | None
+
+    @property
+    def place(self) -> Place:
+        """The document's row."""
+        return self.step, self.file, self.row
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +140,9 @@ def show_dropped(
     number = None if step is None else step - 1
     every = (each for report in dataset.manifest.reports for each in report.counts.dropped)
     counts = [each for each in every if number in (None, each.step)]
-    places = [place_of(dataset, document)] if document else choose(dataset, reason, number, count)
+    places = [_place_of(dataset, document)] if document else _choose(dataset, reason, number, count)
     chosen = [
-        each for file, row in places for each in about_row(dataset, file, row, reason, number)
+        each for file, row in places for each in _about_row(dataset, file, row, reason, number)
     ]
     reasons = {each.reason for each in counts}
     if not chosen and document is None and reason is not None and reason not in reasons:
@@ -130,10 +154,85 @@ def show_dropped(
     return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, trust_input))
 
 
+def _place_of(dataset: Dataset, document: str) -> tuple[int, int]:
+    """The number of the file and the row of `FILE:ROW`."""
+    name, _, row = document.rpartition(":")
+    if not name or not row.isdecimal():
+        raise UsageError(f"--document {document}: with --dropped give FILE:ROW, such as 0:17.")
+    files = dataset.manifest.files
+    for file in files:
+        if name in (file.name, file.path, str(file.index)):
+            return file.index, int(row)
+    ending = [file.index for file in files if file.path.endswith(f"/{name}")]
+    if len(ending) == 1:
+        return ending[0], int(row)
+    raise UsageError(
+        f"--document {document}: the input has {len(ending) or 'no'} files {name}. Give the whole "
+        f"path, or the number of the file, from 0 to {len(files) - 1}."
+    )
+
+
+def _choose(
+    dataset: Dataset, reason: str | None, step: int | None, count: int
+) -> list[tuple[int, int]]:
+    """File and row of the documents with the smallest hashes, in order, among some files."""
+    best: list[tuple[int, int, int]] = []
+    for looked, file in enumerate(_by_hash(dataset)):
+        if looked >= _FILES and len(best) == count:
+            break
+        table = _matching(read_decisions(dataset.storage, file).table, reason, step)
+        rows = np.unique(table["row"].to_numpy())
+        hashes = splitmix64(rows.astype(np.uint64) ^ np.uint64(_hash(file, 1)))
+        order = np.argsort(hashes)[:count]
+        best += [(int(hashes[n]), file, int(rows[n])) for n in order.tolist()]
+        best = heapq.nsmallest(count, best)
+    return sorted((file, row) for _, file, row in best)
+
+
+def _by_hash(dataset: Dataset) -> list[int]:
+    """The files that have decisions, in the order in which some are looked at."""
+    names = {file.name for file in dataset.manifest.metadata}
+    files = [file.index for file in dataset.manifest.files if decisions_name(file.index) in names]
+    return sorted(files, key=lambda file: _hash(file, 0))
+
+
+def _hash(file: int, salt: int) -> int:
+    return int(splitmix64(splitmix64(np.array([file], np.uint64)) ^ np.uint64(salt))[0])
+
+
+def _matching(table: pa.Table, reason: str | None, step: int | None) -> pa.Table:
+    if reason is not None:
+        table = table.filter(pc.equal(table["reason"], reason))
+    return table if step is None else table.filter(pc.equal(table["step"], step))
+
+
+def _about_row(
+    dataset: Dataset, file: int, row: int, reason: str | None, step: int | None
+) -> Iterator[_Chosen]:
+    """The decisions about one row, those of a step that cuts spans as one."""
+    table = read_decisions(dataset.storage, file).table
+    table = table.filter(pc.equal(table["row"], row))
+    found: dict[tuple[int, bool], list[dict[str, Any]]] = defaultdict(list)
+    for each in _matching(table, reason, step).to_pylist():
+        found[each["step"], each["span"] is None].append(each)
+    for (number, _), decisions in sorted(found.items()):
+        first = decisions[0]
+        witness = first["witness_file"], first["witness_row"]
+        yield _Chosen(
+            file=file,
+            row=first["row"],
+            step=number,
+            reason=first["reason"],
+            spans=tuple(each["span"] for each in decisions if each["span"] is not None),
+            witness=None if witness[0] is None else witness,
+            similarity=first["similarity"],
+        )
+
+
 def _with_texts(
     dataset: Dataset,
     recipe: RecipeRecord,
-    chosen: Sequence[ChosenDecision],
+    chosen: Sequence[_Chosen],
     trust_input: bool,
 ) -> list[Decision]:
     witnesses = [(each.step, *each.witness) for each in chosen if each.witness is not None]
@@ -224,14 +323,14 @@ def _texts_of(dataset: Dataset, file: SourceFile, number: int) -> tuple[SourceFi
 def _details(
     dataset: Dataset,
     recipe: RecipeRecord,
-    chosen: Sequence[tuple[ChosenDecision, DocumentBatch | None]],
-) -> tuple[dict[ChosenDecision, list[str]], dict[ChosenDecision, str]]:
+    chosen: Sequence[tuple[_Chosen, DocumentBatch | None]],
+) -> tuple[dict[_Chosen, list[str]], dict[_Chosen, str]]:
     """The spans that steps cut out of texts, and what filters measured, by judging texts again.
 
     Steps that cannot be loaded give none.
     """
-    cuts: dict[ChosenDecision, list[str]] = {}
-    measured: dict[ChosenDecision, str] = {}
+    cuts: dict[_Chosen, list[str]] = {}
+    measured: dict[_Chosen, str] = {}
     again = [
         (each, one.batch)
         for each, one in chosen

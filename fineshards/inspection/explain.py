@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import json
 
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import InputError, UsageError, quoted
@@ -19,7 +19,6 @@ from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
-from fineshards.loader.steps import Ramped
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.loader.tokens.split_documents import SampleDocument
 from fineshards.shards.dataset_files import Dataset, Document
@@ -31,6 +30,7 @@ from fineshards.wording import counted
 _TOKENS, _CHARACTERS = 24, 60
 # Without a mask, loaders of conversations warn.
 _FIELDS = ("inputs", "targets", "loss_mask")
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +143,12 @@ def explain(
 def load_state(path: str) -> dict[str, Any]:
     """A saved state of a BatchLoader; raises InputError if the file does not hold one."""
     try:
-        state = json.loads(Path(path).read_bytes())
+        return json.decode(Path(path).read_bytes(), type=dict[str, Any])
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"--state {path} cannot be read: {error}.") from error
-    if not isinstance(state, dict):
-        raise InputError(f"--state {path} holds no state: give what state_dict() returned.")
-    return state
+        why = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"--state {path} holds no state that state_dict() returned, as JSON: {why}."
+        ) from error
 
 
 def loader_of(
@@ -169,19 +169,21 @@ def loader_of(
             f"--state holds no state of a BatchLoader: it lacks {', '.join(missing)}. Save what "
             "state_dict() returned, as JSON."
         )
-    sizes = _saved_ramp(state["batch_size"]) if batch_size is None else batch_size
+    size, packing = state["batch_size"] if batch_size is None else batch_size, state["packing"]
+    if not isinstance(size, int):
+        size = dict(_saved("batch size", size, list[tuple[int, int]]))
     for split in SPLITS:
         dataset = _dataset_of(folder, split, state["sequence_length"], str(state["fingerprint"]))
         if dataset is not None:
             loader = BatchLoader(
                 dataset,
-                sizes,
+                size,
                 state["seed"],
                 rank,
                 world_size,
                 shuffle=state["shuffle"],
                 shuffle_shards=state["shuffle_shards"],
-                packing=_saved_packing(state["packing"]),
+                packing=None if packing is None else _saved("packing", packing, Packing),
                 epochs=state["epochs"],
                 drop_last=state["drop_last"],
                 prefetch=0,
@@ -236,26 +238,12 @@ def _dataset_of(folder: str, split: str, length: int, fingerprint: str) -> Token
     return None if generation is None else opened(generation, after)
 
 
-def _saved_ramp(saved: object) -> Ramped:
-    """The batch size of a state: a number, or pairs of a step and a number."""
-    if isinstance(saved, int):
-        return saved
+def _saved(name: str, value: object, kind: type[_Kind]) -> _Kind:
+    """A value that a state has as JSON."""
     try:
-        return {int(step): int(size) for step, size in json.loads(str(saved))}
-    except (TypeError, ValueError):
-        raise UsageError(f"--state has the batch size {saved!r}; give --batch_size.") from None
-
-
-def _saved_packing(saved: object) -> Packing | None:
-    """The packing of a state; None if its rows are not packed."""
-    if saved is None:
-        return None
-    known = {each.name for each in fields(Packing)}
-    try:
-        given = dict(json.loads(str(saved)))
-    except (TypeError, ValueError):
-        raise UsageError(f"--state has the packing {saved!r}, which is not one.") from None
-    return Packing(**{name: value for name, value in given.items() if name in known})
+        return json.decode(str(value), type=kind)
+    except ValueError:
+        raise UsageError(f"--state has the {name} {value!r}, which is not one.") from None
 
 
 def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None) -> ExplainedStep:

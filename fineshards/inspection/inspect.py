@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,65 +16,11 @@ from fineshards.inspection.find import check_number, find_token, numbers_of_id
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import Leaks
 from fineshards.shards.layout import SPLITS
 from fineshards.wording import counted, describe_leaks, describe_splits, share, shortened
 
 # Token ids that are shown of a document.
 _FIRST_IDS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationSummary:
-    """What a generation added to a dataset, and how many documents it redacted.
-
-    root: where its source files are.
-    """
-
-    number: int
-    files: int
-    documents: int
-    tokens: int
-    redacted: int
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A dataset in a few numbers.
-
-    split: the rule. splits: what each split holds. leaks: None where nothing can leak, or where it
-    was not counted. ids: one more than the tokenizer's largest id.
-    eot: the id before each document. nulls: rows without text. rejected: rows that could not be
-    read. origin: which dataset the input is. shuffle_seed: None in the order of the sources.
-    fingerprint: of the job. content_fingerprint: equal for equal shards. unextracted: pages whose
-    text cannot be extracted, by reason. learned: tokens that are learned; None unless documents are
-    conversations.
-    """
-
-    folder: str
-    shards: int
-    shard_tokens: int
-    shuffle_seed: int | None
-    split: str
-    splits: dict[str, dict[str, int]]
-    leaks: Leaks | None
-    tokens: int
-    dtype: str
-    tokenizer: str
-    ids: int
-    eot: int
-    documents: int
-    nulls: int
-    rejected: int
-    text_bytes: int
-    files: int
-    origin: dict[str, str]
-    fingerprint: str
-    content_fingerprint: str
-    generations: list[GenerationSummary]
-    unextracted: dict[str, int] = field(default_factory=dict)
-    learned: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,120 +55,110 @@ class ShownDocument:
     marked: str | None = None
 
 
-def summarize(dataset: Dataset) -> Summary:
-    """A dataset in a few numbers."""
+def summarize(dataset: Dataset) -> dict[str, Any]:
+    """A dataset in a few numbers, for `--json` and reports.
+
+    ids: one more than the tokenizer's largest id. unextracted: pages whose text cannot be
+    extracted, by reason. learned: tokens that are learned; None unless documents are conversations.
+    """
     manifest = dataset.manifest
-    shuffle = manifest.settings.shuffle
-    layout, totals, tokenizer = manifest.layout, manifest.totals, manifest.settings.tokenizer
-    return Summary(
-        folder=dataset.storage.root,
-        shards=layout.windows,
-        shard_tokens=layout.shard_tokens,
-        shuffle_seed=None if shuffle is None else shuffle.seed,
-        split=manifest.settings.split.described(),
-        splits=manifest.splits,
-        leaks=manifest.leaks,
-        tokens=totals["tokens"],
-        dtype=manifest.settings.dtype,
-        tokenizer=tokenizer.name,
-        ids=tokenizer.size,
-        eot=tokenizer.eot,
-        documents=totals["documents"],
-        nulls=totals["nulls"],
-        rejected=totals["rejected"],
-        text_bytes=totals["text_bytes"],
-        files=len(manifest.files),
-        origin={name: value for name, value in manifest.origin.items() if value},
-        fingerprint=manifest.fingerprint,
-        content_fingerprint=manifest.content_fingerprint,
-        generations=_generations(manifest),
-        unextracted={each.reason: each.rows for each in manifest.counts().unextracted},
-        learned=manifest.learned,
-    )
+    settings, layout, totals = manifest.settings, manifest.layout, manifest.totals
+    tokenizer, shuffle = settings.tokenizer, settings.shuffle
+    counted_too = ("tokens", "documents", "nulls", "rejected", "text_bytes")
+    return {
+        "folder": dataset.storage.root,
+        "shards": layout.windows,
+        "shard_tokens": layout.shard_tokens,
+        "shuffle_seed": None if shuffle is None else shuffle.seed,
+        "split": settings.split.described(),
+        "splits": manifest.splits,
+        "leaks": manifest.leaks,
+        **{name: totals[name] for name in counted_too},
+        "dtype": settings.dtype,
+        "tokenizer": tokenizer.name,
+        "ids": tokenizer.size,
+        "eot": tokenizer.eot,
+        "files": len(manifest.files),
+        "origin": {name: value for name, value in manifest.origin.items() if value},
+        "fingerprint": manifest.fingerprint,
+        "content_fingerprint": manifest.content_fingerprint,
+        "generations": [*_generations(manifest)],
+        "unextracted": {each.reason: each.rows for each in manifest.counts().unextracted},
+        "learned": manifest.learned,
+    }
 
 
-def _generations(manifest: Manifest) -> list[GenerationSummary]:
-    found, first = [], 0
+def _generations(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """What each generation added, from where, and how many documents it redacted."""
+    first = 0
     for number, generation in enumerate(manifest.job.generations, 1):
         counts = [report.counts for report in manifest.reports[first : first + generation.files]]
         first += generation.files
-        found.append(
-            GenerationSummary(
-                number=number,
-                files=generation.files,
-                documents=sum(each.documents for each in counts),
-                tokens=sum(each.tokens for each in counts),
-                redacted=generation.redacted,
-                root=generation.root,
-            )
-        )
-    return found
+        yield {
+            "number": number,
+            "files": generation.files,
+            "documents": sum(each.documents for each in counts),
+            "tokens": sum(each.tokens for each in counts),
+            "redacted": generation.redacted,
+            "root": generation.root,
+        }
 
 
-def describe_summary(summary: Summary) -> list[str]:
+def describe_summary(summary: Mapping[str, Any]) -> list[str]:
     """A dataset in a few lines."""
-    root = summary.generations[0].root
-    return [
-        summary.folder,
-        f"  shards     {summary.shards:,}, {counted(summary.shard_tokens, 'token')} each; the last "
-        "of a split, and of an append, may have fewer",
-        *(
-            []
-            if summary.shuffle_seed is None
-            else [f"  order      --shuffle_seed {summary.shuffle_seed}"]
-        ),
-        f"  split      {summary.split}",
-        *describe_splits(summary.splits),
-        *([f"  leaks      {describe_leaks(summary.leaks)}"] if summary.leaks else []),
-        f"  tokens     {summary.tokens:,}, {summary.dtype}, {summary.tokenizer} with "
-        f"{summary.ids:,} ids, EOT {summary.eot} before each document",
-        *_describe_learned(summary),
-        f"  documents  {summary.documents:,} ({counted(summary.nulls, 'row')} without text, "
-        f"{summary.rejected:,} rejected)",
-        *([f"  no text    {_pages(summary.unextracted)}"] if summary.unextracted else []),
-        f"  text       {summary.text_bytes / 1e6:,.1f} MB from {counted(summary.files, 'file')}",
-        *([f"  input      {shortened(root)}"] if root and "input" not in summary.origin else []),
-        *(
-            f"  {name:<10} {shortened(value)}"
-            for name, value in summary.origin.items()
-            if " " not in name
-        ),
-        f"  content    {summary.content_fingerprint}",
-        f"  job        {summary.fingerprint}",
-        *_describe_generations(summary),
+    root, origin, tokens = summary["generations"][0]["root"], summary["origin"], summary["tokens"]
+    lines = [
+        summary["folder"],
+        f"  shards     {summary['shards']:,}, {counted(summary['shard_tokens'], 'token')} each; "
+        "the last of a split, and of an append, may have fewer",
     ]
+    if summary["shuffle_seed"] is not None:
+        lines.append(f"  order      --shuffle_seed {summary['shuffle_seed']}")
+    lines += [f"  split      {summary['split']}", *describe_splits(summary["splits"])]
+    if summary["leaks"]:
+        lines.append(f"  leaks      {describe_leaks(summary['leaks'])}")
+    lines.append(
+        f"  tokens     {tokens:,}, {summary['dtype']}, {summary['tokenizer']} with "
+        f"{summary['ids']:,} ids, EOT {summary['eot']} before each document"
+    )
+    if (learned := summary["learned"]) is not None:
+        lines.append(f"  learned    {counted(learned, 'token')} ({share(learned, tokens)})")
+    lines.append(
+        f"  documents  {summary['documents']:,} ({counted(summary['nulls'], 'row')} without text, "
+        f"{summary['rejected']:,} rejected)"
+    )
+    if unextracted := summary["unextracted"]:
+        reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in unextracted.items())
+        pages = counted(sum(unextracted.values()), "page")
+        lines.append(f"  no text    of {pages}, whose text cannot be extracted ({reasons})")
+    files = counted(summary["files"], "file")
+    lines.append(f"  text       {summary['text_bytes'] / 1e6:,.1f} MB from {files}")
+    if root and "input" not in origin:
+        lines.append(f"  input      {shortened(root)}")
+    named = [(name, value) for name, value in origin.items() if " " not in name]
+    named += [("content", summary["content_fingerprint"]), ("job", summary["fingerprint"])]
+    lines += [f"  {name:<10} {shortened(value)}" for name, value in named]
+    return [*lines, *_describe_generations(summary["generations"], origin)]
 
 
-def _describe_learned(summary: Summary) -> list[str]:
-    """One line for a dataset of conversations."""
-    if summary.learned is None:
-        return []
-    learned = counted(summary.learned, "token")
-    return [f"  learned    {learned} ({share(summary.learned, summary.tokens)})"]
-
-
-def _pages(unextracted: Mapping[str, int]) -> str:
-    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in unextracted.items())
-    pages = counted(sum(unextracted.values()), "page")
-    return f"of {pages}, whose text cannot be extracted ({reasons})"
-
-
-def _describe_generations(summary: Summary) -> list[str]:
+def _describe_generations(
+    generations: Sequence[Mapping[str, Any]], origin: Mapping[str, str]
+) -> Iterator[str]:
     """One line per generation of a dataset that has grown."""
-    if len(summary.generations) == 1:
-        return []
-    lines = ["  generations"]
-    for each in summary.generations:
-        did = f"{counted(each.files, 'file')}, {counted(each.documents, 'document')}, "
-        did += counted(each.tokens, "token")
-        if each.redacted:
-            did = f"{counted(each.redacted, 'document')} redacted"
-        ending = of_generation(each.number)
-        named = [value for name, value in summary.origin.items() if name.endswith(ending)]
-        if each.root and each.number > 1 and not named:
-            named = [each.root]
-        lines.append(f"    {each.number:<8} {did}" + "".join(f"; {shortened(v)}" for v in named))
-    return lines
+    if len(generations) == 1:
+        return
+    yield "  generations"
+    for generation in generations:
+        number, root, redacted = (generation[name] for name in ("number", "root", "redacted"))
+        names = ("file", "document", "token")
+        did = ", ".join(counted(generation[f"{name}s"], name) for name in names)
+        if redacted:
+            did = f"{counted(redacted, 'document')} redacted"
+        ending = of_generation(number)
+        places = [value for name, value in origin.items() if name.endswith(ending)]
+        if root and number > 1 and not places:
+            places = [root]
+        yield f"    {number:<8} {did}" + "".join(f"; {shortened(place)}" for place in places)
 
 
 def show_document(

@@ -100,7 +100,7 @@ def report_page(contents: Contents) -> str:
         "recipe": "Recipe" if contents.stats and contents.stats.steps else "",
         "documents": "Documents",
         "exactness": "Exactness",
-        "generations": "Generations" if len(contents.summary.generations) > 1 else "",
+        "generations": "Generations" if len(contents.summary["generations"]) > 1 else "",
         "provenance": "Provenance",
     }
     # Of this package, so not escaped; its hash is that of these very bytes.

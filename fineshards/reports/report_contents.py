@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import FineshardsError, OutputError
-from fineshards.inspection.inspect import Summary, summarize
+from fineshards.inspection.inspect import summarize
 from fineshards.inspection.stats import Stats, stats
 from fineshards.reports.lengths import Lengths, lengths_of
 from fineshards.shards.counts import Counts
@@ -74,7 +75,7 @@ class Contents:
     """
 
     manifest: Manifest
-    summary: Summary
+    summary: dict[str, Any]
     title: str
     files: tuple[tuple[SourceFile, Counts], ...]
     lengths: Lengths
@@ -95,7 +96,7 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
     return Contents(
         manifest=manifest,
         # Where the dataset lies is not part of it.
-        summary=replace(summarize(dataset), folder=""),
+        summary=summarize(dataset) | {"folder": ""},
         title=_title(dataset),
         files=_files(manifest),
         lengths=lengths,
