@@ -20,7 +20,7 @@ from support.reported import FLAGS, KINDS, figure, lengths_in_tables, rows_of, w
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.reports import lengths, report_contents
+from fineshards.reports import report_contents
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
@@ -153,7 +153,7 @@ def test_lists_end_and_say_so(
     dataset = built("by document")
     whole = Manifest.load_finished(open_storage(str(dataset)))
     monkeypatch.setattr(report_contents, "MOST_FILES", 1)
-    monkeypatch.setattr(lengths, "MOST_TABLES", 3)
+    monkeypatch.setattr(report_contents, "MOST_TABLES", 3)
     page = html.fromstring(written(dataset, tmp_path / "report.html"))
     names = [shard.name for shard in whole.shards]
     assert len(names) > 6
@@ -162,7 +162,7 @@ def test_lists_end_and_say_so(
     said = words_of(page, "lengths")
     assert f"in 3 of the {len(names)} shards, which a hash chose" in said
     opened = Dataset.open(open_storage(str(dataset)))
-    sample, every = lengths.lengths_of(opened), lengths_in_tables(dataset, one_stream=False)
+    sample, every = report_contents.lengths_of(opened), lengths_in_tables(dataset, one_stream=False)
     assert 0 < sample.documents < len(every)
     assert {sample.shortest, sample.median, sample.longest} <= set(every)
 

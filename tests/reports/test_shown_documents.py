@@ -15,7 +15,7 @@ from support.reported import words_of, written
 from fineshards.cli.cli import main
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
-from fineshards.reports import lengths, report_contents
+from fineshards.reports import report_contents
 from fineshards.reports.report_contents import token_spans
 from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.open import open_storage
@@ -28,7 +28,7 @@ def test_a_tokenizer_that_cannot_be_loaded_leaves_the_ids(
     (dataset / "metadata/vocabulary.tiktoken").write_bytes(b"IQ== 0\n")
     page = html.fromstring(written(dataset, tmp_path / "report.html"))
     opened = Dataset.open(open_storage(str(dataset)))
-    shown = report_contents.show_documents(opened, lengths.lengths_of(opened))
+    shown = report_contents.show_documents(opened, report_contents.lengths_of(opened))
     boxes = page.xpath("//div[contains(@class, 'tokens')]")
     assert len(boxes) == len(shown) == 5
     for each, box in zip(shown, boxes, strict=True):
@@ -45,7 +45,7 @@ def test_the_shortest_the_longest_and_three_others_are_shown(
     opened = Dataset.open(open_storage(str(built(kind))))
     every = [opened.document(n).tokens for n in range(opened.manifest.totals["documents"])]
     with_text = [len(tokens) for tokens in every if set(tokens.tolist()) != {tokens[0]}]
-    shown = report_contents.show_documents(opened, lengths.lengths_of(opened))
+    shown = report_contents.show_documents(opened, report_contents.lengths_of(opened))
     assert [each.why for each in shown] == ["shortest", "longest", *["chosen"] * 3]
     assert [len(each.document.tokens) for each in shown[:2]] == [min(with_text), max(with_text)]
     assert len({each.document.number for each in shown}) == 5
