@@ -43,6 +43,24 @@ _OUTPUT = "output"
 _TOKENIZER = "tokenizer"
 _WORK = "work"
 _CURATION = "curation"
+# Pairs of flags of which one is given at most.
+_EXCLUDE = (
+    ("test_fraction", "test_shards"),
+    ("split_key", "test_shards"),
+    *((name, "test_input") for name in ("dataset", "test_fraction", "test_shards", "split_key")),
+    ("text_column", "text_template"),
+    ("text_template", "chat_template"),
+    ("fim", "chat_template"),
+)
+# Flags that have a meaning with another one.
+_GOES_WITH = {
+    "learn": "chat_template",
+    "fim": "fim_tokens",
+    "fim_tokens": "fim",
+    "dataset_config": "dataset",
+    "dataset_revision": "dataset",
+    "fail_on_repeats": "append",
+}
 # Flags that `estimate` and `recipe check` do not take, which build a sample of a whole input.
 NOT_ESTIMATED = ("append", "limit", "share")
 
@@ -232,32 +250,31 @@ class BuildConfig:
                 "--hf_token_secret must be the name of a secret, as "
                 "projects/PROJECT/secrets/NAME/versions/latest, and not the token itself."
             )
-        if self.test_fraction is not None and self.test_shards is not None:
-            raise UsageError("--test_fraction and --test_shards exclude each other; give one.")
-        for name in ("dataset", "test_fraction", "test_shards", "split_key"):
-            if self.test_patterns and getattr(self, name) is not None:
-                raise UsageError(
-                    f"--{name} and --test_input exclude each other: the files of --test_input are "
-                    "the test split, and those of --input are train. Give one."
-                )
-        if self.text_template is not None:
-            self._check_template(self.text_template)
-        self._check_chat()
-        self._check_fim()
+        own = flags_of(BuildConfig)
+        given = [flag.name for flag in own if getattr(self, flag.name) != flag.default]
         if self.append:
-            # Nothing is said that the dataset has decided.
-            own = flags_of(BuildConfig)
-            refuse_decided(each.name for each in own if getattr(self, each.name) != each.default)
-        elif self.fail_on_repeats:
-            raise UsageError(
-                "--fail_on_repeats goes with an append: it compares new documents with those of "
-                "the dataset. Leave it out."
-            )
-        elif self.memory_bytes is not None and self.shuffle_seed is None and not self.curates:
-            raise UsageError(
-                "--memory_bytes goes with --shuffle_seed or deduplication; without it has no "
-                "meaning."
-            )
+            refuse_decided(given)
+        for one, other in _EXCLUDE:
+            if one in given and other in given:
+                raise UsageError(f"--{one} and --{other} exclude each other; give one.")
+        for one, other in _GOES_WITH.items():
+            if one in given and other not in given:
+                raise UsageError(f"--{one} goes with --{other}. Give both, or none.")
+        if self.memory_bytes is not None and not (
+            self.append or self.shuffle_seed is not None or self.curates
+        ):
+            raise UsageError("--memory_bytes goes with --shuffle_seed or deduplication.")
+        if self.text_template is not None:
+            try:
+                template_parts(self.text_template)
+            except ValueError as error:
+                raise UsageError(
+                    f"--text_template {quoted(self.text_template)}: {error}."
+                ) from None
+        if "" in self.roles:
+            raise UsageError(f"--learn must be roles, such as assistant, got {quoted(self.learn)}.")
+        if self.fim is not None:
+            self._check_fim(self.fim.split(","))
         if self.split_key is not None:
             self._check_split_key(self.split_key)
         if self.test_fraction is not None:
@@ -302,42 +319,13 @@ class BuildConfig:
         object.__setattr__(self, name, value)
 
     def _check_split_key(self, key: str) -> None:
-        if self.test_shards is not None:
-            raise UsageError(
-                "--split_key goes with --test_fraction; --test_shards takes the first shards, "
-                "whatever is in them."
-            )
         kind, separator, name = key.partition(":")
         if key not in _SPLIT_KEYS and not (kind == "column" and separator and name):
             raise UsageError(
                 f"--split_key must be {', '.join(_SPLIT_KEYS)} or column:NAME, got {quoted(key)}."
             )
 
-    def _check_template(self, template: str) -> None:
-        if self.text_column != "text":
-            raise UsageError("--text_column and --text_template exclude each other; give one.")
-        try:
-            template_parts(template)
-        except ValueError as error:
-            raise UsageError(f"--text_template {quoted(template)}: {error}.") from None
-
-    def _check_chat(self) -> None:
-        if self.chat_template is None:
-            if self.learn != "assistant":
-                raise UsageError("--learn goes with --chat_template. Leave it out.")
-        elif self.text_template is not None:
-            raise UsageError("--text_template and --chat_template exclude each other; give one.")
-        elif "" in self.roles:
-            raise UsageError(f"--learn must be roles, such as assistant, got {quoted(self.learn)}.")
-
-    def _check_fim(self) -> None:
-        if (self.fim is None) != (self.fim_tokens is None):
-            raise UsageError("--fim and --fim_tokens go together; give both, or none.")
-        if self.fim is None:
-            return
-        if self.chat_template is not None:
-            raise UsageError("--fim and --chat_template exclude each other; give one.")
-        rates = self.fim.split(",")
+    def _check_fim(self, rates: Sequence[str]) -> None:
         if len(rates) != 2:
             raise UsageError(
                 f"--fim must be two shares, of documents and of those with the suffix first, such "
@@ -363,9 +351,6 @@ class BuildConfig:
                 f"--dataset {self.dataset}: a dataset is a name on the Hugging Face hub or a local "
                 "folder. For objects use --input, such as --input 'gs://bucket/folder/*.parquet'."
             )
-        for name in ("dataset_config", "dataset_revision"):
-            if getattr(self, name) and not self.dataset:
-                raise UsageError(f"--{name} goes with --dataset; with --input it has no meaning.")
         if self.folder.startswith("s3://") and self.shard_tokens > _MOST_S3_TOKENS:
             raise UsageError(
                 f"--shard_tokens {self.shard_tokens:,}: an object on s3:// holds at most 5 GiB, "

@@ -25,34 +25,20 @@ _MOUNT = Path("/sys/fs/cgroup")
 
 
 def _quotas(membership: Path, mount: Path) -> Iterator[float]:
-    """The quotas, in cores, of the process's control group and of those that contain it."""
+    """The quotas, in cores, of the process's control group and of those that contain it.
+
+    Of version 2, which has one hierarchy: `0::/name`.
+    """
     try:
-        lines = membership.read_text().splitlines()
+        group = mount / membership.read_text().partition("0::/")[2].split("\n")[0]
     except OSError:
         return
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        # Version 2 has one hierarchy without controllers, version 1 one for each set of them. In a
-        # container a version 1 name is the host's, so the mount itself counts too.
-        root = mount if not controllers else mount / "cpu"
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = root / name.lstrip("/")
-        for folder in (group, *group.parents):
-            if folder != root and root not in folder.parents:
-                break
-            yield from _quota(folder)
-
-
-def _quota(folder: Path) -> Iterator[float]:
-    """The quota that a control group sets, if it sets one."""
-    try:
-        if (folder / "cpu.max").exists():
+    for folder in (group, *group.parents):
+        try:
             quota, period = (folder / "cpu.max").read_text().split()
-        else:
-            quota = (folder / "cpu.cfs_quota_us").read_text()
-            period = (folder / "cpu.cfs_period_us").read_text()
-        if quota != "max" and int(quota) > 0:
-            yield int(quota) / int(period)
-    except (OSError, ValueError):
-        return
+            if quota != "max":
+                yield int(quota) / int(period)
+        except (OSError, ValueError):
+            pass
+        if folder == mount:
+            return

@@ -126,7 +126,7 @@ def test_fractions_that_are_the_same_are_one_job() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test_shards": 1, "split_key": "id"}, "--split_key goes with --test_fraction"),
+        ({"test_shards": 1, "split_key": "id"}, "--split_key and --test_shards exclude"),
         ({"split_key": "url"}, "must be text, id, host, row or column:NAME, got 'url'"),
         ({"split_key": "column:"}, "must be text, id, host, row or column:NAME"),
         ({"split_key": 1}, "must be text"),

@@ -171,8 +171,8 @@ def test_records_have_the_rule_only_where_it_is_used(inputs: list[Path], tmp_pat
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"fim": "0.5,0.5"}, "--fim and --fim_tokens go together"),
-        ({"fim_tokens": TOKENS}, "--fim and --fim_tokens go together"),
+        ({"fim": "0.5,0.5"}, "--fim goes with --fim_tokens"),
+        ({"fim_tokens": TOKENS}, "--fim_tokens goes with --fim"),
         ({"fim": "0.5", "fim_tokens": TOKENS}, "--fim must be two shares"),
         ({"fim": "0.5,1.5", "fim_tokens": TOKENS}, "--fim must lie between 0 and 1"),
         ({"fim": "0.5,x", "fim_tokens": TOKENS}, "--fim must be a number such as 0.1"),

@@ -262,7 +262,7 @@ def test_fail_on_repeats_changes_nothing_that_readers_see(
     assert published_files(output) == published_files(plain)
     assert main([*arguments, "--fail_on_repeats"]) == 1
     assert "is finished, but 2 of 3 new documents" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="goes with an append"):
+    with pytest.raises(UsageError, match="goes with --append"):
         fineshards.build(input=first, output=tmp_path / "other", fail_on_repeats=True)
 
 

@@ -402,16 +402,6 @@ def test_the_cores_that_may_be_used_are_counted() -> None:
     [
         ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "250000 100000"}, [2.5]),
         ("0::/\n", {"cpu.max": "50000 100000"}, [0.5]),
-        (
-            "4:cpu,cpuacct:/docker/x\n1:memory:/y\n",
-            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
-            [3.0],
-        ),
-        (
-            "4:cpu,cpuacct:/\n",
-            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
-            [],
-        ),
         ("0::/a\n", {}, []),
     ],
 )
