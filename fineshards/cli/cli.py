@@ -9,7 +9,7 @@ from fineshards.cli.answer import Answer, show
 from fineshards.cli.check_commands import REDACT, REPAIR, VERIFY
 from fineshards.cli.command import Command
 from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE, RECIPE
-from fineshards.cli.look_commands import EXPLAIN, FIND, INSPECT, STATS, STATUS
+from fineshards.cli.look_commands import EXPLAIN, INSPECT, STATS, STATUS
 from fineshards.cli.share_commands import EXPORT, PUBLISH, REPORT
 from fineshards.errors import UsageError, did_you_mean
 from fineshards.parser import Parser
@@ -18,7 +18,7 @@ from fineshards.storage.temporary import remove_abandoned
 # In the order of the help page. Libraries are imported by the command that runs, so that help pages
 # and mistakes are quick.
 COMMANDS = (
-    *(BUILD, APPEND, STATUS, VERIFY, INSPECT, STATS, REPORT, FIND, EXPORT, PUBLISH, REPAIR, REDACT),
+    *(BUILD, APPEND, STATUS, VERIFY, INSPECT, STATS, REPORT, EXPORT, PUBLISH, REPAIR, REDACT),
     *(EXPLAIN, ESTIMATE, RECIPE),
 )
 # Commands that the table does not have, with their lines on the help page.

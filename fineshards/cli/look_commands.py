@@ -1,4 +1,4 @@
-"""The commands that look at a job or a dataset: `status`, `stats`, `find`, `explain`."""
+"""The commands that look at a job or a dataset: `status`, `stats`, `explain`, `inspect`."""
 
 from __future__ import annotations
 
@@ -103,37 +103,6 @@ STATS = Command(
 )
 
 
-def _add_find_flags(parser: Parser) -> None:
-    add_folder_and_generation(parser)
-    place = parser.add_argument_group("what to find")
-    which = place.add_mutually_exclusive_group(required=True)
-    add_flag(which, "--id ID", "All documents with this id.")
-    add_flag(
-        which, "--token N", "Token N of the dataset, from 0: test shards first, then train shards."
-    )
-
-
-def _find(args: Namespace) -> Answer:
-    from fineshards.inspection.find import Found, describe_found, describe_place, find
-
-    found = find(args.folder, id=args.id, token=args.token, generation=args.generation)
-    if isinstance(found, Found):
-        return Answer(found, describe_found(found), 0 if found.matches else 1)
-    return Answer(found, describe_place(found))
-
-
-FIND = Command(
-    "find",
-    "find a document by its id, or a token by its number",
-    "FOLDER (--id ID | --token N) [--json]",
-    "Finds the shards that hold a document, and the document that holds a token.\n"
-    "Exits with 1 if no document has the id.",
-    ("fineshards find out --id 1234", "fineshards find out --token 250000"),
-    _add_find_flags,
-    _find,
-)
-
-
 def _add_explain_flags(parser: Parser) -> None:
     add_folder(parser)
     what = parser.add_argument_group("a training step, or a document")
@@ -198,6 +167,7 @@ def _add_inspect_flags(parser: Parser) -> None:
     add_flag(which, "--document N", about, type=_number_or_place)
     add_flag(which, "--token N", "The document that has token N of the dataset, or of the shard.")
     add_flag(which, "--id ID", "All documents of the dataset with this id.")
+    add_flag(place, "--find", "Show the shards that hold it, and not its text.")
     dropped = parser.add_argument_group("what the recipe dropped or cut")
     add_flag(
         dropped,
@@ -228,6 +198,10 @@ def _inspect(args: Namespace) -> Answer:
         raise UsageError(f"--document {args.document}: FILE:ROW goes with --dropped.")
     if args.shard is not None and args.id is not None:
         raise UsageError("--id looks through the whole dataset: leave out --shard.")
+    if args.find:
+        if args.shard is not None or args.document is not None:
+            raise UsageError("--find goes with --id or --token of the whole dataset alone.")
+        return _find(args)
     dataset = opened(args.folder, args.generation)
     if args.id is not None:
         shown = inspect.show_documents(dataset, args.id)
@@ -240,11 +214,20 @@ def _inspect(args: Namespace) -> Answer:
     return Answer(document, inspect.describe_document(document))
 
 
+def _find(args: Namespace) -> Answer:
+    from fineshards.inspection.find import Found, describe_found, describe_place, find
+
+    found = find(args.folder, id=args.id, token=args.token, generation=args.generation)
+    if isinstance(found, Found):
+        return Answer(found, describe_found(found), 0 if found.matches else 1)
+    return Answer(found, describe_place(found))
+
+
 def _inspect_dropped(args: Namespace) -> Answer:
     from fineshards.inspection.dropped import describe_dropped, show_dropped
 
-    for name in ("shard", "token", "id"):
-        if getattr(args, name) is not None:
+    for name in ("shard", "token", "id", "find"):
+        if getattr(args, name) not in (None, False):
             raise UsageError(f"--dropped shows what is in no shard: leave out --{name}.")
     document = None if args.document is None else str(args.document)
     wanted = 3 if args.count is None else args.count
@@ -257,13 +240,15 @@ def _inspect_dropped(args: Namespace) -> Answer:
 INSPECT = Command(
     "inspect",
     "show a dataset, or the text of one of its documents",
-    "FOLDER [--shard S/N] [--document N | --token N | --id ID | --dropped]",
+    "FOLDER [--shard S/N] [--document N | --token N | --id ID] [--find | --dropped]",
     "Describes a dataset, or shows a document: its source, its tokens and its text. Or\n"
-    "documents that its recipe dropped, beside the earlier ones that they repeat.",
+    "documents that its recipe dropped, beside the earlier ones that they repeat.\n"
+    "Exits with 1 if --find finds no document.",
     (
         "fineshards inspect out",
         "fineshards inspect out --document 12",
         "fineshards inspect out --id 2024-17",
+        "fineshards inspect out --find --token 250000",
         "fineshards inspect out --shard train/0 --token 50000",
         "fineshards inspect out --dropped --step 2 --count 5",
         "fineshards inspect out --dropped --document part-0.parquet:17",

@@ -18,7 +18,7 @@ from msgspec.json import encode
 
 from fineshards.errors import OutputError
 from fineshards.publishing import facts, sums
-from fineshards.publishing.description import PERSON, Description
+from fineshards.publishing.facts import PERSON, Description
 from fineshards.publishing.sums import CROISSANT_NAME, SUMS_NAME, Sums
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME

@@ -13,7 +13,7 @@ from typing import Any
 
 from fineshards.errors import printable
 from fineshards.publishing import facts
-from fineshards.publishing.description import Description, hub_fields
+from fineshards.publishing.facts import Description, hub_fields
 from fineshards.publishing.sums import CROISSANT_NAME, SUMS_NAME
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fineshards.errors import OutputError
 from fineshards.extras import require
 from fineshards.publishing import croissant, dataset_card, sums
-from fineshards.publishing.description import Description
+from fineshards.publishing.facts import Description
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import job_name

@@ -94,7 +94,7 @@ def test_other_urls_are_as_they_are(url: str) -> None:
         "status {url}",
         "inspect {url}",
         "stats {url}",
-        "find {url} --id a",
+        "inspect {url} --find --id a",
         "repair {url}",
         "redact {url} --documents 1",
         "report {url}",

@@ -201,7 +201,7 @@ FLAGS = [
         "fineshards: --test_fraction must lie between 0 and 1, got 2.",
     ),
     ("build --input x --num_workers=3", "fineshards: give --output. See"),
-    ("find --quick", "unknown flag --quick. Also: give FOLDER. See"),
+    ("stats --quick", "unknown flag --quick. Also: give FOLDER. See"),
     ("verify out --sample x --jsno", "--jsno. Did you mean --json? Also: --sample"),
     (
         f"{BUILD} --dtype unit16",
@@ -220,7 +220,8 @@ FLAGS = [
     ("verify out more", "unexpected argument 'more'."),
     ("verify out --sample some", "--sample: must be a whole number such as 100000000"),
     ("verify out --sample 101%", "--sample is a share such as 1%, or a number of documents"),
-    ("find out", "--id --token"),
+    ("inspect out --find", "give an id or a token, and not both"),
+    ("inspect out --find --shard=train/0 --token=1", "of the whole dataset alone"),
 ]
 
 STEP = "[[steps]]\nuse = "
@@ -323,7 +324,7 @@ FOLDERS: list[Case] = [
     *(
         (None, command.replace(" ", " x ", 1), 1, "x is an export, not a dataset: ")
         for command in (
-            *("report ", "inspect ", "stats ", "find --token=0", "publish "),
+            *("report ", "inspect ", "stats ", "inspect --find --token=0", "publish "),
             *("repair ", "redact --documents=1", "export --to=raw --output=y"),
             "explain --document=1 --sequence_length=8",
         )

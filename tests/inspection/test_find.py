@@ -106,11 +106,11 @@ def test_the_search_reads_the_ids_alone(dataset: Path, monkeypatch: pytest.Monke
 
 
 def test_the_command_prints_all_matches(dataset: Path, source: Path, in_process: Run) -> None:
-    done = in_process("find", dataset, "--id", "twice")
+    done = in_process("inspect", "--find", dataset, "--id", "twice")
     assert done.returncode == 0, done.stderr
     assert f"  source  {source}, row 7\n  id      twice\n" in done.stdout
     assert f"  source  {source}, row 31\n" in done.stdout
-    record = json.loads(in_process("find", dataset, "--id", "twice", "--json").stdout)
+    record = json.loads(in_process("inspect", "--find", dataset, "--id", "twice", "--json").stdout)
     assert [match["row"] for match in record["matches"]] == [7, 31]
     for match in record["matches"]:
         for piece in match["pieces"]:
@@ -125,14 +125,14 @@ def test_an_id_that_no_document_has_is_exit_code_1(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for flags in (["--id=nobody"], ["--id="]):
-        assert main(["find", str(dataset), *flags]) == 1
+        assert main(["inspect", "--find", str(dataset), *flags]) == 1
         assert capsys.readouterr().out.startswith("no document has the id ")
-        assert main(["find", str(dataset), *flags, "--json"]) == 1
+        assert main(["inspect", "--find", str(dataset), *flags, "--json"]) == 1
         assert json.loads(capsys.readouterr().out)["matches"] == []
 
 
 def test_a_token_is_shown_with_its_document(dataset: Path, in_process: Run) -> None:
-    done = in_process("find", dataset, "--token", "1_000")
+    done = in_process("inspect", "--find", dataset, "--token", "1_000")
     assert done.returncode == 0, done.stderr
     head, document, *_ = done.stdout.splitlines()
     place = find_token(opened(dataset), 1000)
@@ -140,7 +140,7 @@ def test_a_token_is_shown_with_its_document(dataset: Path, in_process: Run) -> N
         f"token 1,000 of {place.tokens:,} is {place.token_id}, at 300 in test/test_0001.npy"
     )
     assert document == f"document {place.match.number:,}"
-    record = json.loads(in_process("find", dataset, "--token=1k", "--json").stdout)
+    record = json.loads(in_process("inspect", "--find", dataset, "--token=1k", "--json").stdout)
     assert (record["shard"], record["offset"]) == ("test/test_0001.npy", 300)
     shown = in_process("inspect", dataset, "--shard=test/1", "--token=300", "--json")
     assert json.loads(shown.stdout)["number"] == record["match"]["number"]
@@ -153,7 +153,7 @@ def test_a_dataset_without_ids_says_so(
     pq.write_table(pq.read_table(source, columns=["text"]), plain)
     assert main(["build", f"--input={plain}", f"--output={tmp_path}/out"]) == 0
     capsys.readouterr()
-    assert main(["find", f"{tmp_path}/out", "--id=x"]) == 1
+    assert main(["inspect", "--find", f"{tmp_path}/out", "--id=x"]) == 1
     assert capsys.readouterr().out.startswith("no document of this dataset has an id (searched 0")
 
 

@@ -407,7 +407,7 @@ def test_find_finds_what_a_generation_has(
 ) -> None:
     def found(folder: Path, id_: str, *flags: str) -> tuple[int, Any]:
         capsys.readouterr()
-        code = main(["find", str(folder), f"--id={id_}", "--json", *flags])
+        code = main(["inspect", "--find", str(folder), f"--id={id_}", "--json", *flags])
         return code, json.loads(capsys.readouterr().out)
 
     last = generations[-1]

@@ -50,7 +50,7 @@ def test_an_unfinished_redaction_is_in_the_way_of_everything_else(
         (["append", "--input", str(more), "--overwrite"], "a redaction of 3 documents of"),
         (["repair"], "a redaction of 3 documents of"),
         (["inspect"], "a redaction of 3 documents of"),
-        (["find", "--id=secret"], "a redaction of 3 documents of"),
+        (["inspect", "--find", "--id=secret"], "a redaction of 3 documents of"),
         (["explain", "--document=3", "--sequence_length=64"], "a redaction of 3 documents of"),
         (["stats"], "a redaction of 3 documents of"),
         (["publish"], "a redaction of 3 documents of"),

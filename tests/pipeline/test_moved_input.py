@@ -182,7 +182,7 @@ def test_files_of_one_name_in_several_generations(
         f"{tmp_path}/in/",
     ]
     capsys.readouterr()
-    for command in (["find", str(out), "--id=m2"], ["inspect", str(out), "--id=m2"]):
+    for command in (["inspect", "--find", str(out), "--id=m2"], ["inspect", str(out), "--id=m2"]):
         assert main(command) == 0
         assert f"  source  {tmp_path}/in/m2/a.jsonl, row 0\n" in capsys.readouterr().out
     again = ["append", out, f"--input={tmp_path}/in/m2/*"]

@@ -203,7 +203,7 @@ def test_commands_name_the_sources_of_a_shuffled_dataset(
         return json.loads(capsys.readouterr().out)
 
     (row,) = pq.read_table(source / "a.parquet").slice(17, 1).to_pylist()
-    (match, *_) = printed("find", str(dataset), f"--id={row['id']}")["matches"]
+    (match, *_) = printed("inspect", "--find", str(dataset), f"--id={row['id']}")["matches"]
     assert (match["file"], match["row"]) == ("a.parquet", 17)
     (piece, *_) = match["pieces"]
     shard = piece["shard"].replace(".npy", "").replace("_0", "/0").partition("/")[2].partition("/")

@@ -24,7 +24,7 @@ COMMANDS = (
     ["report", "--output", "REPORT"],
     ["verify"],
     ["status"],
-    ["find", "--id", "id5-4"],
+    ["inspect", "--find", "--id", "id5-4"],
     ["stats"],
     ["explain", "--document", "2", "--sequence_length", "32"],
     ["redact", "--documents", "5"],

@@ -146,7 +146,7 @@ def test_a_dataset_grows_and_loses_documents_as_a_local_one_does(
         for command in (
             ["status", "--json", output],
             ["inspect", output, "--shard=train/0", "--document=0"],
-            ["find", output, f"--id={ids.read_text().strip()}"],
+            ["inspect", "--find", output, f"--id={ids.read_text().strip()}"],
         ):
             assert main(command) == 0
         said.append(capfd.readouterr().out.replace(output, "OUT"))
