@@ -18,7 +18,7 @@ from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
 from fineshards.inspection.dropped import Decision, DroppedDocuments, SourceText
 from fineshards.inspection.explain import ExplainedDocument, ExplainedSample, ExplainedStep
-from fineshards.inspection.find import Found, Match, PieceFound, TokenFound
+from fineshards.inspection.inspect import Found, Match, PieceFound, TokenFound
 from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Stage, Status
 from fineshards.loader.batches import DrawnSample

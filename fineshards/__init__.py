@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fineshards.curation.recipe import Recipe as Recipe
     from fineshards.errors import FineshardsError as FineshardsError
     from fineshards.inspection.explain import explain as explain
-    from fineshards.inspection.find import find as find
+    from fineshards.inspection.inspect import find as find
     from fineshards.inspection.stats import stats as stats
     from fineshards.job_status.status import status as status
     from fineshards.loader.batch_loader import BatchLoader as BatchLoader
@@ -64,7 +64,7 @@ _HOME = {
     "estimate": "fineshards.pipeline.functions",
     "explain": "fineshards.inspection.explain",
     "export": "fineshards.pipeline.export_run",
-    "find": "fineshards.inspection.find",
+    "find": "fineshards.inspection.inspect",
     "linear_schedule": "fineshards.loader.mixing.mixture_weights",
     "publish": "fineshards.publishing.publish",
     "recipe_check": "fineshards.pipeline.functions",

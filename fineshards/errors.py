@@ -41,13 +41,7 @@ class FineshardsError(Exception):
 
 
 class UsageError(FineshardsError):
-    """A flag, argument, pattern or output folder that cannot be used as given.
-
-    Example:
-        >>> from fineshards.errors import UsageError
-        >>> issubclass(UsageError, FineshardsError), UsageError.exit_code
-        (True, 2)
-    """
+    """A flag, argument, pattern or output folder that cannot be used as given."""
 
     exit_code = 2
 
@@ -56,32 +50,15 @@ class MissingLibraryError(UsageError, ImportError):
     """A library that an extra installs is missing. The message names the extra.
 
     Also an ImportError, so that `try: from fineshards import verify` works as for any import.
-
-    Example:
-        >>> from fineshards.errors import MissingLibraryError
-        >>> issubclass(MissingLibraryError, ImportError), MissingLibraryError.exit_code
-        (True, 2)
     """
 
 
 class InputError(FineshardsError):
-    """A source file, row group or row that is missing, damaged or of another type than expected.
-
-    Example:
-        >>> from fineshards.errors import InputError
-        >>> issubclass(InputError, FineshardsError), InputError.exit_code
-        (True, 1)
-    """
+    """A source file, row group or row that is missing, damaged or of another type than expected."""
 
 
 class OutputError(FineshardsError):
-    """An output folder that cannot be read or written, or does not hold what it should.
-
-    Example:
-        >>> from fineshards.errors import OutputError
-        >>> issubclass(OutputError, FineshardsError), OutputError.exit_code
-        (True, 1)
-    """
+    """An output folder that cannot be read or written, or does not hold what it should."""
 
 
 def clipped(text: str, most: int = _LONGEST_TEXT, start: int = 0) -> str:
@@ -118,14 +95,10 @@ def contrasted_texts(
     """As `contrasted`, of texts as they are."""
     start = 0
     if max(len(was), len(now)) > most:
-        start = max(common_length(was, now) - most // 4, 0)
+        pairs = enumerate(zip(was, now, strict=False))
+        same = next((at for at, (a, b) in pairs if a != b), min(len(was), len(now)))
+        start = max(same - most // 4, 0)
     return words.format(clipped(was, most, start), clipped(now, most, start))
-
-
-def common_length(one: str, other: str) -> int:
-    """The characters that two texts have in common at their beginning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def with_escaped_bytes(text: str) -> str:

@@ -215,7 +215,7 @@ def _inspect(args: Namespace) -> Answer:
 
 
 def _find(args: Namespace) -> Answer:
-    from fineshards.inspection.find import Found, describe_found, describe_place, find
+    from fineshards.inspection.inspect import Found, describe_found, describe_place, find
 
     found = find(args.folder, id=args.id, token=args.token, generation=args.generation)
     if isinstance(found, Found):

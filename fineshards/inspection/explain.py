@@ -13,7 +13,7 @@ from msgspec import json
 
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import InputError, UsageError, quoted
-from fineshards.inspection.find import check_number, numbers_of_id
+from fineshards.inspection.inspect import check_number, numbers_of_id
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
