@@ -143,7 +143,7 @@ class BuildConfig:
             does.
         overwrite: Delete what the output folder holds of another job, and start again.
         share: Do only a share of the work, such as 3/64, on one of several machines that share the
-            output folder; auto takes it from Slurm. The command without it does what is left.
+            output folder. The command without it does what is left.
         workers: Worker processes of a local run; workers to begin with on Dataflow. Default: one
             per usable core; Dataflow's own choice.
         tokenizer_engine: The library that encodes. All give the same tokens. Default: auto, the

@@ -7,9 +7,7 @@ or be too few. The plain command does what is left, and it alone finishes the da
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,44 +61,12 @@ def share_of(config: BuildConfig) -> Share | None:
             "--overwrite with --share: each share would delete what the others have done. Delete "
             "the output folder first, then run the shares without --overwrite."
         )
-    if config.share == "auto":
-        return _slurm_share(os.environ)
     found = _SHARE.fullmatch(config.share)
     if found is None or int(found[1]) > int(found[2]):
         raise UsageError(
-            "--share must be K/N, with K from 1 to N, such as 3/64, or auto, got "
-            f"{quoted(config.share)}."
+            f"--share must be K/N, with K from 1 to N, such as 3/64, got {quoted(config.share)}."
         )
     return Share(int(found[1]), int(found[2]))
-
-
-def _slurm_share(variables: Mapping[str, str]) -> Share:
-    """The share of a Slurm task: of an array, of `srun` with several tasks, or of both.
-
-    Raises UsageError outside of Slurm, and for an array with gaps, whose tasks have no numbers.
-    """
-
-    def number(name: str, default: int | None = None) -> int:
-        found = variables.get(f"SLURM_{name}", "" if default is None else str(default))
-        if re.fullmatch("[0-9]{1,9}", found) is None:
-            raise UsageError(
-                f"--share auto is for tasks of Slurm, and SLURM_{name} is "
-                f"{quoted(found) if found else 'not set'}. Give --share K/N, such as 3/64."
-            )
-        return int(found)
-
-    if "SLURM_ARRAY_TASK_ID" in variables:
-        index, count = number("ARRAY_TASK_ID"), number("ARRAY_TASK_COUNT")
-        first, step = number("ARRAY_TASK_MIN"), number("ARRAY_TASK_STEP", 1) or 1
-        place, rest = divmod(index - first, step)
-        if rest or not 0 <= place < count:
-            raise UsageError(
-                f"--share auto needs an array without gaps, such as --array=1-{count}, and task "
-                f"{index} is not one of {count} from {first}. Give --share K/N, such as 3/64."
-            )
-        process, processes = number("PROCID", 0), number("NTASKS", 1)
-        return Share(place * processes + process + 1, count * processes)
-    return Share(number("PROCID") + 1, number("NTASKS"))
 
 
 def part_of(status: Status) -> str:

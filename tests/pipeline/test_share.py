@@ -156,52 +156,18 @@ def test_a_block_that_a_power_cut_damaged_gets_into_no_shard(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"share": "0/4"}, "--share must be K/N, with K from 1 to N, such as 3/64, or auto, got"),
+        ({"share": "0/4"}, "--share must be K/N, with K from 1 to N, such as 3/64, got"),
         ({"share": "5/4"}, "--share must be K/N"),
         ({"share": "1/4 "}, "--share must be K/N"),
-        ({"share": "auto"}, "--share auto is for tasks of Slurm, and SLURM_PROCID is not set. Giv"),
         ({"share": "1/4", "overwrite": True}, "--overwrite with --share: each share would delete"),
         ({"share": "1/4", "append": True}, "--share is for a build; an append has no shares."),
         ({"share": "1/4", "beam_args": ["--runner=FlinkRunner"]}, "--share is for local runs: a r"),
     ],
 )
-def test_a_share_that_cannot_be_is_refused(
-    options: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in os.environ if name.startswith("SLURM_")]:
-        monkeypatch.delenv(name)
+def test_a_share_that_cannot_be_is_refused(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError) as error:
         share_of(BuildConfig(input="x", output="y", **options))  # type: ignore[arg-type]
     assert str(error.value).startswith(sentence)
-
-
-@pytest.mark.parametrize(
-    ("variables", "share"),
-    [
-        ("PROCID=0 NTASKS=4", "1/4"),
-        ("PROCID=3 NTASKS=4", "4/4"),
-        ("ARRAY_TASK_ID=1 ARRAY_TASK_MIN=1 ARRAY_TASK_COUNT=8", "1/8"),
-        ("ARRAY_TASK_ID=7 ARRAY_TASK_MIN=0 ARRAY_TASK_COUNT=8 PROCID=0 NTASKS=1", "8/8"),
-        ("ARRAY_TASK_ID=14 ARRAY_TASK_MIN=10 ARRAY_TASK_COUNT=3 ARRAY_TASK_STEP=2", "3/3"),
-        ("ARRAY_TASK_ID=2 ARRAY_TASK_MIN=1 ARRAY_TASK_COUNT=2 PROCID=1 NTASKS=3", "5/6"),
-        ("ARRAY_TASK_ID=9 ARRAY_TASK_MIN=1 ARRAY_TASK_COUNT=3", None),  # --array=1,2,9
-        ("PROCID=x NTASKS=4", None),
-    ],
-)
-def test_auto_takes_the_share_from_slurm(
-    variables: str, share: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in os.environ if name.startswith("SLURM_")]:
-        monkeypatch.delenv(name)
-    for each in variables.split():
-        name, _, value = each.partition("=")
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    config = BuildConfig(input="x", output="y", share="auto")
-    if share is None:
-        with pytest.raises(UsageError, match="Give --share K/N, such as 3/64"):
-            share_of(config)
-    else:
-        assert str(share_of(config)) == share
 
 
 def test_shares_of_every_count_cover_each_block_once(sample: Path) -> None:

@@ -87,18 +87,6 @@ def test_a_node_that_dies_is_replaced_and_the_bytes_are_the_same(
     assert files_in(output) == plain
 
 
-def test_tasks_of_srun_are_shares_too(
-    slurm: Slurm, flags: list[str], plain: dict[str, bytes], tmp_path: Path
-) -> None:
-    """Steps of one allocation, on the two nodes that are left."""
-    output = tmp_path / "out"
-    command = " ".join(["fineshards build", *flags, f"--output={output}"])
-    shares = f"srun --ntasks=2 --nodes=2 {command} --share auto"
-    slurm.submit("--nodes=2", "--ntasks=2", f"--wrap={shares} && {shares} && {command}")
-    slurm.wait_until(lambda: not slurm.tasks())
-    assert files_in(output) == plain, slurm.logs()
-
-
 def test_flink_inside_an_allocation_gives_the_same_bytes(
     slurm: Slurm, flags: list[str], plain: dict[str, bytes], tmp_path: Path
 ) -> None:
