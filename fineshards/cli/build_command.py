@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fineshards.cli.answer import Answer, note, show
+from fineshards.cli.command import Answer, note, show
 from fineshards.cli.options import add_build_flags, parse_build_flags
 from fineshards.cli.terminal import report_errors, working
 from fineshards.config import BuildConfig

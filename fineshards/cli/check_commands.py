@@ -5,13 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from contextlib import suppress
 
-from fineshards.cli.answer import Answer, note
 from fineshards.cli.command import (
+    Answer,
     Command,
     add_flag,
     add_folder,
     add_folder_and_generation,
     add_sources,
+    note,
 )
 from fineshards.errors import UsageError
 from fineshards.flags import count

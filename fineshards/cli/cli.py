@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fineshards.cli.answer import Answer, show
 from fineshards.cli.check_commands import REDACT, REPAIR, VERIFY
-from fineshards.cli.command import Command
+from fineshards.cli.command import Answer, Command, show
 from fineshards.cli.dataset_commands import APPEND, BUILD, ESTIMATE, RECIPE
 from fineshards.cli.look_commands import EXPLAIN, INSPECT, STATS, STATUS
 from fineshards.cli.share_commands import EXPORT, PUBLISH, REPORT

@@ -5,23 +5,15 @@ from __future__ import annotations
 import tomllib
 from argparse import SUPPRESS, Namespace
 
-from fineshards.cli.answer import Answer, note
-from fineshards.cli.command import Command, add_flag, add_folder
-from fineshards.cli.options import (
-    add_append_flags,
-    add_build_flags,
-    add_estimate_flags,
-    add_input_and_step_flags,
-    config_of,
-    sample_config,
-)
+from fineshards.cli import options
+from fineshards.cli.command import Answer, Command, add_flag, add_folder, note
 from fineshards.errors import UsageError
 from fineshards.parser import Parser, one_of
 from fineshards.pipeline.recipe_flags import recipe_shown, shipped_recipes
 
 
 def _build(args: Namespace) -> Answer:
-    config = config_of(args)
+    config = options.config_of(args)
     # Imported after the flags are parsed, so that --help and mistakes need no numpy.
     from fineshards.cli.build_command import build
 
@@ -30,7 +22,7 @@ def _build(args: Namespace) -> Answer:
 
 def _add_append_flags(parser: Parser) -> None:
     add_folder(parser)
-    add_append_flags(parser)
+    options.add_append_flags(parser)
 
 
 def _append(args: Namespace) -> Answer:
@@ -39,7 +31,7 @@ def _append(args: Namespace) -> Answer:
 
 
 def _estimate(args: Namespace) -> Answer:
-    config = sample_config(args)
+    config = options.sample_config(args)
     from fineshards.pipeline.sample import estimate
 
     note("building a sample of the input …")
@@ -72,7 +64,7 @@ def _add_recipe_flags(parser: Parser) -> None:
         "Documents to show that each step drops or cuts. Default: 2.",
         default=SUPPRESS,
     )
-    add_input_and_step_flags(parser)
+    options.add_input_and_step_flags(parser)
 
 
 def _recipe(args: Namespace) -> Answer:
@@ -103,7 +95,7 @@ def _steps(args: Namespace) -> Answer:
 
 
 def _check(args: Namespace) -> Answer:
-    config = sample_config(args, recipe=args.name)
+    config = options.sample_config(args, recipe=args.name)
     from fineshards.pipeline.sample import check
 
     if config.curates:  # if not, `check` says so
@@ -130,7 +122,7 @@ BUILD = Command(
         "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=….",
         "Without --runner the job runs on this machine.",
     ),
-    add_build_flags,
+    options.add_build_flags,
     _build,
     for_beam=True,
 )
@@ -161,7 +153,7 @@ ESTIMATE = Command(
         "fineshards estimate --input data/*.parquet",
         "fineshards estimate --input data/*.parquet --recipe fineweb --workers 8",
     ),
-    add_estimate_flags,
+    options.add_estimate_flags,
     _estimate,
 )
 

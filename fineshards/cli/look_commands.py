@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from argparse import Namespace
 
-from fineshards.cli.answer import Answer
 from fineshards.cli.command import (
+    Answer,
     Command,
     add_flag,
     add_folder,

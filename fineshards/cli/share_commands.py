@@ -6,12 +6,13 @@ from argparse import Namespace
 
 from msgspec import to_builtins
 
-from fineshards.cli.answer import Answer, every_ten_seconds
 from fineshards.cli.command import (
+    Answer,
     Command,
     add_flag,
     add_folder,
     add_folder_and_generation,
+    every_ten_seconds,
 )
 from fineshards.parser import Parser
 from fineshards.wording import counted
