@@ -19,6 +19,7 @@ from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
 from fineshards.loader.packed_source import PackedSource
 from fineshards.loader.packing import Packing
+from fineshards.loader.state import SavedState
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.loader.tokens.split_documents import SampleDocument
 from fineshards.shards.dataset_files import Dataset, Document
@@ -130,7 +131,15 @@ def explain(
         saved = state if isinstance(state, Mapping) else load_state(os.fspath(state))
         loader, split = loader_of(path, saved, batch_size, rank, world_size)
     elif step is not None or batch_size is not None or seed:
-        loader, split = new_loader(path, seed, batch_size, sequence_length, rank, world_size)
+        if batch_size is None or sequence_length is None:
+            raise UsageError(
+                "a step needs --state, or --batch_size and --sequence_length of the training."
+            )
+        source, more = TokenDataset(path, "train", sequence_length=sequence_length), _FIELDS
+        loader, split = (
+            BatchLoader(source, batch_size, seed, rank, world_size, prefetch=0, fields=more),
+            "train",
+        )
     if document is not None or id is not None:
         return explain_document(path, document, id, sequence_length, loader, epochs)
     if loader is None:
@@ -147,7 +156,7 @@ def load_state(path: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(
-            f"--state {path} holds no state that state_dict() returned, as JSON: {why}."
+            f"--state {path} cannot be read: {why}. Give what state_dict() returned, as JSON."
         ) from error
 
 
@@ -159,33 +168,24 @@ def loader_of(
     batch_size: None for that of the state. Raises UsageError for a state of another dataset, of a
     mixture, or of another version.
     """
-    names = (
-        *("sequence_length", "fingerprint", "seed", "shuffle", "shuffle_shards", "packing"),
-        *("batch_size", "epochs", "drop_last"),
-    )
-    missing = [name for name in names if name not in state]
-    if missing:
-        raise UsageError(
-            f"--state holds no state of a BatchLoader: it lacks {', '.join(missing)}. Save what "
-            "state_dict() returned, as JSON."
-        )
-    size, packing = state["batch_size"] if batch_size is None else batch_size, state["packing"]
-    if not isinstance(size, int):
-        size = dict(_saved("batch size", size, list[tuple[int, int]]))
+    saved = SavedState.of(state)
+    size, packing = saved.batch_size if batch_size is None else batch_size, saved.packing
+    ramp = list[tuple[int, int]]
+    sizes = dict(_saved("batch size", size, ramp)) if isinstance(size, str) else size
     for split in SPLITS:
-        dataset = _dataset_of(folder, split, state["sequence_length"], str(state["fingerprint"]))
+        dataset = _dataset_of(folder, split, saved.sequence_length, saved.fingerprint)
         if dataset is not None:
             loader = BatchLoader(
                 dataset,
-                size,
-                state["seed"],
+                sizes,
+                saved.seed,
                 rank,
                 world_size,
-                shuffle=state["shuffle"],
-                shuffle_shards=state["shuffle_shards"],
+                shuffle=saved.shuffle,
+                shuffle_shards=saved.shuffle_shards,
                 packing=None if packing is None else _saved("packing", packing, Packing),
-                epochs=state["epochs"],
-                drop_last=state["drop_last"],
+                epochs=saved.epochs,
+                drop_last=saved.drop_last,
                 prefetch=0,
                 fields=_FIELDS,
             )
@@ -195,24 +195,6 @@ def loader_of(
         f"--state is not of {folder}, but of another dataset, or of a mixture: steps of mixtures "
         "are explained by BatchLoader.explain in Python."
     )
-
-
-def new_loader(
-    folder: str,
-    seed: int,
-    batch_size: int | None,
-    sequence_length: int | None,
-    rank: int,
-    world_size: int,
-) -> tuple[BatchLoader, str]:
-    """A loader without a state, as a training makes it that shuffles `train` with a seed."""
-    if batch_size is None or sequence_length is None:
-        raise UsageError(
-            "a step needs --state, or --batch_size and --sequence_length of the training."
-        )
-    dataset = TokenDataset(folder, "train", sequence_length=sequence_length)
-    loader = BatchLoader(dataset, batch_size, seed, rank, world_size, prefetch=0, fields=_FIELDS)
-    return loader, "train"
 
 
 def _dataset_of(folder: str, split: str, length: int, fingerprint: str) -> TokenDataset | None:
@@ -238,10 +220,10 @@ def _dataset_of(folder: str, split: str, length: int, fingerprint: str) -> Token
     return None if generation is None else opened(generation, after)
 
 
-def _saved(name: str, value: object, kind: type[_Kind]) -> _Kind:
+def _saved(name: str, value: str, kind: type[_Kind]) -> _Kind:
     """A value that a state has as JSON."""
     try:
-        return json.decode(str(value), type=kind)
+        return json.decode(value, type=kind)
     except ValueError:
         raise UsageError(f"--state has the {name} {value!r}, which is not one.") from None
 

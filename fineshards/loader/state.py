@@ -23,7 +23,7 @@ STATE_VERSION = 2
 _Place = Annotated[int, Meta(ge=0, le=1 << 61)]
 
 
-class _State(Struct, frozen=True, forbid_unknown_fields=True):
+class SavedState(Struct, frozen=True, forbid_unknown_fields=True):
     """A saved state. What is before `step` decides the order of samples.
 
     samples: of the source; None for a mixture, whose own end may still change. since: the position
@@ -48,7 +48,7 @@ class _State(Struct, frozen=True, forbid_unknown_fields=True):
     since: tuple[_Place, _Place, _Place]
 
     @classmethod
-    def of(cls, state: Any) -> _State:
+    def of(cls, state: Any) -> SavedState:
         """A state of plain values, or of numpy's and torch's; raises UsageError if it is none."""
         try:
             return msgspec.convert(msgspec.to_builtins(state, enc_hook=operator.index), cls)
@@ -107,7 +107,7 @@ class States:
 
         Raises UsageError if it belongs to another order of samples, or is no state.
         """
-        state = _State.of(given)
+        state = SavedState.of(given)
         position = position_in(state, self._batches.steps, self._epochs)
         self._refuse_beyond_end(position)
         order = {"version": STATE_VERSION, **self._order_of(position.consumed)}
@@ -167,7 +167,7 @@ class States:
             )
 
 
-def check_position(state: _State) -> None:
+def check_position(state: SavedState) -> None:
     """Raises UsageError unless the batches in a state lead to its position.
 
     A mixture may have ended, with a partial batch, where it does not end any more.
@@ -190,7 +190,7 @@ def check_position(state: _State) -> None:
         )
 
 
-def position_in(state: _State, steps: Steps, epochs: int | None) -> Position:
+def position_in(state: SavedState, steps: Steps, epochs: int | None) -> Position:
     """The position in a state, in a pass of a loader with these steps and epochs."""
     here = state.position
     if steps.length is None or not steps.repeats:
