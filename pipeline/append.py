@@ -73,8 +73,8 @@ def prepare_append(config: BuildConfig) -> Launch:
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
     document_encoder(job.settings, storage, config.tokenizer_engine)
-    kept = (file for file in expected_files(manifest) if not file[0].startswith(_OF_SHARDS))
-    refuse_damage(storage, kept, "nothing is added to the dataset")
+    unchanged = (file for file in expected_files(manifest) if not file[0].startswith(_OF_SHARDS))
+    refuse_damage(storage, unchanged, "nothing is added to the dataset")
     job = _claim(storage, manifest, version, job, config)
     earlier = EarlierGeneration.of(manifest)
     return Launch(job, Checkpoints.of(storage, job), None, earlier=earlier)
@@ -114,10 +114,10 @@ def _refuse_lost_keys(storage: Storage, before: Job) -> None:
 
 def are_new(before: Job, files: Sequence[SourceFile], config: BuildConfig) -> bool:
     """Whether files are new to a dataset; raises UsageError if some are and some are not."""
-    known = {file.path: file for file in before.files}
-    there = [file for file in files if file.path in known]
+    earlier = {file.path: file for file in before.files}
+    there = [file for file in files if file.path in earlier]
     for file in there:
-        was = known[file.path]
+        was = earlier[file.path]
         if was.size != file.size:
             raise UsageError(
                 f"{file.path} is in the dataset already, and has changed since: it had "
@@ -131,7 +131,7 @@ def are_new(before: Job, files: Sequence[SourceFile], config: BuildConfig) -> bo
                 "cannot be added a second time; build the dataset again, or give new files only."
             )
     if there and len(there) < len(files):
-        new = next(file for file in files if file.path not in known)
+        new = next(file for file in files if file.path not in earlier)
         raise UsageError(
             f"{there[0].path} is in the dataset already, and {new.path} is not. Give the new files "
             "only."
@@ -203,10 +203,10 @@ def _discard(
     storage.delete(blocks_name(generation), check)
     # First, so that workers of an append that still runs finish no shard behind our back.
     storage.delete_folder(folder, check)
-    kept = {name for shard in manifest.shards for name, *_ in shard.files()}
-    kept |= {file.name for file in manifest.metadata}
+    published = {name for shard in manifest.shards for name, *_ in shard.files()}
+    published |= {file.name for file in manifest.metadata}
     for name in (*_OF_SHARDS, REJECTED_FOLDER, *CURATED_FOLDERS):
         for entry in list(storage.entries(name)):
-            if entry.name not in kept:
+            if entry.name not in published:
                 storage.delete(entry.name, check)
     storage.delete(record, check)

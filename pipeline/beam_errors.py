@@ -61,22 +61,22 @@ def describe_unexpected(error: BaseException) -> str:
     lines = str(error).split("\n")
     # The text of an error of another process is a traceback, and ends with what it was.
     text = lines[-1] or lines[-2] if _TRACEBACK in str(error) else " ".join(lines)
-    said = _STEP_LABEL.sub("", text)[:_MOST_CHARACTERS].strip().rstrip(".")
-    about = f" ({said})" if said else ""
-    no_memory = isinstance(error, MemoryError) or _NO_MEMORY.search(said)
+    reason = _STEP_LABEL.sub("", text)[:_MOST_CHARACTERS].strip().rstrip(".")
+    about = f" ({reason})" if reason else ""
+    no_memory = isinstance(error, MemoryError) or _NO_MEMORY.search(reason)
     if no_memory or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return (
             f"there is not enough memory{about}. Give the process more (ulimit -v, the limit of "
             f"its container), or use fewer --workers.{again}"
         )
     if isinstance(error, ImportError):
-        return f"a library cannot be loaded: {said}. Install fineshards and its extras again."
+        return f"a library cannot be loaded: {reason}. Install fineshards and its extras again."
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f" ({error.filename})"
         return f"the system reports: {error.strerror}{place}.{again} {_SEE_MORE}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f", at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
-    about = f": {said}" if said else ""
+    about = f": {reason}" if reason else ""
     return (
         f"unexpected {type(error).__name__}{where}{about}.{again} This is a bug in fineshards or "
         f"a library. Please report it. {_SEE_MORE}"

@@ -132,13 +132,13 @@ def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Expo
             return outcome
     else:
         portable.submit(pipeline, job.storage.root)
-    found = Export.load(job.storage)
-    if found is None:
+    export = Export.load(job.storage)
+    if export is None:
         raise FineshardsError(
             f"the runner says that the job is done, but {job.storage.path(EXPORT_NAME)} is not "
             "there, so the export is not finished. See the runner's log, and run again."
         )
-    return found
+    return export
 
 
 def describe_export(job: ExportJob, export: Export) -> Iterator[str]:

@@ -194,11 +194,11 @@ def _run(function: str, options: Mapping[str, Any]) -> Manifest:
 
 def _config(function: str, options: Mapping[str, Any]) -> BuildConfig:
     """The configuration of options; raises TypeError for one that there is not."""
-    known = [each.name for each in fields(_Options)]
+    names = [each.name for each in fields(_Options)]
     for name in options:
-        if name not in known or name == "progress":
+        if name not in names or name == "progress":
             raise TypeError(
-                f"{function} has no option {name!r}.{did_you_mean(name, known)} "
+                f"{function} has no option {name!r}.{did_you_mean(name, names)} "
                 "help(fineshards.build) describes them."
             )
     given = dict(options)

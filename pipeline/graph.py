@@ -19,16 +19,16 @@ def build_share(root: beam.Pipeline, work: Work, share: Share, part: str, stage:
     stage: of the recipe's stages with a keyed step, if one is judged or compared. What other parts
     have made is found in the checkpoints. Nothing is committed.
     """
-    found = root | "Discover" >> Discover(work)
-    mine = found | "Mine" >> beam.Filter(lambda pair: share.has(pair[0].index + pair[1].index))
+    blocks = root | "Discover" >> Discover(work)
+    mine = blocks | "Mine" >> beam.Filter(lambda pair: share.has(pair[0].index + pair[1].index))
     if part == "judge":
         _ = mine | "Judge" >> judge_blocks(work, stage)
     elif part == "compare":
-        _ = found | "MarkLater" >> MarkLater(work, stage)
+        _ = blocks | "MarkLater" >> MarkLater(work, stage)
     elif part == "tokenize":
         _ = mine | "Tokenize" >> Tokenize(work)
     else:
-        read = found | "Counts" >> ReadCounts(work) | "Report" >> FileReports()
+        read = blocks | "Counts" >> ReadCounts(work) | "Report" >> FileReports()
         planned = read["by_file"] | "Plan" >> Plan(work, read["reports"])
         pieces = planned["pieces"] | "MyShards" >> beam.Filter(lambda each: share.has(each[0][1]))
         _ = pieces | "Write" >> WriteShards(work, planned["plan"])
@@ -40,10 +40,10 @@ def build_pipeline(root: beam.Pipeline, work: Work) -> beam.PCollection:
     When it runs, the job record and the vocabulary must be in storage (`pipeline.launch`).
     """
     recipe = work.settings.recipe
-    found = root | "Discover" >> Discover(work)
+    discovered = root | "Discover" >> Discover(work)
     for stage, step in enumerate(recipe.keyed if recipe else ()):
-        found = found | f"MarkLater{step + 1}" >> MarkLater(work, stage)
-    summaries = found | "Tokenize" >> Tokenize(work)
+        discovered = discovered | f"MarkLater{step + 1}" >> MarkLater(work, stage)
+    summaries = discovered | "Tokenize" >> Tokenize(work)
     read = blocks = summaries | "Report" >> FileReports()
     folder = "blocks"
     if work.settings.shuffle is not None:

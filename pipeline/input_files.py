@@ -103,7 +103,7 @@ def settle_input(
     files: Sequence[SourceFile], columns: Columns, config: BuildConfig
 ) -> list[SourceFile]:
     """The files with how they are read: what extracts their text, and where a limit ends them."""
-    found = with_extraction(files, config.extract)
+    extracted = with_extraction(files, config.extract)
     plain = next((file for file in files if not FORMATS[file.format].has_columns), None)
     if columns.conversations and plain is not None:
         raise UsageError(
@@ -111,8 +111,8 @@ def settle_input(
             "messages. Leave it out, or leave out --chat_template."
         )
     if config.limit is None:
-        return found
-    return call_apart(first_documents, found, columns, config.limit)
+        return extracted
+    return call_apart(first_documents, extracted, columns, config.limit)
 
 
 def _resolve(config: BuildConfig) -> ResolvedDataset:
@@ -150,8 +150,8 @@ def _would_match(output: str, pattern: str) -> bool:
     if os.path.isdir(pattern) or not glob.has_magic(pattern):
         return f"{output}/".startswith(f"{wanted}/")
     # A folder that matches is input too, unless its files match: then the pattern is refused.
-    found = [f"{output}/{name}".split("/") for name in _WRITTEN]
-    prefixes = {tuple(parts[:length]) for parts in found for length in range(1, len(parts) + 1)}
+    written = [f"{output}/{name}".split("/") for name in _WRITTEN]
+    prefixes = {tuple(parts[:length]) for parts in written for length in range(1, len(parts) + 1)}
     return any(matches(list(parts), wanted.split("/")) for parts in prefixes)
 
 

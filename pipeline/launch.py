@@ -262,19 +262,20 @@ def _chat(
         return None, ()
     from fineshards.chat.conversation_encoder import ConversationEncoder  # imports jinja2
 
-    found = find_chat_template(config.chat_template, place)
-    known = recorded_vocabulary(tokenizer, vocabulary)
-    special = dict(known.special_tokens)
-    if ordinary := sorted({*_SPECIAL.findall(found.text)} - special.keys()):
+    template = find_chat_template(config.chat_template, place)
+    encoding = recorded_vocabulary(tokenizer, vocabulary)
+    special = dict(encoding.special_tokens)
+    if ordinary := sorted({*_SPECIAL.findall(template.text)} - special.keys()):
         _log.warning(
             "the chat template writes %s, which the tokenizer reads as ordinary text, in several "
             "tokens each: choose a tokenizer that has them as special tokens",
             ", ".join(ordinary),
         )
-    golden, last_tokens = ConversationEncoder(found, known, config.roles).golden()
+    golden, last_tokens = ConversationEncoder(template, encoding, config.roles).golden()
     if last_tokens and last_tokens.isdisjoint(special.values()):
         _log.warning(
             "no answer that is learned ends in a special token, so a model does not learn to stop: "
             "let the chat template write one there, inside {% generation %} if it has that"
         )
-    return Chat(found.sha256, config.roles, found.special_strings, golden), (found.text.encode(),)
+    chat = Chat(template.sha256, config.roles, template.special_strings, golden)
+    return chat, (template.text.encode(),)

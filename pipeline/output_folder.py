@@ -165,15 +165,15 @@ def resumed(
     job: the same one, with the files as they were found. record: the version of the record's file.
     Raises UsageError as `refuse_other_version` does.
     """
-    found = job.as_begun(existing)
-    for was, now in zip(existing.files, found.files, strict=True):
+    ours = job.as_begun(existing)
+    for was, now in zip(existing.files, ours.files, strict=True):
         refuse_other_version(was, now, config)
     # The recipe is the same, but for how the files that it names are signed now.
-    settings = replace(existing.settings, recipe=found.settings.recipe)
-    found = replace(existing, settings=settings, files=found.files, generations=found.generations)
-    if found != existing:
-        storage.replace(existing.record_name, found.to_bytes(), record)
-    return found
+    settings = replace(existing.settings, recipe=ours.settings.recipe)
+    ours = replace(existing, settings=settings, files=ours.files, generations=ours.generations)
+    if ours != existing:
+        storage.replace(existing.record_name, ours.to_bytes(), record)
+    return ours
 
 
 def refuse_other_version(was: SourceFile, now: SourceFile, config: BuildConfig) -> None:
@@ -222,12 +222,12 @@ def _has_results(storage: Storage, job: Job) -> bool:
 
 
 def _refuse_shards_without_job(storage: Storage) -> None:
-    found = [name for split in SPLITS for name in storage.names(f"{split}/")]
+    names = [name for split in SPLITS for name in storage.names(f"{split}/")]
     if storage.size(MANIFEST_NAME) is not None:
-        found.append(MANIFEST_NAME)
-    if found:
+        names.append(MANIFEST_NAME)
+    if names:
         raise UsageError(
-            f"{storage.root} already holds {min(found)}, but no record of the job that wrote it. "
+            f"{storage.root} already holds {min(names)}, but no record of the job that wrote it. "
             "Choose another --output, or delete what is there with --overwrite."
         )
 

@@ -19,8 +19,8 @@ _NOT_IN_RECIPES = ("recipe", "append", "overwrite", "share")
 
 def shipped_recipes() -> dict[str, str]:
     """The recipes that fineshards has: their content by name."""
-    found = sorted(_SHIPPED.iterdir(), key=lambda each: each.name)
-    return {each.name.removesuffix(".toml"): each.read_text("utf-8") for each in found}
+    recipes = sorted(_SHIPPED.iterdir(), key=lambda each: each.name)
+    return {each.name.removesuffix(".toml"): each.read_text("utf-8") for each in recipes}
 
 
 def read_recipe(place: str) -> str:
@@ -99,12 +99,12 @@ def with_recipe(given: Mapping[str, Any]) -> dict[str, Any]:
 
     # Without making the steps, whose libraries do not survive a fork.
     build, place = read_tables(read_recipe(place), shown_place(place))[0], shown_place(place)
-    known = flags_of_recipes()
+    allowed = flags_of_recipes()
     for name in build:
-        if name not in known:
+        if name not in allowed:
             raise UsageError(
                 f"{place}: build.{name} is not a flag of fineshards build that a recipe can give."
-                f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, allowed)}"
             )
     both = {"test_fraction", "test_shards"}
     overridden = both if both & given.keys() else set()

@@ -62,7 +62,7 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
 
     Raises UsageError for a score that no step can read, or whose name is taken.
     """
-    found: set[str] = set()
+    columns: set[str] = set()
     scores: dict[str, str] = {}
     for each in steps:
         step = each.step
@@ -79,15 +79,15 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
                 f"step {each.use}: language_column is {label!r}, a score that is a number. Name "
                 "one that is a label."
             )
-        found |= set(step.columns) - named
+        columns |= set(step.columns) - named
         if isinstance(step, Scorer):
-            if step.name in {*scores, *(column.lower() for column in found)}:
+            if step.name in {*scores, *(column.lower() for column in columns)}:
                 raise UsageError(
                     f"score: name is {step.name!r}, which an earlier step gives, or reads from the "
                     "input. Choose another name, or put the score before the step that reads it."
                 )
             scores[step.name] = str(step.score_type)
-    return tuple(sorted(found))
+    return tuple(sorted(columns))
 
 
 def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | None:
@@ -128,12 +128,12 @@ def _keys_in(folder: str, step: SeenIn) -> Iterator[SourceFile]:
     storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
     recipe, wanted = manifest.settings.recipe, _of_keys(step.inner.record())
-    found = [
+    numbers = [
         number
         for number, record in enumerate(recipe.steps if recipe and recipe.keep_keys else ())
         if _of_keys(record) == wanted
     ]
-    if not found:
+    if not numbers:
         raise UsageError(
             f"{storage.root} has no keys of a step {wanted.use} with the parameters "
             f"{wanted.parameters}. Build it with that step and --keep_keys, or give its source "
@@ -141,7 +141,7 @@ def _keys_in(folder: str, step: SeenIn) -> Iterator[SourceFile]:
         )
     metadata = {file.name: file for file in manifest.metadata}
     for file in manifest.files:
-        record = metadata.get(keys_name(file.index, found[0]))
+        record = metadata.get(keys_name(file.index, numbers[0]))
         if record is not None:
             path, identity = storage.path(record.name), f"crc32c:{record.crc32c}"
             yield SourceFile(0, path, record.bytes, identity, "keys", "none")

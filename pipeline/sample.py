@@ -111,16 +111,16 @@ def _estimate(config: BuildConfig, folder: str) -> Estimate:
     likely: tuple[int, int] | None = (counts.tokens, counts.tokens)
     if parts:
         _, _, points, read = (np.array(each) for each in zip(*parts, strict=True))
-        found = [report.counts for report in manifest.reports]
-        of_parts = [[each.tokens, each.documents, each.documents_dropped] for each in found]
+        of_files = [report.counts for report in manifest.reports]
+        of_parts = [[each.tokens, each.documents, each.documents_dropped] for each in of_files]
         ratios, total = np.array(of_parts) / read[:, None], sum(read) / share
         means = np.average(ratios, axis=0, weights=points)
         sums, scale = np.rint(total * means).astype(int).tolist(), total * means[0] / counts.tokens
         squares = np.average((ratios - means)[:, 0] ** 2, weights=points)
         error = round(2 * total * sqrt(squares / max(len(parts) - 1, 1)))
         compares = manifest.settings.recipe is not None and manifest.settings.recipe.keyed
-        told = len(parts) > 1 and not compares
-        likely = (sums[0] - error, sums[0] + error) if told else None
+        measurable = len(parts) > 1 and not compares
+        likely = (sums[0] - error, sums[0] + error) if measurable else None
         # Start and end take as long as they took. Large blocks may be too few for all workers.
         first, last = (
             max(path.stat().st_mtime for path in Path(folder, CHECKPOINTS).glob(f"*/{kind}/*"))
@@ -186,8 +186,8 @@ def _draw(job: Job) -> list[_Part]:
     files = np.searchsorted(ends, at, side="right")
     chosen = [job.files[number] for number in np.unique(files)]
     with ThreadPoolExecutor(_POINTS) as pool:
-        found = [*pool.map(lambda file: discover_blocks(file, columns, _POINT_BYTES), chosen)]
-    for file, blocks in zip(chosen, found, strict=True):
+        of_files = [*pool.map(lambda file: discover_blocks(file, columns, _POINT_BYTES), chosen)]
+    for file, blocks in zip(chosen, of_files, strict=True):
         weights = np.array([max(block.bytes, 1) for block in blocks])
         stored = weights * (file.size / weights.sum())
         borders = ends[file.index] - file.size + np.cumsum(stored)[:-1]
@@ -197,7 +197,7 @@ def _draw(job: Job) -> list[_Part]:
             # Of what is not in small blocks, the beginning.
             whole = block.stop_group and block.bytes <= limit + _POINT_BYTES
             stop, part = (None, 1.0) if whole else cut(file, columns, block, limit)
-            own = structs.replace(file, index=index, stop_row=stop)
+            source = structs.replace(file, index=index, stop_row=stop)
             block = structs.replace(block, file=index, index=0, blocks=1)
-            parts.append((own, block, points, part * float(stored[number])))
+            parts.append((source, block, points, part * float(stored[number])))
     return parts

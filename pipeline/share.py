@@ -61,12 +61,12 @@ def share_of(config: BuildConfig) -> Share | None:
             "--overwrite with --share: each share would delete what the others have done. Delete "
             "the output folder first, then run the shares without --overwrite."
         )
-    found = _SHARE.fullmatch(config.share)
-    if found is None or int(found[1]) > int(found[2]):
+    match = _SHARE.fullmatch(config.share)
+    if match is None or int(match[1]) > int(match[2]):
         raise UsageError(
             f"--share must be K/N, with K from 1 to N, such as 3/64, got {quoted(config.share)}."
         )
-    return Share(int(found[1]), int(found[2]))
+    return Share(int(match[1]), int(match[2]))
 
 
 def part_of(status: Status) -> str:

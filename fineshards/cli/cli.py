@@ -74,8 +74,8 @@ def _version(arguments: Sequence[str]) -> int:
 
     if arguments not in ((), ("--json",)):
         raise UsageError("fineshards version takes nothing but --json.")
-    found = version("fineshards")
-    return show(Answer({"version": found}, [f"fineshards {found}"]), bool(arguments))
+    installed = version("fineshards")
+    return show(Answer({"version": installed}, [f"fineshards {installed}"]), bool(arguments))
 
 
 def _help(*names: str) -> str:

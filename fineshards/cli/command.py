@@ -112,23 +112,23 @@ class Command:
         parser = self.parser()
         try:
             args = (parser.parse_for_beam if self.for_beam else parser.parse_args)(arguments)
-            found = self.answer(args)
+            answer = self.answer(args)
         except UsageError as error:
             self._name_misspelt(parser, str(error))
             raise
-        return found if isinstance(found, int) else show(found, args.json)
+        return answer if isinstance(answer, int) else show(answer, args.json)
 
-    def _name_misspelt(self, parser: Parser, said: str) -> None:
+    def _name_misspelt(self, parser: Parser, reason: str) -> None:
         """Raises UsageError for a misspelt flag, which may be why something else is wrong.
 
-        said: what that is.
+        reason: what that is.
         """
         ours = [f"--{each.name}" for each in flags_of(BuildConfig) if self.for_beam]
         for flag in parser.unknown_flags():
             hint = did_you_mean(flag, [*parser._option_string_actions, *ours])
             may_be_beams = self.for_beam and (not hint or is_beams(flag))
-            if not may_be_beams and f"unknown flag {flag}" not in said:
-                raise UsageError(f"unknown flag {flag}.{hint} Also: {said}") from None
+            if not may_be_beams and f"unknown flag {flag}" not in reason:
+                raise UsageError(f"unknown flag {flag}.{hint} Also: {reason}") from None
 
 
 def add_flag(group: _ActionsContainer, spelled: str, about: str, **options: Any) -> None:

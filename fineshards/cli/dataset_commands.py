@@ -35,8 +35,8 @@ def _estimate(args: Namespace) -> Answer:
     from fineshards.pipeline.sample import estimate
 
     note("building a sample of the input …")
-    found = estimate(config)
-    return Answer(found, str(found).splitlines())
+    estimated = estimate(config)
+    return Answer(estimated, str(estimated).splitlines())
 
 
 def _add_recipe_flags(parser: Parser) -> None:
@@ -100,8 +100,8 @@ def _check(args: Namespace) -> Answer:
 
     if config.curates:  # if not, `check` says so
         note("building a sample of the input …")
-    found = check(config, getattr(args, "examples", 2))
-    return Answer(found, str(found).splitlines())
+    checked = check(config, getattr(args, "examples", 2))
+    return Answer(checked, str(checked).splitlines())
 
 
 _ACTIONS = {"show": _show, "steps": _steps, "check": _check}

@@ -35,8 +35,8 @@ def _status(args: Namespace) -> Answer | int:
             _watch(args.folder)
         except KeyboardInterrupt:  # ends the looking, and not the job
             return INTERRUPTED
-    found = status(args.folder)
-    return Answer(found, describe_status(found))
+    progress = status(args.folder)
+    return Answer(progress, describe_status(progress))
 
 
 def _watch(folder: str) -> None:
@@ -81,8 +81,8 @@ def _add_stats_flags(parser: Parser) -> None:
 def _stats(args: Namespace) -> Answer:
     from fineshards.inspection.stats import describe_stats, stats
 
-    found = stats(**{name: value for name, value in vars(args).items() if name != "json"})
-    return Answer(found, describe_stats(found))
+    statistics = stats(**{name: value for name, value in vars(args).items() if name != "json"})
+    return Answer(statistics, describe_stats(statistics))
 
 
 STATS = Command(
@@ -133,12 +133,12 @@ def _explain(args: Namespace) -> Answer:
     from fineshards.inspection import explain
 
     given = {name: value for name, value in vars(args).items() if name not in ("folder", "json")}
-    found = explain.explain(args.folder, **given)
-    if isinstance(found, explain.ExplainedStep):
-        return Answer(found, explain.describe_step(found))
+    explained = explain.explain(args.folder, **given)
+    if isinstance(explained, explain.ExplainedStep):
+        return Answer(explained, explain.describe_step(explained))
     with_steps = args.state is not None or args.batch_size is not None
-    documents = {"documents": found}
-    return Answer(documents, explain.describe_documents(found, with_steps))
+    documents = {"documents": explained}
+    return Answer(documents, explain.describe_documents(explained, with_steps))
 
 
 EXPLAIN = Command(
@@ -217,10 +217,10 @@ def _inspect(args: Namespace) -> Answer:
 def _find(args: Namespace) -> Answer:
     from fineshards.inspection.inspect import Found, describe_found, describe_place, find
 
-    found = find(args.folder, id=args.id, token=args.token, generation=args.generation)
-    if isinstance(found, Found):
-        return Answer(found, describe_found(found), 0 if found.matches else 1)
-    return Answer(found, describe_place(found))
+    places = find(args.folder, id=args.id, token=args.token, generation=args.generation)
+    if isinstance(places, Found):
+        return Answer(places, describe_found(places), 0 if places.matches else 1)
+    return Answer(places, describe_place(places))
 
 
 def _inspect_dropped(args: Namespace) -> Answer:
@@ -233,8 +233,8 @@ def _inspect_dropped(args: Namespace) -> Answer:
     wanted = 3 if args.count is None else args.count
     dataset = opened(args.folder, args.generation, args.sources)
     trust_input = args.trust_input
-    found = show_dropped(dataset, args.reason, args.step, document, wanted, trust_input=trust_input)
-    return Answer(found, describe_dropped(found))
+    shown = show_dropped(dataset, args.reason, args.step, document, wanted, trust_input=trust_input)
+    return Answer(shown, describe_dropped(shown))
 
 
 INSPECT = Command(

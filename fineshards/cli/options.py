@@ -36,8 +36,8 @@ def add_build_flags(parser: Parser) -> None:
 
 def add_append_flags(parser: Parser) -> None:
     """Adds the flags of `append`: those of `build` that the dataset has not decided."""
-    own = ("output", "append", "share", *deciding(BuildConfig))
-    _add_flags(parser, [flag.name for flag in flags_of(BuildConfig) if flag.name not in own])
+    decided = ("output", "append", "share", *deciding(BuildConfig))
+    _add_flags(parser, [flag.name for flag in flags_of(BuildConfig) if flag.name not in decided])
 
 
 def add_estimate_flags(parser: Parser) -> None:

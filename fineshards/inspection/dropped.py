@@ -212,10 +212,10 @@ def _about_row(
     """The decisions about one row, those of a step that cuts spans as one."""
     table = read_decisions(dataset.storage, file).table
     table = table.filter(pc.equal(table["row"], row))
-    found: dict[tuple[int, bool], list[dict[str, Any]]] = defaultdict(list)
+    by_step: dict[tuple[int, bool], list[dict[str, Any]]] = defaultdict(list)
     for each in _matching(table, reason, step).to_pylist():
-        found[each["step"], each["span"] is None].append(each)
-    for (number, _), decisions in sorted(found.items()):
+        by_step[each["step"], each["span"] is None].append(each)
+    for (number, _), decisions in sorted(by_step.items()):
         first = decisions[0]
         witness = first["witness_file"], first["witness_row"]
         yield _Chosen(
@@ -238,10 +238,10 @@ def _with_texts(
     witnesses = [(each.step, *each.witness) for each in chosen if each.witness is not None]
     texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses], trust_input)
     cuts, measured = _details(dataset, recipe, [(each, texts[each.place][1]) for each in chosen])
-    found = []
+    shown = []
     for each in chosen:
         gone = None if each.witness is None else _dropped_by(dataset, *each.witness)
-        found.append(
+        shown.append(
             Decision(
                 document=texts[each.place][0],
                 step=recipe.step_name(each.step),
@@ -254,7 +254,7 @@ def _with_texts(
                 measured=measured.get(each),
             )
         )
-    return found
+    return shown
 
 
 def _dropped_by(dataset: Dataset, file: int, row: int) -> int | None:
@@ -276,7 +276,7 @@ def _read(
     shown: dict[Place, tuple[SourceText, DocumentBatch | None]] = {}
     for (step, number), places in sorted(files.items()):
         path, problem = f"index {-1 - number}", ""
-        found: dict[int, DocumentBatch] = {}
+        batches: dict[int, DocumentBatch] = {}
         try:
             file = _file_of(dataset, recipe, step, number)
             path = file.path
@@ -284,11 +284,11 @@ def _read(
             path = file.path
             file = as_it_is(file, trust_input) if number >= 0 else file
             for read in documents(file, settings, rows={row for _, _, row in places}):
-                found |= {row: read.among({row}) for row in read.batch.rows.tolist()}
+                batches |= {row: read.among({row}) for row in read.batch.rows.tolist()}
         except FineshardsError as error:
             problem = str(error)
         for place in places:
-            one, row = found.get(place[2]), place[2]
+            one, row = batches.get(place[2]), place[2]
             if one is None:
                 why = problem or f"{path} has no text in row {row}."
                 shown[place] = SourceText(path, row, problem=why), None
@@ -344,16 +344,16 @@ def _details(
         return cuts, measured
     for each, batch in again:
         decisions = read_decisions(dataset.storage, each.file)
-        found = curator.texts(batch, decisions, each.step)
+        judged = curator.texts(batch, decisions, each.step)
         step = curator.steps[each.step]
         if each.spans:
             after = curator.texts(batch, decisions, each.step + 1)
-            cuts[each] = removed(found.strings[0], after.strings[0])
+            cuts[each] = removed(judged.strings[0], after.strings[0])
         elif isinstance(step, Judge):
             scores = read_scores(dataset.storage, each.file)
             if scores is not None:
-                found = found.with_scores(values_at(scores, found.rows))
-            if (what := step.measured(found, each.reason)) is not None:
+                judged = judged.with_scores(values_at(scores, judged.rows))
+            if (what := step.measured(judged, each.reason)) is not None:
                 measured[each] = what
     return cuts, measured
 

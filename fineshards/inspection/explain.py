@@ -319,10 +319,10 @@ def _explain(
     return ExplainedDocument(document.number, split, root, *source, samples, drawn)
 
 
-def describe_step(found: ExplainedStep) -> list[str]:
+def describe_step(step: ExplainedStep) -> list[str]:
     """A step in some lines: each sample with its documents."""
-    lines = [f"step {found.step:,}: {counted(len(found.samples), 'sample')} of {found.split}"]
-    for sample in found.samples:
+    lines = [f"step {step.step:,}: {counted(len(step.samples), 'sample')} of {step.split}"]
+    for sample in step.samples:
         drawn = sample.drawn
         lines.append(
             f"sample {drawn.sample:,} (rank {drawn.rank}, row {drawn.row}, epoch {drawn.epoch})"
@@ -338,10 +338,10 @@ def describe_step(found: ExplainedStep) -> list[str]:
     return lines
 
 
-def describe_documents(found: list[ExplainedDocument], with_steps: bool) -> list[str]:
+def describe_documents(documents: list[ExplainedDocument], with_steps: bool) -> list[str]:
     """Documents in some lines each."""
-    lines = [] if found else ["the document is not in the split that --state reads"]
-    for each in found:
+    lines = [] if documents else ["the document is not in the split that --state reads"]
+    for each in documents:
         lines += [
             f"document {each.number:,} of {each.split}",
             f"  source   {each.root}{each.file}, row {each.row}",

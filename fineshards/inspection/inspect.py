@@ -420,24 +420,24 @@ def _match(dataset: Dataset, position: int, index: int) -> Match:
     """The document of row `index` of a document table, with that piece alone."""
     piece = dataset.table(position).piece(index)
     shard = dataset.manifest.shards[position].name
-    found = PieceFound(shard, index, piece.offset, piece.offset + piece.length)
+    located = PieceFound(shard, index, piece.offset, piece.offset + piece.length)
     redacted, root = piece.redacted > 0, dataset.root_of(piece.file)
-    return Match(piece.document, piece.file, piece.row, piece.id, [found], redacted, root)
+    return Match(piece.document, piece.file, piece.row, piece.id, [located], redacted, root)
 
 
-def describe_found(found: Found) -> list[str]:
+def describe_found(result: Found) -> list[str]:
     """All matches, each in some lines."""
-    if not found.matches:
-        return [f"no document has the id {found.id}"]
-    return [line for match in found.matches for line in _describe_match(match)]
+    if not result.matches:
+        return [f"no document has the id {result.id}"]
+    return [line for match in result.matches for line in _describe_match(match)]
 
 
-def describe_place(found: TokenFound) -> list[str]:
+def describe_place(place: TokenFound) -> list[str]:
     """Where a token is, and whose it is."""
     return [
-        f"token {found.token:,} of {found.tokens:,} is {found.token_id}, "
-        f"at {found.offset:,} in {found.shard}",
-        *_describe_match(found.match),
+        f"token {place.token:,} of {place.tokens:,} is {place.token_id}, "
+        f"at {place.offset:,} in {place.shard}",
+        *_describe_match(place.match),
     ]
 
 

@@ -175,8 +175,8 @@ def stats(
     if where is not None:
         return Stats(storage.root, step, [], [], _satisfied(dataset, where), None)
     if column is not None:
-        found = _column_values(dataset, column, top, trust_input)
-        return Stats(storage.root, step, [], [], None, found)
+        values = _column_values(dataset, column, top, trust_input)
+        return Stats(storage.root, step, [], [], None, values)
     if not manifest.settings.statistics:
         raise OutputError(
             f"{storage.root} has no statistics: it was built without --statistics, and without "
@@ -212,14 +212,14 @@ def _step_counts(uses: Sequence[str], counts: Sequence[Count]) -> list[StepCount
 def _satisfied(dataset: Dataset, sql: str) -> Satisfied:
     """Counts the documents of a dataset that satisfy a condition on their scores."""
     storage, manifest = dataset.storage, dataset.manifest
-    known = manifest.settings.recipe.scores if manifest.settings.recipe else {}
-    others = [name for name in columns_read(sql) if name.lower() not in known]
-    if not known:
+    available = manifest.settings.recipe.scores if manifest.settings.recipe else {}
+    unknown = [name for name in columns_read(sql) if name.lower() not in available]
+    if not available:
         raise UsageError(f"--where asks for scores, and {storage.root} has none.")
-    if others:
+    if unknown:
         raise UsageError(
-            f"--where: sql is {sql!r}, which asks for {', '.join(others)}. Only scores can be "
-            f"asked for: {', '.join(known)}."
+            f"--where: sql is {sql!r}, which asks for {', '.join(unknown)}. Only scores can be "
+            f"asked for: {', '.join(available)}."
         )
     step, documents, satisfied = Where(sql), 0, 0
     for report in manifest.reports:
@@ -230,7 +230,7 @@ def _satisfied(dataset: Dataset, sql: str) -> Satisfied:
         dropped = read_decisions(storage, file.index).are_dropped(table["row"].to_numpy())
         table = table.filter(pa.array(~dropped))
         rows, texts = table["row"].to_numpy(), pa.nulls(len(table), pa.large_string())
-        scores = {name: table[name].combine_chunks() for name in known}
+        scores = {name: table[name].combine_chunks() for name in available}
         batch = Batch(file.index, rows, texts, {}, path=file.path, scores=scores)
         documents += len(table)
         satisfied += sum(reason is None for reason in step.apply(batch).reasons or ())
@@ -256,12 +256,12 @@ def _column_values(dataset: Dataset, column: str, top: int, trust_input: bool) -
         table = pa.concat_tables([table, more]).group_by("value", use_threads=False)
         table = table.aggregate([(name, "sum") for name in sums]).rename_columns(["value", *sums])
     table = table.sort_by([("documents", "descending"), ("value", "ascending")])
-    listed, others = table.slice(0, top), table.slice(top)
+    listed, rest = table.slice(0, top), table.slice(top)
     return ColumnValues(
         column,
         [ValueCount(**row) for row in listed.to_pylist()],
-        pc.sum(others["documents"]).as_py() or 0,
-        len(others),
+        pc.sum(rest["documents"]).as_py() or 0,
+        len(rest),
     )
 
 
@@ -295,24 +295,24 @@ def _documents(dataset: Dataset) -> Iterator[pa.Table]:
             parts = []
 
 
-def describe_stats(found: Stats) -> list[str]:
+def describe_stats(statistics: Stats) -> list[str]:
     """Statistics for a person: the steps, and then the dataset's documents; or what was asked."""
-    lines = [found.folder]
-    if (part := found.satisfied) is not None:
+    lines = [statistics.folder]
+    if (part := statistics.satisfied) is not None:
         of = f"{counted(part.of, 'document')} of the dataset ({share(part.documents, part.of)})"
         return [*lines, f"{part.documents:,} of {of} satisfy {part.sql}"]
-    if found.column is not None:
-        return [*lines, *_describe_column(found.column)]
+    if statistics.column is not None:
+        return [*lines, *_describe_column(statistics.column)]
     counts: dict[str, list[Count]] = defaultdict(list)
-    for count in found.counts:
+    for count in statistics.counts:
         counts[count.what].append(count)
     lines += _total("input", counts["input"])
-    for step in found.steps:
-        lines += _step(step, [each for each in found.counts if each.step == step.step - 1])
-    lines += [f"  warning: {printable(line)}" for line in found.warnings]
+    for step in statistics.steps:
+        lines += _step(step, [each for each in statistics.counts if each.step == step.step - 1])
+    lines += [f"  warning: {printable(line)}" for line in statistics.warnings]
     lines += _total("dataset", counts["dataset"])
-    if found.learned is not None and found.step is None:
-        lines.append(f"  {'learned':<10} {found.learned:.1%} of the tokens")
+    if statistics.learned is not None and statistics.step is None:
+        lines.append(f"  {'learned':<10} {statistics.learned:.1%} of the tokens")
     for what in ("bytes", "tokens"):
         lines += _histogram(f"documents of the dataset, by length in {what}", counts[what])
     for what in LABEL_COLUMNS:
@@ -324,12 +324,12 @@ def describe_stats(found: Stats) -> list[str]:
     return lines
 
 
-def _describe_column(found: ColumnValues) -> Iterator[str]:
-    of = "host of url" if found.column == "url" else found.column
+def _describe_column(values: ColumnValues) -> Iterator[str]:
+    of = "host of url" if values.column == "url" else values.column
     yield f"documents and tokens of the dataset, by {of}"
-    for each in found.values:
+    for each in values.values:
         yield f"{_value(each.value, each.documents)} {each.tokens:>15,}"
-    yield from _others(found.other_values, found.others)
+    yield from _others(values.other_values, values.others)
 
 
 def _value(value: str | None, documents: int) -> str:
@@ -345,8 +345,8 @@ def _total(name: str, totals: Iterable[Count]) -> list[str]:
     lines = []
     for total in totals:
         numbers = [(getattr(total, each), each) for each in SUMS]
-        known = [counted(number, each[:-1]) for number, each in numbers if number is not None]
-        lines.append(f"  {name:<10} {', '.join(known)}")
+        amounts = [counted(number, each[:-1]) for number, each in numbers if number is not None]
+        lines.append(f"  {name:<10} {', '.join(amounts)}")
     return lines
 
 

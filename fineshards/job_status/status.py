@@ -198,16 +198,16 @@ class StatusReader:
         if len(self._blocks) < len(self._job.new_files):
             self._blocks |= self._checkpoints.discovered.read_new_blocks(self._blocks)
         self._layout = self._layout or self._checkpoints.read_layout()
-        found = self._listed()
+        status = self._listed()
         where = self._storage, self._checkpoints.folder
         if (run := RemoteRun.load(*where)) is not None:
-            return replace(found, job_id=run.job_id, console=run.console)
+            return replace(status, job_id=run.job_id, console=run.console)
         running = is_running(*where)
         if running is not False:
             elapsed = seconds_running(*where) if running else None
-            return replace(found, running=running, seconds_running=elapsed)
-        stages = tuple(replace(each, rate=None, seconds_left=None) for each in found.stages)
-        return replace(found, running=False, stages=stages)
+            return replace(status, running=running, seconds_running=elapsed)
+        stages = tuple(replace(each, rate=None, seconds_left=None) for each in status.stages)
+        return replace(status, running=False, stages=stages)
 
     def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
         """As those of Checkpoints, which are listed no more once there is a layout of all."""
@@ -266,10 +266,10 @@ class StatusReader:
         """What is finished, of how much, and how fast that is in the present stage."""
         files, shuffles = len(self._job.new_files), self._job.settings.shuffle is not None
         # A list, because progress may look in two threads at its end.
-        known = list(self._blocks.values())
-        sizes = {(b.file, b.index): b.bytes for blocks in known for b in blocks}
-        all_known = len(known) == files
-        judged = self._judged() if all_known else None
+        listed = list(self._blocks.values())
+        sizes = {(b.file, b.index): b.bytes for blocks in listed for b in blocks}
+        all_listed = len(listed) == files
+        judged = self._judged() if all_listed else None
         done, shards = self._finished_blocks(), self._checkpoints.finished_shards()
         tokens, shards_total = sum(count for count, _ in done.values()), None
         # What is finished by the present stage, as (time, amount), of how much, and in its rate.
@@ -285,24 +285,24 @@ class StatusReader:
         elif judged is not None:
             stage = "judging"
             pieces = rated = [(time_, sizes.get(key, 0)) for key, time_ in judged.items()]
-        elif all_known and shuffles and 0 < len(done) == len(sizes):
+        elif all_listed and shuffles and 0 < len(done) == len(sizes):
             stage, total = "shuffling", tokens
             buckets = self._checkpoints.blocks.finished_blocks("buckets").values()
             pieces = rated = [(time_, count) for count, time_ in buckets]
             # Buckets of another size may be left from an earlier run.
             shuffled = min(tokens, sum(count for count, _ in buckets))
-        elif all_known:
+        elif all_listed:
             stage = "tokenizing"
             expected = tokens * total // text if 0 < text < total else None
         else:
             stage = "discovering"
         began = self._began(stage, [time_ for _, time_ in done.values()])
-        speed = self._rate(pieces, began) if all_known else None
+        speed = self._rate(pieces, began) if all_listed else None
         if stage == "judging" and len(pieces) == len(sizes):
             speed = None  # no rate says how long it takes to compare documents
-        blocks = len(sizes) if all_known else None
+        blocks = len(sizes) if all_listed else None
         amounts = {
-            "read": (len(known), files),
+            "read": (len(listed), files),
             "judge": (len(judged or ()), blocks),
             "tokenize": (len(done), blocks),
             "shuffle": (shuffled, tokens if stage in ("shuffling", "writing") else None),

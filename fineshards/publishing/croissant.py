@@ -175,8 +175,8 @@ def _documents(make: Callable[..., Any], manifest: Manifest) -> Any:
 
     def field(name: str, about: str, kind: Any, extract: Extract, *regex: str, **more: Any) -> Any:
         # The expression is applied twice by mlcroissant: also to what it finds.
-        found = [Transform(regex=each) for each in regex]
-        more |= {"source": Source(file_set=_TABLES, extract=extract, transforms=found)}
+        transforms = [Transform(regex=each) for each in regex]
+        more |= {"source": Source(file_set=_TABLES, extract=extract, transforms=transforms)}
         return make("Field", f"documents/{name}", about, data_types=[kind], **more)
 
     # From the name of the table.

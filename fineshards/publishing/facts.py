@@ -105,15 +105,15 @@ def license_url(text: str) -> str:
 
     name = text.removeprefix(_PAGES).removesuffix(".html")
     try:
-        found = get_spdx_licensing().parse(name, validate=True)
+        symbol = get_spdx_licensing().parse(name, validate=True)
     except ExpressionError:
-        found = None
-    if not isinstance(found, LicenseSymbol) or found.key.startswith("LicenseRef"):
+        symbol = None
+    if not isinstance(symbol, LicenseSymbol) or symbol.key.startswith("LicenseRef"):
         raise UsageError(
             f"--license {text}: not an SPDX identifier. Give one of https://spdx.org/licenses, "
             "such as CC-BY-4.0 or ODC-By-1.0, or the URL of the license."
         )
-    return f"{_PAGES}{found.key}"
+    return f"{_PAGES}{symbol.key}"
 
 
 def hub_fields(url: str) -> dict[str, str]:
@@ -172,8 +172,8 @@ def version(manifest: Manifest) -> str:
 def languages(manifest: Manifest) -> list[str]:
     """ISO 639 codes of the column `language`; empty if the sources had none."""
     values = (label.value for label in manifest.counts().labels if label.column == "language")
-    found = (_LANGUAGE.fullmatch(value) for value in values)
-    return sorted({match[1] for match in found if match} - {"und"})
+    matches = (_LANGUAGE.fullmatch(value) for value in values)
+    return sorted({match[1] for match in matches if match} - {"und"})
 
 
 def inputs(manifest: Manifest) -> list[str]:

@@ -33,10 +33,10 @@ Sums = Mapping[str, str]
 
 def contents(manifest: Manifest) -> dict[str, tuple[int, str]]:
     """Size and CRC-32C of every file of a dataset, by name, in the order of the names."""
-    own = manifest.to_bytes()
-    found = {name: (size, checksum) for name, size, checksum in expected_files(manifest)}
-    found[MANIFEST_NAME] = len(own), checksum_to_base64(crc32c(own))
-    return dict(sorted(found.items()))
+    content = manifest.to_bytes()
+    files = {name: (size, checksum) for name, size, checksum in expected_files(manifest)}
+    files[MANIFEST_NAME] = len(content), checksum_to_base64(crc32c(content))
+    return dict(sorted(files.items()))
 
 
 def hash_files(

@@ -136,9 +136,9 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
     generations: all, up to the latest, which may have redacted documents of this one.
     """
     manifest, lengths = dataset.manifest, lengths_of(dataset)
-    found = None
+    statistics = None
     if manifest.settings.statistics:
-        found = stats(dataset.storage.root, generation=manifest.generation)
+        statistics = stats(dataset.storage.root, generation=manifest.generation)
     return Contents(
         manifest=manifest,
         # Where the dataset lies is not part of it.
@@ -146,7 +146,7 @@ def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents
         title=_title(dataset),
         files=_files(manifest),
         lengths=lengths,
-        stats=found,
+        stats=statistics,
         documents=show_documents(dataset, lengths),
         overwritten=_overwritten(dataset, generations),
     )
@@ -174,8 +174,8 @@ def _overwritten(dataset: Dataset, generations: Sequence[Generation]) -> int:
     files, documents = len(dataset.manifest.files), 0
     for number, generation in enumerate(generations, 1):
         if generation.redacted:
-            found = load_redaction(dataset.storage, number, generation)
-            documents += sum(file < files for file, _ in found.documents)
+            redaction = load_redaction(dataset.storage, number, generation)
+            documents += sum(file < files for file, _ in redaction.documents)
     return documents
 
 
@@ -184,22 +184,22 @@ def show_documents(dataset: Dataset, lengths: Lengths) -> tuple[ShownTokens, ...
 
     Each once, and only those with text: a report of a damaged dataset shows what is there.
     """
-    found: dict[int, tuple[str, Document]] = {}
+    shown: dict[int, tuple[str, Document]] = {}
     for why, numbers, count in (
         ("shortest", lengths.shortest_documents, 1),
         ("longest", lengths.longest_documents, 1),
         ("chosen", _chosen(dataset), CHOSEN),
     ):
-        with_text = _with_text(dataset, (each for each in numbers if each not in found))
+        with_text = _with_text(dataset, (each for each in numbers if each not in shown))
         if why == "chosen":
             # Those that are long enough as they come, then the others, the longest first.
             with_text = iter(sorted(with_text, key=lambda one: -min(len(one.tokens), LONG_ENOUGH)))
-        found |= {document.number: (why, document) for document in islice(with_text, count)}
+        shown |= {document.number: (why, document) for document in islice(with_text, count)}
     try:
         encoder = load_reference(dataset.manifest.settings.tokenizer, dataset.storage)
     except FineshardsError:
         encoder = None
-    return tuple(_shown(why, document, encoder) for why, document in found.values())
+    return tuple(_shown(why, document, encoder) for why, document in shown.values())
 
 
 def _chosen(dataset: Dataset) -> list[int]:
