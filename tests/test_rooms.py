@@ -64,15 +64,15 @@ MOST_FILES = 25
 # room, and another one in it goes.
 MOST_LINES = {
     "chat": 1_013,
-    "cli": 1_514,
+    "cli": 1_498,
     "curation": 6_987,
     "encoders": 1_645,
     "exports": 2_964,
-    "inspection": 1_641,
+    "inspection": 1_623,
     "job_status": 690,
     "loader": 6_680,
     "maintenance": 754,
-    "pipeline": 2_714,
+    "pipeline": 2_710,
     "publishing": 853,
     "reports": 986,
     "root": 1_424,
