@@ -127,7 +127,7 @@ def test_stdout_need_not_have_every_letter_nor_room(data: Path) -> None:
         )
     closed = in_shell("fineshards inspect öut | head -n 0", data.parent)
     assert closed.stderr == ""
-    silent = in_shell("fineshards find nowhere --token 1 --json 2>&-", data.parent)
+    silent = in_shell("fineshards inspect nowhere --find --token 1 --json 2>&-", data.parent)
     assert (silent.returncode, silent.stdout) == (1, "")
 
 
@@ -168,7 +168,7 @@ def test_the_home_folder_is_meant_where_the_shell_does_not_expand_it(data: Path)
     lines = [
         "fineshards build --input=~/data/0.parquet --output=~/out --tokenizer=~/mine",
         *(f"fineshards {name} '~/out'" for name in ("status", "verify", "inspect")),
-        "fineshards find '~/out' --token=0",
+        "fineshards inspect '~/out' --find --token=0",
     ]
     elsewhere = home / "elsewhere"
     elsewhere.mkdir()
