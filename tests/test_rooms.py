@@ -72,7 +72,7 @@ MOST_LINES = {
     "job_status": 690,
     "loader": 6_680,
     "maintenance": 754,
-    "pipeline": 2_710,
+    "pipeline": 2_709,
     "publishing": 853,
     "reports": 986,
     "root": 1_424,
