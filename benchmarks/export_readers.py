@@ -28,10 +28,10 @@ _SEED = 1
 
 
 def litdata_loader(dataset: Path, folder: Path) -> Loader:
-    """litdata's StreamingDataset over links to the shards, which it maps; it shuffles chunks."""
+    """litdata's StreamingDataset over chunks that it maps, of a shard each; it shuffles them."""
     from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
 
-    fineshards.export(dataset, folder, "litdata", link=True)
+    fineshards.export(dataset, folder, "litdata")
 
     def loader(workers: int) -> Epoch:
         rows = StreamingDataset(

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,14 +33,14 @@ def time_exports(work: Path, rounds: int, shrink: int) -> list[Timing]:
         for shard in shards:
             _forget(shard)
 
-    def export(**options: Any) -> object:
-        return fineshards.export(dataset, work / "megatron", "megatron", **options)
+    def export() -> object:
+        per_file = size // 4 // _FILES - 1
+        return fineshards.export(dataset, work / "megatron", "megatron", tokens_per_file=per_file)
 
     actions = {
         _READ: lambda: _read(shards),
         "cat into a file, flushed": lambda: _copy(shards, work / "megatron"),
-        "export to megatron, copy": lambda: export(tokens_per_file=size // 4 // _FILES - 1),
-        "export to megatron, link": lambda: export(link=True),
+        "export to megatron, copy": export,
     }
     runs = in_turn(actions, rounds, prepare)
     return [

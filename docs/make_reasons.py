@@ -34,7 +34,7 @@ _REASON = re.compile(r"(< )?[a-zN][a-z_:N ]+[a-zN]")
 def page() -> str:
     """The whole page."""
     rows = []
-    for step in sorted(STEPS):
+    for step in sorted(STEPS.own):
         shown = [
             f"`{reason}`" + (f" ({parameter})" if parameter else "")
             for reason, parameter in reasons(step).items()
@@ -64,7 +64,7 @@ class Source:
         self._kind = kind
         self._names = vars(importlib.import_module(kind.__module__))
         tree = ast.parse(inspect.getsource(importlib.import_module(kind.__module__)))
-        others = {name for _, name in STEPS.values()} - {kind.__name__}
+        others = {each.__name__ for each in STEPS.values()} - {kind.__name__}
         bodies = [node for node in tree.body if getattr(node, "name", "") not in others]
         self._functions = [
             node for body in bodies for node in ast.walk(body) if isinstance(node, ast.FunctionDef)

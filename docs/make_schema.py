@@ -10,12 +10,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fineshards.config import BuildConfig
 from fineshards.curation.recipe import (
+    STEPS,
     default_parameters,
     parameters_of_class,
     step_class,
     takes_languages,
 )
-from fineshards.curation.recipe_text import describe_step, step_names, to_toml
+from fineshards.curation.recipe_text import describe_step, to_toml
 from fineshards.flags import choices, flags_of, kinds
 from fineshards.pipeline.recipe_flags import flags_of_recipes
 
@@ -27,7 +28,7 @@ _OTHERS = r"^[^:]+:[^:]+$"
 
 def schema() -> dict[str, Any]:
     """The schema, of what `tomllib` makes of a recipe."""
-    names = step_names()
+    names = sorted(STEPS.own)
     known = {"enum": names}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

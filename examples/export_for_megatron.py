@@ -1,4 +1,4 @@
-"""Exports a dataset for Megatron, as copies and as links, and reads a document in each way.
+"""Exports a dataset for Megatron, and reads a document.
 
 pip install '.[build]'
 python examples/export_for_megatron.py
@@ -41,33 +41,32 @@ print(f"built {manifest.totals['tokens']:,} tokens")
 lines = (dataset / "metadata/vocabulary.tiktoken").read_text().splitlines()
 vocabulary = [b64decode(line.split()[0]) for line in lines]
 
-# 2. Copy the tokens into files of Megatron's, or write an index only that points into the shards.
-for name, link in {"copied": False, "linked": True}.items():
-    folder = args.output / f"megatron-{name}"
-    export = fineshards.export(dataset, folder, to="megatron", link=link)
-    verdict = fineshards.verify(folder)
-    assert verdict.ok, verdict.problems
-    written = sum(file.bytes for file in export.files if file.link is None)
-    print(f"{name}: {len(export.files)} files, {written:,} bytes written, verified")
+# 2. Write the tokens into files of Megatron's.
+folder = args.output / "megatron"
+export = fineshards.export(dataset, folder, to="megatron")
+verdict = fineshards.verify(folder)
+assert verdict.ok, verdict.problems
+written = sum(file.bytes for file in export.files)
+print(f"{len(export.files)} files, {written:,} bytes written, verified")
 
-    # 3. Read it with ten lines of numpy.
-    tokens = read_document(folder / "train_0000", 1)
-    text = b"".join(vocabulary[token] for token in tokens[:12]).decode()
-    print(f"  document 1 of train_0000: {len(tokens)} tokens, {text!r} …")
+# 3. Read it with ten lines of numpy.
+tokens = read_document(folder / "train_0000", 1)
+text = b"".join(vocabulary[token] for token in tokens[:12]).decode()
+print(f"  document 1 of train_0000: {len(tokens)} tokens, {text!r} …")
 
-    # 4. Megatron's own reader returns the same, where megatron-core is installed.
-    try:
-        from megatron.core.datasets.indexed_dataset import IndexedDataset
-    except ImportError:
-        print("  megatron-core is not installed: pip install megatron-core")
-    else:
-        # The documents are views of a mapped file, which is closed with the reader.
-        reader = IndexedDataset(str(folder / "train_0000"))
-        assert (reader[1] == tokens).all()
-        print("  megatron-core reads the same tokens")
+# 4. Megatron's own reader returns the same, where megatron-core is installed.
+try:
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+except ImportError:
+    print("  megatron-core is not installed: pip install megatron-core")
+else:
+    # The documents are views of a mapped file, which is closed with the reader.
+    reader = IndexedDataset(str(folder / "train_0000"))
+    assert (reader[1] == tokens).all()
+    print("  megatron-core reads the same tokens")
 
 # 5. The lines for Megatron's command. The vocabulary size is that of the dataset's tokenizer.
-train = sorted((args.output / "megatron-copied").glob("train_*.bin"))
+train = sorted(folder.glob("train_*.bin"))
 size = TokenDataset(dataset, sequence_length=1).vocabulary_size
 print(f"""
 --data-path {" ".join(str(file.with_suffix("")) for file in train)} --split 100,0,0

@@ -214,7 +214,7 @@ class BuildConfig:
     overwrite: bool = flag(False, _OUTPUT)
     share: str | None = flag(None, _WORK, "K/N")
     workers: int | None = flag(None, _WORK, "N", least=1)
-    tokenizer_engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = flag("auto", _WORK)
+    tokenizer_engine: str = flag("auto", _WORK, "ENGINE", plugins="encoders")
     block_bytes: int | None = flag(None, _WORK, "SIZE", least=1, decides=True)
     memory_bytes: int | None = flag(None, _WORK, "SIZE", least=1)
     max_bad_rows: int | str = flag(0, _WORK, "N")

@@ -15,7 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
 from fineshards.credentials import refuse_secrets
-from fineshards.errors import UsageError, quoted, with_escaped_bytes
+from fineshards.errors import UsageError, did_you_mean, quoted, with_escaped_bytes
+from fineshards.plugin_registry import Plugins
 
 # Numbers in records are counts and sizes in 63 bits.
 _LIMIT = 1 << 63
@@ -35,14 +36,21 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def flag(
-    default: Any, group: str, metavar: str | None = None, least: int = 0, decides: bool = False
+    default: Any,
+    group: str,
+    metavar: str | None = None,
+    least: int = 0,
+    decides: bool = False,
+    plugins: str | None = None,
 ) -> Any:
     """A field that is a flag: its group on the help page, and the least number that it takes.
 
-    decides: whether it decides what is made; a dataset keeps it when it grows.
+    decides: whether it decides what is made; a dataset keeps it when it grows. plugins: the group
+    of plug-ins whose names it takes, in addition to its default.
     """
-    metadata = {"group": group, "metavar": metavar, "least": least, "decides": decides}
-    return field(default=default, metadata=metadata)
+    about: dict[str, Any] = {"group": group, "metavar": metavar, "least": least, "decides": decides}
+    about["plugins"] = None if plugins is None else Plugins[Any](plugins)
+    return field(default=default, metadata=about)
 
 
 def flags_of(options: type) -> list[Field[Any]]:
@@ -106,6 +114,7 @@ def checked(options: object, flag: Field[Any]) -> Any:
         raise UsageError(f"--{name} must be text, got {quoted(value)}.")
     if isinstance(value, str):
         refuse_secrets(utf8(name, value), f"--{name}")
+        _check_plugin(flag, value)
         if int in takes and str not in takes:
             try:
                 value = (byte_count if name.endswith("_bytes") else count)(value)
@@ -123,6 +132,18 @@ def checked(options: object, flag: Field[Any]) -> Any:
     if value < (least := flag.metadata["least"]):
         raise UsageError(f"--{name} must be at least {least}, got {value}.")
     return value
+
+
+def _check_plugin(flag: Field[Any], value: str) -> None:
+    """Raises UsageError for a name that no plug-in has, if the flag takes those of a group."""
+    plugins = flag.metadata["plugins"]
+    if plugins is None or value == flag.default or value in plugins:
+        return
+    names = [*([flag.default] if isinstance(flag.default, str) else []), *plugins]
+    raise UsageError(
+        f"--{flag.name} {value}: there is no such {flag.metadata['metavar'].lower()}."
+        f"{did_you_mean(value, names)} There are {', '.join(names)}."
+    )
 
 
 def count(text: str) -> int:

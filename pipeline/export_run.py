@@ -12,7 +12,7 @@ from fineshards.cores import usable_cores
 from fineshards.errors import FineshardsError
 from fineshards.exports.export_job import ExportJob, finish, prepare, write_part
 from fineshards.exports.export_options import ExportOptions
-from fineshards.exports.format_table import format_of
+from fineshards.exports.format import EXPORTS
 from fineshards.exports.record import Export
 from fineshards.extras import naming_the_extra
 from fineshards.flags import arguments_of
@@ -143,11 +143,9 @@ def run_on(job: ExportJob, pipeline: Pipeline, beam_args: Sequence[str]) -> Expo
 
 def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
     """An export in a few lines, with what its user should know."""
-    size = sum(file.bytes for file in export.files if file.link is None)
-    linked = sum(file.link is not None for file in export.files)
-    links = f", {linked:,} of them links" if linked else ""
+    size = sum(file.bytes for file in export.files)
     files = counted(len(export.files), "file")
-    yield f"exported to {job.storage.root}: {files}{links}, {size:,} bytes"
+    yield f"exported to {job.storage.root}: {files}, {size:,} bytes"
     for split, counts in export.splits.items():
         documents = counts["documents"]
         with_documents = "" if documents is None else f", {documents:,} documents"
@@ -164,12 +162,11 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
             )
     redacted = sum(each.redacted for each in job.dataset.manifest.generations)
     if redacted and not job.settings.skip:
-        without = " and without --link" if job.settings.link else ""
         yield (
             f"Redacted documents of the dataset, {redacted:,}, are kept as runs of EOTs: export "
-            f"into another folder with --skip redacted{without} to leave them out."
+            f"into another folder with --skip redacted to leave them out."
         )
-    kind = format_of(export.to)
+    kind = EXPORTS[export.to]
     if "train" in export.splits:
         yield f"  read with: {kind.reading.replace('FOLDER', job.storage.root)}"
     for line in kind.advice(job.settings, job.parts):

@@ -19,7 +19,7 @@ from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
 from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
-from fineshards.sources.formats.table import FORMATS
+from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.patterns import matches
 from fineshards.sources.places.http_files import unsigned
 from fineshards.sources.places.hub_token import provide_token
@@ -103,7 +103,10 @@ def settle_input(
     files: Sequence[SourceFile], columns: Columns, config: BuildConfig
 ) -> list[SourceFile]:
     """The files with how they are read: what extracts their text, and where a limit ends them."""
-    extracted = with_extraction(files, config.extract)
+    extracted = [
+        replace(file, extraction=FORMATS.package(file.format) or file.extraction)
+        for file in with_extraction(files, config.extract)
+    ]
     plain = next((file for file in files if not FORMATS[file.format].has_columns), None)
     if columns.conversations and plain is not None:
         raise UsageError(

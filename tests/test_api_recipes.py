@@ -99,7 +99,7 @@ def test_an_edited_function_decides_as_its_file_is(
 
 def test_what_is_no_recipe_is_refused() -> None:
     for steps, said in (
-        ([3], "3 is not a step: give a function, or one of fineshards"),
+        ([3], "3 is not a step: give a function, one of fineshards"),
         ([lambda document: True], "workers cannot import"),
     ):
         with pytest.raises(UsageError, match=said):

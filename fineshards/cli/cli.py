@@ -89,20 +89,17 @@ def _help(*names: str) -> str:
 def _completion(*arguments: str) -> str:
     import shtab
 
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise UsageError(f"give a shell: fineshards completion {'|'.join(_SHELLS)}.")
-    (shell,) = arguments
-    if shell not in _SHELLS:
-        raise UsageError(
-            f"completion: unknown shell {shell!r}.{did_you_mean(shell, _SHELLS)} "
-            f"There is a script for each of {', '.join(_SHELLS)}."
-        )
+    if len(arguments) != 1 or (shell := arguments[0]) not in _SHELLS:
+        hint = did_you_mean(arguments[0], _SHELLS) if arguments else ""
+        raise UsageError(f"give a shell: fineshards completion {'|'.join(_SHELLS)}.{hint}")
     whole = Parser(prog="fineshards", add_help=False)
     commands = whole.add_subparsers()
     for each in COMMANDS:
         parents = [each.parser()]
         parser = commands.add_parser(each.name, help=each.summary, parents=parents, add_help=False)
         for action in parser._actions:
+            if plugins := getattr(action, "plugins", None):
+                action.choices = list(plugins)
             if action.nargs != 0 and not action.choices:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     words = {"help": [each.name for each in COMMANDS], "completion": _SHELLS}

@@ -79,7 +79,7 @@ def _add_flags(
 ) -> None:
     groups = {group.title: group for group in parser._action_groups}
     texts = help_texts(options)
-    # A word after `--link` may be the dataset's folder.
+    # A word after `--copies` may be the dataset's folder.
     has_folder = any(not action.option_strings for action in parser._actions)
     for flag in flags_of(options):
         if flag.name not in names:
@@ -101,14 +101,16 @@ def _add_flags(
             how |= _TYPES[flag.name]
         elif int in kinds(options, flag.name):
             how |= {"type": byte_count if flag.name.endswith("_bytes") else count}
+        about, plugins = texts.get(flag.name, "").replace("%", "%%"), flag.metadata["plugins"]
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        groups[title].add_argument(
+        action = groups[title].add_argument(
             f"--{flag.name}",
             required=flag.name in required,
-            help=texts.get(flag.name, "").replace("%", "%%"),
+            help=f"{about} Installed: %(plugins)s." if plugins is not None else about,
             **how,
         )
+        action.plugins = plugins  # type: ignore[attr-defined]
 
 
 def parse_build_flags(parser: Parser, argv: Sequence[str]) -> BuildConfig:

@@ -14,7 +14,6 @@ docs/recipe.schema.json describes it.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,37 +23,15 @@ from typing import Any
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Scorer, Step
 from fineshards.errors import UsageError, did_you_mean
+from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.recipe_record import StepRecord
 
 _TABLES = ("description", "build", "steps")
 # What filters and rewrites take in addition to their own parameters.
 PER_LANGUAGE, _COLUMN, _LABEL = "per_language", "language_column", "label"
 
-# Module and class by the name that follows `use =` in a recipe; imported when first used.
-STEPS = {
-    "c4_badwords": ("c4_badwords", "C4BadWords"),
-    "c4_quality": ("c4_quality", "C4Quality"),
-    "dclm_lines": ("unwanted_lines", "DclmLines"),
-    "decontaminate": ("decontaminate", "Decontaminate"),
-    "exact": ("exact_duplicates", "Exact"),
-    "fineweb_quality": ("fineweb_quality", "FineWebQuality"),
-    "ftfy": ("ftfy_text", "Ftfy"),
-    "gopher_quality": ("gopher_quality", "GopherQuality"),
-    "gopher_repetition": ("gopher_repetition", "GopherRepetition"),
-    "language": ("language", "Language"),
-    "length": ("length", "Length"),
-    "lines": ("spans", "Lines"),
-    "minhash": ("minhash", "MinHash"),
-    "paragraphs": ("spans", "Paragraphs"),
-    "pii": ("pii", "Pii"),
-    "sample": ("sample", "Sample"),
-    "score": ("score", "Score"),
-    "seen_in": ("other_datasets", "SeenIn"),
-    "sentences": ("spans", "Sentences"),
-    "symbol_lines": ("unwanted_lines", "SymbolLines"),
-    "url": ("url", "Url"),
-    "where": ("where", "Where"),
-}
+# By the name that follows `use =` in a recipe.
+STEPS: Plugins[type[Step]] = Plugins("steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +43,10 @@ class NamedStep:
 
     def record(self) -> StepRecord:
         """All that the step decides by; raises FineshardsError if something of it is missing."""
-        step = self.step
+        step, package = self.step, None if ":" in self.use else STEPS.package(self.use)
+        pins = step.pins() | ({"package": package} if package else {})
         return StepRecord.of(
-            self.use, parameters_of(step), step.VERSION, step.pins(), isinstance(step, Keyed)
+            self.use, parameters_of(step), step.VERSION, pins, isinstance(step, Keyed)
         )
 
 
@@ -110,12 +88,13 @@ def named_step(step: object) -> NamedStep:
     """A step with its name; raises UsageError for anything else."""
     if isinstance(step, NamedStep):
         return step
-    if isinstance(step, Step) and (use := getattr(step, "use", getattr(step, "NAME", None))):
+    use = getattr(step, "use", getattr(step, "NAME", ""))
+    if isinstance(step, Step) and (":" in use or use in STEPS):
         return NamedStep(use, step)
     if not inspect.isfunction(step):
         raise UsageError(
-            f"{step!r} is not a step: give a function, or one of fineshards.curation.steps; "
-            "UserFunction takes a function with parameters."
+            f"{step!r} is not a step: give a function, one of fineshards.curation.steps, or one "
+            "that an installed package names; UserFunction takes a function with parameters."
         )
     from fineshards.curation.steps.user_function import UserFunction
 
@@ -169,10 +148,12 @@ def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
 
 def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
     """The steps of a job's record."""
-    return [
-        make_step(record.use, record.parameters, f"step {record.use} of the job")
-        for record in records
-    ]
+    found = []
+    for record in records:
+        package = f", of {record.pins['package']}" if "package" in record.pins else ""
+        where = f"step {record.use} of the job{package}"
+        found.append(make_step(record.use, record.parameters, where))
+    return found
 
 
 def parameters_of(step: Step) -> dict[str, Any]:
@@ -227,11 +208,7 @@ def step_class(use: str) -> type[Step]:
             f"there is no step {use!r}. fineshards recipe steps lists them; a function of your own "
             f"is package.module:function.{did_you_mean(use, STEPS)}"
         )
-    module, name = STEPS[use]
-    found: type[Step] = getattr(
-        importlib.import_module(f"fineshards.curation.steps.{module}"), name
-    )
-    return found
+    return STEPS[use]
 
 
 def _make(use: str, parameters: Mapping[str, Any]) -> Step:

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.encoders.differences import Scheme
-from fineshards.encoders.encoder import Encoder, TokenBatch
+from fineshards.encoders.differences import Scheme, load_table
+from fineshards.encoders.encoder import CannotEncodeError, Encoder, FastEncoder, TokenBatch
+from fineshards.encoders.tokenizer_json import TokenizerJson
+from fineshards.encoders.vocabulary import Vocabulary
 from fineshards.errors import FineshardsError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.hash_sample import sampled
@@ -46,18 +48,14 @@ GOLDEN_TEXTS = (
 )
 
 
-class ExactEncoder(Encoder):
+class ExactEncoder(FastEncoder):
     """Encodes with gigatoken, except the few documents that only the reference gets right."""
 
     def __init__(self, fast: GigatokenTokenizer, reference: Encoder, scheme: Scheme) -> None:
+        super().__init__(None, reference)
         self._fast = fast
         self._scheme = scheme
-        self._reference = reference
         self.name = f"{fast.name}, checked against {reference.name}"
-
-    @property
-    def reference(self) -> Encoder:
-        return self._reference
 
     def encode(self, texts: pa.Array) -> TokenBatch:
         batch = self._fast.encode(texts)
@@ -66,13 +64,43 @@ class ExactEncoder(Encoder):
             return batch
         return _replaced(batch, hard, self.reference.encode(texts.take(pa.array(hard))))
 
-    def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
-        return self.reference.decode(tokens)
 
-    def decode_all(
-        self, tokens: npt.NDArray[np.uint32], offsets: npt.NDArray[np.integer]
-    ) -> pa.Array:
-        return self.reference.decode_all(tokens, offsets)
+def exact_encoder(vocabulary: Vocabulary | TokenizerJson, reference: Encoder) -> Encoder:
+    """Returns the encoder with gigatoken; raises CannotEncodeError where it would not be exact."""
+    library, table = reference.name.split()[0], load_table()
+    scheme = table.scheme(library, vocabulary.pattern)
+    reasons = table.other_versions(library)
+    if scheme is None:
+        reasons.append("its way of splitting text has not been compared with gigatoken's")
+    if scheme is None or reasons:
+        raise CannotEncodeError("; ".join(reasons))
+    # Imported here, because gigatoken may not be installed.
+    from fineshards.encoders.gigatoken_encoder import (
+        GigatokenTokenizer,
+        from_json,
+        from_ranks,
+        gigatoken_json,
+        obstacles,
+        trial,
+    )
+
+    try:
+        if isinstance(vocabulary, Vocabulary):
+            ranks, name = vocabulary.ranks, scheme.fast
+            fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
+            return ExactEncoder(fast, reference, scheme)
+        if reasons := obstacles(vocabulary):
+            raise CannotEncodeError("; ".join(reasons))
+        data = gigatoken_json(vocabulary)
+        fast = GigatokenTokenizer(lambda: from_json(data), vocabulary.eot)
+        encoder = ExactEncoder(fast, reference, scheme)
+        different = trial(vocabulary, encoder, reference)
+    except RuntimeError as error:
+        why = str(error).splitlines()[0]
+        raise CannotEncodeError(f"gigatoken cannot read it ({why})") from error
+    if different is not None:
+        raise CannotEncodeError(f"gigatoken encodes {different!r} differently")
+    return encoder
 
 
 def _replaced(batch: TokenBatch, places: npt.NDArray[np.int64], others: TokenBatch) -> TokenBatch:

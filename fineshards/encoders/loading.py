@@ -7,11 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
 
-from fineshards.encoders.checked_encoder import ExactEncoder, golden_sha256
-from fineshards.encoders.differences import Scheme, load_table
-from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.checked_encoder import golden_sha256
+from fineshards.encoders.encoder import CannotEncodeError, Encoder
 from fineshards.encoders.tokenizer_json import (
     TokenizerJson,
     names_tokenizer_json,
@@ -19,9 +17,14 @@ from fineshards.encoders.tokenizer_json import (
 )
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 from fineshards.errors import FineshardsError, OutputError, UsageError
+from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.settings import HUGGINGFACE, TIKTOKEN, Tokenizer
 from fineshards.storage.base import Storage
 
+# By `--tokenizer_engine`: makes an encoder of a vocabulary, and a fast one also of its reference.
+ENCODERS: Plugins[Callable[..., Encoder]] = Plugins("encoders")
+# What `auto` tries.
+_FAST = "gigatoken"
 # The library that defines what is correct, by kind of tokenizer.
 _REFERENCES = {TIKTOKEN: "tiktoken", HUGGINGFACE: "tokenizers"}
 
@@ -45,7 +48,7 @@ def describe_tokenizer(
         vocabulary = resolve_vocabulary(name, eot_token)
     reference = encoder_of_vocabulary(vocabulary)
     if engine != "auto":
-        _encoder(vocabulary, engine)
+        encoder_of_vocabulary(vocabulary, engine)
     record = Tokenizer(
         kind=vocabulary.kind,
         name=vocabulary.name,
@@ -66,10 +69,10 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
     vocabulary file is not the recorded one, or if the golden texts have other tokens here.
     """
     vocabulary = load_vocabulary(tokenizer, storage)
-    _reference_of(vocabulary.kind)  # what its import raises is not about the vocabulary
+    ENCODERS[_REFERENCES[vocabulary.kind]]  # what its import raises is not about the vocabulary
     with _described(tokenizer):
         encoder_of_vocabulary(vocabulary)
-    encoder = _encoder(vocabulary, engine)
+    encoder = encoder_of_vocabulary(vocabulary, engine)
     golden = golden_sha256(encoder)
     if golden != tokenizer.golden_sha256:
         raise FineshardsError(
@@ -121,7 +124,9 @@ def encoder_of_vocabulary(
     vocabulary: Vocabulary | TokenizerJson, engine: str | None = None
 ) -> Encoder:
     """Returns the encoder of a vocabulary; None for the engine that defines what is correct."""
-    return _encoder(vocabulary, engine or _REFERENCES[vocabulary.kind])
+    # Without the lock, threads that start at the same time would each build an encoder.
+    with _building:
+        return _build(vocabulary, engine or _REFERENCES[vocabulary.kind])
 
 
 def recorded_vocabulary(tokenizer: Tokenizer, data: bytes) -> Vocabulary | TokenizerJson:
@@ -130,12 +135,6 @@ def recorded_vocabulary(tokenizer: Tokenizer, data: bytes) -> Vocabulary | Token
     if tokenizer.kind == HUGGINGFACE:
         return TokenizerJson(tokenizer.name, data, eot_text)
     return Vocabulary(tokenizer.name, data, tokenizer.pattern, tokenizer.special_tokens, eot_text)
-
-
-def _encoder(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
-    # Without the lock, threads that start at the same time would each build an encoder.
-    with _building:
-        return _build(vocabulary, engine)
 
 
 @lru_cache(maxsize=4)
@@ -147,68 +146,16 @@ def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
             f"{library} library defines. Use {library} or auto."
         )
     if engine == library:
-        return _reference_of(vocabulary.kind)(vocabulary)
+        return ENCODERS[library](vocabulary)
     reference = _build(vocabulary, library)
-    table = load_table()
-    scheme = table.scheme(library, vocabulary.pattern)
-    reasons = table.other_versions(library)
-    if scheme is None:
-        reasons.append("its way of splitting text has not been compared with gigatoken's")
-    elif not reasons:
-        fast = _fast(vocabulary, scheme, reference, reasons)
-        if fast is not None:
-            return fast
-    reason = "; ".join(reasons)
-    if engine == "gigatoken":
-        raise UsageError(
-            f"--tokenizer_engine gigatoken: cannot be used for {vocabulary.name} here: {reason}. "
-            "Install the pinned requirements, or use --tokenizer_engine auto."
-        )
-    _log.warning("%s is encoded with %s only, which is slow: %s", vocabulary.name, library, reason)
-    return reference
-
-
-def _reference_of(kind: str) -> Callable[[Any], Encoder]:
-    # Each library is imported only where it is needed.
-    if kind == HUGGINGFACE:
-        from fineshards.encoders.huggingface_encoder import HuggingFaceEncoder
-
-        return HuggingFaceEncoder
-    from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
-
-    return TiktokenEncoder
-
-
-def _fast(
-    vocabulary: Vocabulary | TokenizerJson, scheme: Scheme, reference: Encoder, reasons: list[str]
-) -> Encoder | None:
-    """Returns the fast encoder, or None after adding to `reasons` why there is none."""
-    # Imported here, because gigatoken may not be installed.
-    from fineshards.encoders.gigatoken_encoder import (
-        GigatokenTokenizer,
-        from_json,
-        from_ranks,
-        gigatoken_json,
-        obstacles,
-        trial,
-    )
-
     try:
-        if isinstance(vocabulary, Vocabulary):
-            ranks, name = vocabulary.ranks, scheme.fast
-            fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
-            return ExactEncoder(fast, reference, scheme)
-        reasons += obstacles(vocabulary)
-        if reasons:
-            return None
-        data = gigatoken_json(vocabulary)
-        fast = GigatokenTokenizer(lambda: from_json(data), vocabulary.eot)
-        encoder = ExactEncoder(fast, reference, scheme)
-        different = trial(vocabulary, encoder, reference)
-    except RuntimeError as error:
-        reasons.append(f"gigatoken cannot read it ({str(error).splitlines()[0]})")
-        return None
-    if different is not None:
-        reasons.append(f"gigatoken encodes {different!r} differently")
-        return None
-    return encoder
+        return ENCODERS[_FAST if engine == "auto" else engine](vocabulary, reference)
+    except CannotEncodeError as reason:
+        if engine != "auto":
+            raise UsageError(
+                f"--tokenizer_engine {engine}: cannot be used for {vocabulary.name} here: "
+                f"{reason}. Install the pinned requirements, or use --tokenizer_engine auto."
+            ) from None
+        name = vocabulary.name
+        _log.warning("%s is encoded with %s only, which is slow: %s", name, library, reason)
+        return reference

@@ -16,14 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.exports.format import ExportSettings, Format, Target, Written
-from fineshards.exports.input_ids import plan_documents_or_rows, row_ends
-from fineshards.exports.parts import Part, PartReader
-from fineshards.exports.stream import Stream
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
+from fineshards.exports.input_ids import row_ends
+from fineshards.exports.parts import PartReader
 from fineshards.storage.temporary import scratch_folder
 
-# MaxText's default of `train_data_columns`.
-_FEATURE = "text"
 # Grain wants each record on its own. One thread per file: files are written side by side.
 _OPTIONS = "group_size:1,zstd:3,max_parallelism:1"
 # Bytes that a message may have.
@@ -33,10 +30,9 @@ _SHIFTS = np.arange(0, 32, 7, dtype=np.uint32)
 _CHUNK = 1 << 16
 
 
-class ArrayRecord(Format):
+class ArrayRecord(ExportFormat):
     """Read by MaxText, and by Grain's ArrayRecordDataSource."""
 
-    name = "array_record"
     reading = 'grain.python.ArrayRecordDataSource(sorted(glob("FOLDER/train-*")))'
     sides = ("begin", "end")
     tokens_per_file = "shard"
@@ -45,16 +41,13 @@ class ArrayRecord(Format):
     most_ids = 1 << 31
     libraries = ("array_record",)
     fixed_dtype = "lists of int64"
-    flags = ("token_column",)
-
-    def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
-        return plan_documents_or_rows(stream, settings)
+    token_column = "text"  # MaxText's default of `train_data_columns`
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         # Imported here, because it is in an extra.
         from array_record.python.array_record_module import ArrayRecordWriter
 
-        part, feature = reader.part, settings.token_column or _FEATURE
+        part, feature = reader.part, settings.token_column
         ends = row_ends(reader, settings.sequence_length)
         name = f"{part.split}-{part.index:05d}-of-{part.count:05d}.array_record"
         # The library writes to paths only.

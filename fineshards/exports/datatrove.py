@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fineshards.exports.format import (
+    ExportFormat,
     ExportSettings,
-    Format,
     Target,
     Written,
     write_mask,
@@ -20,10 +20,9 @@ from fineshards.exports.format import (
 from fineshards.exports.parts import Part, PartReader
 
 
-class Datatrove(Format):
+class Datatrove(ExportFormat):
     """Read by datatrove's DatatroveFolderDataset."""
 
-    name = "datatrove"
     reading = 'DatatroveFolderDataset("FOLDER/train", seq_len=2048)'
     by_eot = False
     masks = True
@@ -50,7 +49,6 @@ class Datatrove(Format):
 class Nanoset(Datatrove):
     """The same files, for nanotron's Nanosets."""
 
-    name = "nanoset"
     reading = "data_stages: [{data: {dataset: {dataset_folder: [FOLDER/train]}}}]"
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:

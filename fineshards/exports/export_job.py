@@ -18,15 +18,13 @@ import numpy as np
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError, quoted
-from fineshards.exports.column_types import ColumnTypes, types_in_sources
+from fineshards.exports.effective_options import settle
 from fineshards.exports.export_options import ExportOptions
-from fineshards.exports.format import ExportSettings, Format, Target
-from fineshards.exports.format_table import format_of, settle
+from fineshards.exports.format import EXPORTS, ExportFormat, ExportSettings, Target
 from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.record import Export, PartRecord, SplitCounts
-from fineshards.exports.redacted import NONE, redacted_ranges
-from fineshards.exports.source_columns import ColumnReader
-from fineshards.exports.stream import Read, Stream, splits_of
+from fineshards.exports.source_columns import ColumnReader, ColumnTypes, types_in_sources
+from fineshards.exports.stream import NONE, Read, Stream, redacted_ranges, splits_of
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
@@ -75,9 +73,9 @@ class ExportJob:
         return Ledger(self.storage, f"{_CHECKPOINTS}/{self.fingerprint}")
 
     @cached_property
-    def format(self) -> Format:
+    def format(self) -> ExportFormat:
         """The format."""
-        return format_of(self.settings.to)
+        return EXPORTS[self.settings.to]
 
     @cached_property
     def streams(self) -> dict[str, Stream]:
@@ -105,8 +103,8 @@ def prepare(options: ExportOptions) -> tuple[ExportJob, Export | None]:
     manifest, storage = dataset.manifest, open_storage(options.output, endpoint)
     redacted = any(each.redacted for each in manifest.generations)
     settings = settle(options, manifest.settings, redacted)
-    _check_places(dataset.storage, storage, options)
-    kind = format_of(settings.to)
+    _check_places(dataset.storage, storage)
+    kind = EXPORTS[settings.to]
     streams = _streams(dataset, splits_of(dataset, options.split, kind.whole_documents), settings)
     if options.split is None and any(stream.tokens for stream in streams):
         streams = [stream for stream in streams if stream.tokens]
@@ -120,14 +118,13 @@ def prepare(options: ExportOptions) -> tuple[ExportJob, Export | None]:
     if settings.columns and not kind.offered_columns:
         columns = types_in_sources(manifest, settings.columns, settings.trust_input)
         kind.check_columns(columns.schema)
-    libraries = ("pyarrow",) if settings.compression else kind.libraries
     decides = {
         "settings": settings.recorded(),
         "splits": [stream.split for stream in streams],
         "dataset": manifest.fingerprint,
         # A redaction changes tokens, and not the fingerprint's job.
         "shards": [(shard.name, shard.crc32c, shard.table_crc32c) for shard in manifest.shards],
-        "libraries": {name: version(name) for name in libraries},
+        "libraries": {name: version(name) for name in kind.libraries},
         **({"revision": kind.revision} if kind.revision > 1 else {}),
     }
     place = (dataset.storage, manifest.generation, storage)
@@ -141,8 +138,8 @@ def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) 
     return [Stream(dataset, split, redacted) for split in splits]
 
 
-def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> None:
-    """Raises UsageError for an output that is in the dataset, or where links cannot be."""
+def _check_places(source: Storage, storage: Storage) -> None:
+    """Raises UsageError for an output that is in the dataset, or holds one."""
     real, dataset = (
         os.path.realpath(place.root) if place.on_disk else place.root for place in (storage, source)
     )
@@ -152,11 +149,6 @@ def _check_places(source: Storage, storage: Storage, options: ExportOptions) -> 
         )
     if storage.size(MANIFEST_NAME) is not None:
         raise UsageError(f"--output {storage.root} holds a dataset. Choose another folder.")
-    if options.link and not (source.on_disk and storage.on_disk):
-        raise UsageError(
-            f"--link: {source.root} and {storage.root} must both be on a local disk. Leave --link "
-            "out, so that the tokens are copied."
-        )
 
 
 def _claim(job: ExportJob) -> Export | None:
@@ -225,8 +217,7 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
     storage = job.storage
     _refuse_redacted(job)
     records = sorted(found, key=lambda record: (record.split, record.index))
-    if not job.settings.link:  # Nothing was read of shards that are linked to.
-        _refuse_damage(job, records)
+    _refuse_damage(job, records)
     target = Target(storage)
     splits = dict[str, SplitCounts]()
     for split in sorted(job.streams):

@@ -23,7 +23,7 @@ class ExportOptions:
     Args:
         folder: The dataset's folder: local, gs:// or s3://.
         output: An empty folder for the files: local, gs:// or s3://.
-        to: The format: megatron, datatrove, olmo and others; docs/formats.md has them all.
+        to: The format, such as megatron; docs/formats.md describes them.
         generation: Generation N, from 1, of a dataset that has grown. Default: the latest.
         split: One split, or all for both as one. Default: both, each on its own.
         eot: Whether the end-of-text token is before each document (begin) or after it (end).
@@ -32,8 +32,6 @@ class ExportOptions:
             the format.
         sequence_length: Tokens per row, in formats of rows.
         dtype: Type of the tokens. Default: that of the dataset, if the format holds it.
-        link: Point into the dataset's shards instead of copying the tokens, for megatron and
-            litdata on a local disk.
         skip: Leave out redacted documents, or none, which keeps them as runs of EOTs. Default:
             redacted for formats whose readers find documents by their EOTs: all but megatron,
             datatrove, nanoset, torchtitan, and parquet and hf-arrow without --sequence_length.
@@ -43,7 +41,6 @@ class ExportOptions:
         copies: Write how many duplicates of each document were dropped, for text and text-jsonl.
         token_column: The name of the tokens, for mds (default: tokens) and array_record (default:
             text).
-        compression: For mds: how to compress files.
         no_masks: Of conversations: do not say which tokens are learned, so that all are.
         s3_endpoint: The URL of the store that s3:// means. Default: AWS_ENDPOINT_URL, or Amazon S3.
         sources: Where the source files are now, as OLD=NEW: what was in the folder OLD is in NEW.
@@ -57,7 +54,7 @@ class ExportOptions:
 
     folder: str | os.PathLike[str]
     output: str | os.PathLike[str] = flag(MISSING, _WHAT, "FOLDER")
-    to: str = flag(MISSING, _WHAT, "FORMAT", decides=True)
+    to: str = flag(MISSING, _WHAT, "FORMAT", decides=True, plugins="exports")
     _: KW_ONLY
     generation: int | None = flag(None, "dataset", "N", least=1)
     split: Literal["test", "train", "all"] | None = flag(None, _WHAT)
@@ -65,12 +62,10 @@ class ExportOptions:
     tokens_per_file: int | None = flag(None, _WHAT, "N", least=1, decides=True)
     sequence_length: int | None = flag(None, _WHAT, "T", least=1, decides=True)
     dtype: Literal["uint16", "uint32"] | None = flag(None, _WHAT, decides=True)
-    link: bool = flag(False, _WHAT, decides=True)
     skip: Literal["redacted", "none"] | None = flag(None, _WHAT, decides=True)
     columns: str | Sequence[str] = flag((), _WHAT, "NAME", decides=True)
     copies: bool = flag(False, _WHAT, decides=True)
     token_column: str | None = flag(None, _WHAT, "NAME", decides=True)
-    compression: Literal["zstd"] | None = flag(None, _WHAT, decides=True)
     no_masks: bool = flag(False, _WHAT, decides=True)
     s3_endpoint: str | None = flag(None, _WHAT, "URL")
     sources: str | Sequence[str] = flag((), _SOURCES, "OLD=NEW")

@@ -14,10 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.exports.export_options import ExportOptions, Side
-from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_tokens
+from fineshards.exports.parts import (
+    Part,
+    PartReader,
+    plan_by_documents,
+    plan_by_rows,
+    plan_by_tokens,
+)
 from fineshards.exports.record import FileRecord, PartRecord
 from fineshards.exports.stream import Stream
 from fineshards.flags import deciding
+from fineshards.plugin_registry import Plugins
 from fineshards.shards.npy import DTYPES
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, write_with_checksum
@@ -31,20 +38,22 @@ class ExportSettings(ExportOptions):
     `redacted` if there are redacted documents and they are left out. columns: names of those to be
     written in addition to the format's own. eot_id: the id of the EOT. vocabulary: one more than
     the largest token id. tokenizer: name. masks: whether it is written which tokens of
-    conversations are learned.
+    conversations are learned. package: that of the format, with its version; None for ours.
     """
 
     eot: Side
     dtype: Literal["uint16", "uint32"]
+    token_column: str
     columns: tuple[str, ...]
     eot_id: int
     vocabulary: int
     tokenizer: str
     masks: bool
+    package: str | None
 
     def recorded(self) -> dict[str, Any]:
         """What decides the bytes, by name: options as far as they are used, and the tokenizer."""
-        names = (*deciding(ExportOptions), "masks")
+        names = (*deciding(ExportOptions), "masks", "package")
         used = {name: getattr(self, name) for name in names if getattr(self, name)}
         return used | {name: getattr(self, name) for name in ("eot_id", "vocabulary", "tokenizer")}
 
@@ -97,19 +106,13 @@ class Target:
             for content in contents:
                 file.write(content)
 
-    def link(self, name: str, reader: PartReader) -> None:
-        """Makes a link to the shard that a part is."""
-        shard, source = reader.stream.shards[reader.part.index], reader.stream.dataset.storage
-        self.storage.link(name, source.path(shard.name))
-        self.files.append(FileRecord(name, shard.bytes, shard.crc32c, shard.name))
-
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """What a format has written of a part.
 
     documents: None where it knows none. left_out: tokens that it has no room for. facts: JSON for
-    `Format.finish`.
+    `ExportFormat.finish`.
     """
 
     documents: int | None = None
@@ -117,29 +120,28 @@ class Written:
     facts: dict[str, Any] | None = None
 
 
-class Format(ABC):
+class ExportFormat(ABC):
     """A format that datasets are exported to.
 
-    name: as in `--to`. sides: where the EOT may be; the first one is the default. cuts: whether
+    sides: where the EOT may be; the first one is the default. cuts: whether
     files end where documents end, or after a number of tokens. tokens_per_file: default, None for
     one file per split, or `shard` for that of a shard. rows: whether `--sequence_length` may be
-    given. links: whether `--link` works. dtypes: types of tokens that it holds. most_ids: how many
+    given.  dtypes: types of tokens that it holds. most_ids: how many
     different ids it holds. libraries: packages whose versions decide its bytes. revision: goes up
     when the same dataset gets other bytes. by_eot: whether readers find documents by their EOTs
     alone, so that redacted ones are left out by default. fixed_dtype: what tokens are stored as
     whatever `--dtype` says; empty where it decides. whole_documents: whether a split may not begin
     or end within a document. own_columns: those of its rows; empty if `--columns` has no meaning.
-    offered_columns: those that `--columns` may name; empty for all of the sources. flags: which of
-    `token_column` and `compression` work. masks: whether it can say which tokens are learned.
-    reading: how a trainer is told to read the split train of `FOLDER`.
+
+    offered_columns: those that `--columns` may name; empty for all of the sources. token_column:
+    the name of the tokens without `--token_column`; empty if they have none. masks: whether it can
+    say which tokens are learned. reading: how a trainer reads the split train of `FOLDER`.
     """
 
-    name: ClassVar[str]
     sides: ClassVar[tuple[Side, ...]] = ("end", "begin")
     cuts: ClassVar[Literal["documents", "tokens"]] = "documents"
     tokens_per_file: ClassVar[int | Literal["shard"] | None] = 2_500_000_000
     rows: ClassVar[bool] = False
-    links: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("uint32", "uint16")
     most_ids: ClassVar[int] = 1 << 32
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -149,14 +151,17 @@ class Format(ABC):
     whole_documents: ClassVar[bool] = False
     own_columns: ClassVar[tuple[str, ...]] = ()
     offered_columns: ClassVar[tuple[str, ...]] = ()
-    flags: ClassVar[tuple[str, ...]] = ()
+    token_column: ClassVar[str] = ""
     masks: ClassVar[bool] = False
     reading: ClassVar[str]
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
-        """The parts of a stream."""
+        """The parts of a stream: of whole rows with `--sequence_length`."""
+        length, size = settings.sequence_length, settings.tokens_per_file
+        if length is not None and size is not None:
+            return plan_by_rows(stream, length, -(-size // length), settings.eot)
         plan = plan_by_documents if self.cuts == "documents" else plan_by_tokens
-        return plan(stream, settings.tokens_per_file, settings.eot)
+        return plan(stream, size, settings.eot)
 
     def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
         """Raises UsageError for parts that the format cannot hold."""
@@ -185,6 +190,10 @@ class Format(ABC):
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         """What the user of the files should know, one sentence per line."""
         return []
+
+
+# By the name that `--to` has.
+EXPORTS: Plugins[ExportFormat] = Plugins("exports", makes=True)
 
 
 def write_tokens(reader: PartReader, file: Writer) -> None:

@@ -23,7 +23,6 @@ from fineshards.exports.record import PartRecord
 class HfArrow(InputIds):
     """Read by `datasets.load_from_disk`, which maps the files into memory."""
 
-    name = "hf-arrow"
     reading = 'load_from_disk("FOLDER")["train"]'
     revision = 2  # `Sequence`, `dataset_dict.json`
 

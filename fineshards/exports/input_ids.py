@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import ExportSettings, Format, Target, Written
-from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_rows
-from fineshards.exports.stream import Stream
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
+from fineshards.exports.parts import PartReader
 
 # What is held in memory at a time, but for a document that is larger.
 _BATCH_TOKENS = 1 << 22
@@ -32,7 +31,7 @@ _NOT_LEARNED = -100
 _TYPES = {"input_ids": "int32", "labels": "int32", "attention_mask": "int8"}
 
 
-class InputIds(Format):
+class InputIds(ExportFormat):
     """What the formats of this column have in common."""
 
     sides = ("begin", "end")
@@ -46,14 +45,10 @@ class InputIds(Format):
     offered_columns = ("labels", "attention_mask")
     masks = True
 
-    def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
-        return plan_documents_or_rows(stream, settings)
-
 
 class Parquet(InputIds):
     """Read by `datasets.load_dataset`, and by all that reads Parquet."""
 
-    name = "parquet"
     reading = 'load_dataset("FOLDER")["train"]'
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
@@ -70,15 +65,6 @@ class Parquet(InputIds):
             for batch in batches(reader, ends, settings.columns, settings.masks):
                 writer.write_batch(batch, row_group_size=len(batch))
         return Written(len(ends) if settings.sequence_length is None else None)
-
-
-def plan_documents_or_rows(stream: Stream, settings: ExportSettings) -> list[Part]:
-    """Parts of whole documents, or of whole rows with `--sequence_length`."""
-    length, size = settings.sequence_length, settings.tokens_per_file
-    if length is None:
-        return plan_by_documents(stream, size, settings.eot)
-    assert size is not None
-    return plan_by_rows(stream, length, -(-size // length), settings.eot)
 
 
 def types_of(columns: Sequence[str]) -> dict[str, str]:

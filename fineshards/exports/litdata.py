@@ -2,8 +2,7 @@
 
 `SPLIT/chunk-0-0.bin` is little-endian: u32 items, u32 offsets of the items and of the end, and the
 items; here the one item is all tokens of the chunk. `SPLIT/index.json` lists the chunks and has the
-dtype. TokensLoader skips offsets unread, by the number of items that the index says. So, with
-`--link`, a chunk can be a link to a shard: 30 items are 128 bytes, the size of a shard's header.
+dtype. TokensLoader skips offsets unread, by the number of items that the index says.
 """
 
 from __future__ import annotations
@@ -15,47 +14,36 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
-from fineshards.exports.parts import Part, PartReader, plan_by_rows, plan_by_shards
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written, write_tokens
+from fineshards.exports.parts import Part, PartReader, plan_by_rows
 from fineshards.exports.record import PartRecord
 from fineshards.exports.stream import Stream
-from fineshards.shards import npy
 
 # Offsets are u32.
 _MOST_BYTES = (1 << 32) - 1
 _HEAD_BYTES = 4 * 3
-_LINKED_ITEMS = npy.HEADER_BYTES // 4 - 2
 _DATA_FORMATS = {"uint16": "no_header_numpy:5", "uint32": "no_header_numpy:6"}
 # A sample is an array, not a dictionary of them.
 _LEAF = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
 
 
-class Litdata(Format):
+class Litdata(ExportFormat):
     """Read by litdata's StreamingDataset, and so by LitGPT."""
 
-    name = "litdata"
     reading = 'StreamingDataset("FOLDER/train", item_loader=TokensLoader(block_size=2048 + 1))'
     sides = ("begin", "end")
     cuts = "tokens"
     tokens_per_file = "shard"
     rows = True
-    links = True
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
-        if settings.link:
-            return plan_by_shards(stream, settings.eot)
         length, size = settings.sequence_length or 1, settings.tokens_per_file
         assert size is not None
         return plan_by_rows(stream, length, -(-size // length), settings.eot)
 
     def check(self, settings: ExportSettings, parts: Sequence[Part]) -> None:
-        if settings.link and (settings.sequence_length or settings.eot == "end"):
-            raise UsageError(
-                "--link: chunks are the shards as they are; leave --sequence_length and --eot end "
-                "out, or --link."
-            )
         largest = max(part.tokens for part in parts) * settings.token_dtype.itemsize + _HEAD_BYTES
-        if not settings.link and largest > _MOST_BYTES:
+        if largest > _MOST_BYTES:
             raise UsageError(
                 f"--to litdata: a chunk would have {largest:,} bytes, and its offsets hold at most "
                 f"{_MOST_BYTES:,}. Give smaller --tokens_per_file."
@@ -65,16 +53,12 @@ class Litdata(Format):
         part = reader.part
         name = f"chunk-0-{part.index}.bin"
         size = part.tokens * settings.token_dtype.itemsize
-        head = npy.HEADER_BYTES if settings.link else _HEAD_BYTES
-        if settings.link:
-            target.link(f"{part.split}/{name}", reader)
-        else:
-            with target.create(f"{part.split}/{name}") as file:
-                file.write(np.array([1, head, head + size], "<u4"))
-                write_tokens(reader, file)
+        with target.create(f"{part.split}/{name}") as file:
+            file.write(np.array([1, _HEAD_BYTES, _HEAD_BYTES + size], "<u4"))
+            write_tokens(reader, file)
         chunk = {
-            "chunk_bytes": head + size,
-            "chunk_size": _LINKED_ITEMS if settings.link else 1,
+            "chunk_bytes": _HEAD_BYTES + size,
+            "chunk_size": 1,
             "dim": part.tokens,
             "filename": name,
         }
@@ -88,7 +72,7 @@ class Litdata(Format):
             "chunks": [record.facts for record in records],
             "config": {
                 "chunk_bytes": None,
-                "chunk_size": _LINKED_ITEMS if settings.link else 1,
+                "chunk_size": 1,
                 "compression": None,
                 "compression_batch_size": None,
                 "compression_level": None,
@@ -105,11 +89,6 @@ class Litdata(Format):
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
-        if settings.link:
-            return [
-                "The chunks are links to shards: keep the dataset where it is.",
-                "TokensLoader leaves out the last tokens of each chunk, fewer than a block.",
-            ]
         if settings.sequence_length is None:
             return [
                 "TokensLoader(block_size=B) leaves out the last tokens of each chunk, fewer than "

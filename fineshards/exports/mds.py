@@ -4,7 +4,7 @@
 object that describes the columns, and the rows. `SPLIT/index.json` lists the files. The one column
 has the encoding `ndarray:uint32:T`, or `ndarray:uint32` where rows are documents: then u32 bytes of
 what follows, u8 4 + c, the number of tokens in 1, 2 or 4 bytes, for which c is 0, 1 or 2, and the
-tokens. With `--compression zstd` each file is one frame of zstd, `shard.00000.mds.zstd`.
+tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import xxhash
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import ExportSettings, Format, Target, Written
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import Part, PartReader, plan_by_documents, plan_by_rows
 from fineshards.exports.record import PartRecord
 from fineshards.exports.stream import Stream
@@ -34,15 +33,14 @@ _HEAD_BYTES = 5
 _WIDTHS = (1, 2, 4)
 
 
-class Mds(Format):
+class Mds(ExportFormat):
     """Read by MosaicML's StreamingDataset, and so by llm-foundry and ModernBERT."""
 
-    name = "mds"
     reading = 'StreamingDataset(local="FOLDER", split="train")'
     sides = ("begin", "end")
     tokens_per_file = None
     rows = True
-    flags = ("token_column", "compression")
+    token_column = "tokens"
 
     def plan(self, stream: Stream, settings: ExportSettings) -> list[Part]:
         length = settings.sequence_length
@@ -69,20 +67,19 @@ class Mds(Format):
         left_out = 0 if length is None else part.tokens % length
         ends = reader.ends() if length is None else np.arange(length, part.tokens + 1, length)
         name = f"shard.{part.index:05d}.mds"
-        raw, chunks = _Hashed(name), _chunks(reader, np.diff(ends, prepend=0), settings)
-        if settings.compression is None:
-            zipped = None
-            with target.create(f"{part.split}/{name}") as file:
-                for chunk in chunks:
-                    file.write(raw.add(chunk))
-        else:
-            # In one piece, because the reader needs the size of the content in the frame.
-            content = pa.compress(raw.add(b"".join(chunks)), settings.compression, asbytes=True)
-            zipped = _Hashed(f"{name}.{settings.compression}")
-            target.write(f"{part.split}/{zipped.name}", zipped.add(content))
-        facts = {"raw_data": raw.facts(), "zip_data": None if zipped is None else zipped.facts()}
-        documents = len(ends) if length is None else None
-        return Written(documents, left_out, {"samples": len(ends), **facts})
+        sums: dict[str, Any] = {
+            "sha1": hashlib.sha1(usedforsecurity=False),
+            "xxh64": xxhash.xxh64(),
+        }
+        with target.create(f"{part.split}/{name}") as file:
+            for chunk in _chunks(reader, np.diff(ends, prepend=0), settings):
+                file.write(chunk)
+                for each in sums.values():
+                    each.update(chunk)
+        hashes = {name: each.hexdigest() for name, each in sums.items()}
+        raw = {"basename": name, "bytes": file.bytes, "hashes": hashes}
+        facts = {"samples": len(ends), "raw_data": raw, "zip_data": None}
+        return Written(len(ends) if length is None else None, left_out, facts)
 
     def finish(
         self, split: str, records: Sequence[PartRecord], settings: ExportSettings
@@ -90,29 +87,6 @@ class Mds(Format):
         shards = [{**_columns(settings), **record.facts} for record in records]
         index = {"version": 2, "shards": shards}
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
-
-
-class _Hashed:
-    """The size and the hashes of a file, from its parts."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self._bytes = name, 0
-        self._hashes: dict[str, Any] = {
-            "sha1": hashlib.sha1(usedforsecurity=False),
-            "xxh64": xxhash.xxh64(),
-        }
-
-    def add(self, content: bytes) -> bytes:
-        """Takes the next part, and returns it."""
-        self._bytes += len(content)
-        for each in self._hashes.values():
-            each.update(content)
-        return content
-
-    def facts(self) -> dict[str, Any]:
-        """What an index says of the file."""
-        hashes = {name: each.hexdigest() for name, each in self._hashes.items()}
-        return {"basename": self.name, "bytes": self._bytes, "hashes": hashes}
 
 
 def _offsets(tokens: npt.NDArray[np.int64], settings: ExportSettings) -> npt.NDArray[np.int64]:
@@ -141,20 +115,22 @@ def _chunks(
     reader: PartReader, tokens: npt.NDArray[np.int64], settings: ExportSettings
 ) -> Iterator[bytes]:
     """The content of a file. tokens: in each row."""
-    length, offsets = settings.sequence_length, _offsets(tokens, settings)
+    offsets = _offsets(tokens, settings)
     _check_size(int(offsets[-1]))
     yield np.append(len(tokens), offsets).astype("<u4").tobytes()
     yield _config(settings)
-    if length is not None:
-        for rows in reader.rows(length):
-            if rows.ndim == 2:
-                yield rows.tobytes()
-        return
-    widths = _width(tokens).tolist()
-    for row, width in zip(reader.pieces(tokens), widths, strict=True):
-        shape = bytes([4 + _WIDTHS.index(width)]) + len(row).to_bytes(width, "little")
-        content = shape + row.tobytes()
-        yield len(content).to_bytes(4, "little") + content
+    rest = reader.part.tokens - int(tokens.sum())  # fewer than a row
+    for number, row in enumerate(reader.pieces(np.append(tokens, rest))):
+        if number < len(tokens):
+            yield row.tobytes() if settings.sequence_length else _array(row)
+
+
+def _array(row: npt.NDArray[np.unsignedinteger]) -> bytes:
+    """A row with the number of its tokens."""
+    width = int(_width(np.array(len(row))))
+    shape = bytes([4 + _WIDTHS.index(width)]) + len(row).to_bytes(width, "little")
+    content = shape + row.tobytes()
+    return len(content).to_bytes(4, "little") + content
 
 
 def _head_bytes(rows: int, settings: ExportSettings) -> int:
@@ -178,10 +154,10 @@ def _columns(settings: ExportSettings) -> dict[str, Any]:
     return {
         "version": 2,
         "format": "mds",
-        "compression": settings.compression,
+        "compression": None,
         "hashes": ["sha1", "xxh64"],
         "size_limit": None if own_size else _FILE_BYTES,
-        "column_names": [settings.token_column or "tokens"],
+        "column_names": [settings.token_column],
         "column_encodings": [f"ndarray:{settings.dtype}{shape}"],
         "column_sizes": [None if length is None else length * settings.token_dtype.itemsize],
     }

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from fineshards.exports.format import (
+    ExportFormat,
     ExportSettings,
-    Format,
     Target,
     Written,
     write_mask,
@@ -28,10 +28,9 @@ from fineshards.exports.parts import Part, PartReader
 _LINES = 1 << 16
 
 
-class Olmo(Format):
+class Olmo(ExportFormat):
     """Read by OLMo-core's NumpyFSLDataset and its kin."""
 
-    name = "olmo"
     reading = 'NumpyFSLDatasetConfig(paths=["FOLDER/train/*.npy"], expand_glob=True, ...)'
     revision = 2  # lines from 1
     masks = True

@@ -101,20 +101,6 @@ def _between(stream: Stream, cuts: list[int], side: Side, moved: int) -> list[Pa
     return [part for part in parts if part.tokens]
 
 
-def plan_by_shards(stream: Stream, side: Side) -> list[Part]:
-    """One part per shard, with nothing added.
-
-    Where documents end with an EOT, one at the beginning of a shard ends a document of the shard
-    before, and is left out.
-    """
-    parts = []
-    for index, (shard, start) in enumerate(zip(stream.shards, stream.starts, strict=False)):
-        begins_whole = shard.pieces == shard.documents
-        skip, stop = int(side == "end" and begins_whole), start + shard.tokens
-        parts.append(Part(stream.split, index, len(stream.shards), start, stop, skip))
-    return [part for part in parts if part.tokens]
-
-
 def _ends(stream: Stream, side: Side) -> tuple[int, int]:
     """What to leave out at the beginning of a stream, and what to add at its end."""
     if side == "begin":
@@ -152,20 +138,6 @@ class PartReader:
         """Whether each token of the part is learned, some at a time."""
         for start in range(0, self.part.tokens, _MASKED):
             yield self.learned(start, min(start + _MASKED, self.part.tokens))
-
-    def rows(self, length: int) -> Iterator[npt.NDArray[np.unsignedinteger]]:
-        """The tokens in arrays of shape (rows, length); the last one is (n,), shorter than length.
-
-        It may be empty.
-        """
-        left = np.zeros(0, self.dtype)
-        for chunk in self.chunks():
-            joined = np.concatenate([left, chunk])
-            whole = len(joined) // length * length
-            if whole:
-                yield joined[:whole].reshape(-1, length)
-            left = joined[whole:]
-        yield left
 
     def pieces(self, lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """All tokens of the part in arrays of these lengths."""

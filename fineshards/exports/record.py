@@ -34,19 +34,17 @@ class FileRecord(Record, frozen=True):
         name: Path below the export's folder.
         bytes: Size in bytes.
         crc32c: CRC-32C of the whole file, as Cloud Storage writes it.
-        link: The shard of the dataset that the file is a link to; None for a file.
 
     Example:
         >>> import fineshards
-        >>> export = fineshards.export(dataset_folder, f"{folder}-linked", to="megatron", link=True)
-        >>> export.files[0].name, export.files[0].link
-        ('test_0000.bin', 'test/test_0000.npy')
+        >>> export = fineshards.export(dataset_folder, f"{folder}-copy", to="megatron")
+        >>> export.files[0].name, export.files[0].bytes
+        ('test_0000.bin', 399996)
     """
 
     name: str
     bytes: Count
     crc32c: Crc32c
-    link: str | None = None
 
     def __post_init__(self) -> None:
         # A file of this name is opened, and may be deleted, so the name must stay in the folder.

@@ -4,6 +4,9 @@ The stream of a dataset is `EOT document EOT document …`. Trainers that want t
 document (`document EOT document EOT …`) get the same stream without its first token, and with one
 more EOT at its end. So nothing is tokenized again, and a document of the one is where that of the
 other is, one token later.
+
+A redacted document is a run of EOTs in its shard, which a reader that finds documents by their EOT
+takes for many documents without text. `--skip redacted` leaves these tokens out.
 """
 
 from __future__ import annotations
@@ -12,15 +15,16 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import OutputError, UsageError
-from fineshards.exports.redacted import NONE, Ranges, kept, length_of, outside
 from fineshards.exports.source_columns import ColumnReader
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.job import job_name, load_redaction
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.masks import is_learned
@@ -31,6 +35,9 @@ from fineshards.storage.checksums import checksum_to_base64, crc32c
 
 # Small enough to stay in a core's cache between the read, the checksum and the write.
 _READ_BYTES = 1 << 20
+# Tokens `[begin, end)` of a shard, ascending and apart: int64, shape (n, 2).
+Ranges = npt.NDArray[np.int64]
+NONE: Mapping[str, Ranges] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +227,65 @@ def splits_of(dataset: Dataset, split: str | None, whole_documents: bool) -> lis
             f"--split {split}: the border of the splits may cut a document in two. Use --split all."
         )
     return ["all"] if cut else found if split is None else [split]
+
+
+def redacted_ranges(dataset: Dataset) -> dict[str, Ranges]:
+    """The tokens of redacted documents, by the names of the shards that have any.
+
+    Raises OutputError if a record of what was redacted is damaged.
+    """
+    manifest = dataset.manifest
+    found: dict[str, list[tuple[int, int]]] = {}
+    shards = {(shard.split, shard.index): shard for shard in manifest.shards}
+    for split, begin, end in _ranges(dataset):
+        while begin < end:
+            index, at = manifest.layout.place(split, begin)
+            shard = shards[split, index]
+            last = min(at + end - begin, shard.tokens)
+            found.setdefault(shard.name, []).append((at, last))
+            begin += last - at
+    return {name: np.array(sorted(ranges), np.int64) for name, ranges in found.items()}
+
+
+def _ranges(dataset: Dataset) -> Iterator[tuple[str, int, int]]:
+    """The tokens of redacted documents, as (split, begin, end) within the split."""
+    storage, manifest = dataset.storage, dataset.manifest
+    checksums = {file.name: file.crc32c for file in manifest.metadata}
+    for number, generation in enumerate(manifest.generations, 1):
+        if generation.redacted:
+            redaction, name = load_redaction(storage, number, generation), job_name(number)
+            found = checksum_to_base64(crc32c(storage.read(name)))
+            if found != checksums.get(name, found):
+                raise OutputError(
+                    f"{storage.path(name)} is damaged: its crc32c is {found}, expected "
+                    f"{checksums[name]}. Run fineshards repair, then export again."
+                )
+            yield from redaction.ranges
+
+
+def length_of(ranges: Ranges | None) -> int:
+    """The number of tokens in ranges."""
+    return 0 if ranges is None else int((ranges[:, 1] - ranges[:, 0]).sum())
+
+
+def kept(ranges: Ranges | None, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Tokens `[first, end)` among those outside of ranges, as ranges of the shard."""
+    edges = [0, *(() if ranges is None else ranges.ravel().tolist()), 1 << 63]
+    passed = 0  # tokens outside of ranges before `begin`
+    for begin, stop in zip(edges[::2], edges[1::2], strict=True):
+        low, high = begin + max(first - passed, 0), min(begin + end - passed, stop)
+        if low < high:
+            yield low, high
+        passed += stop - begin
+
+
+def outside(
+    ranges: Ranges, offsets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Which offsets are in no range, and what each is without the tokens in ranges before it."""
+    before = np.searchsorted(ranges[:, 1], offsets, side="right")
+    left_out = np.append(0, np.cumsum(ranges[:, 1] - ranges[:, 0]))
+    inside = before < len(ranges)
+    inside[inside] = ranges[before[inside], 0] <= offsets[inside]
+    rows = np.flatnonzero(~inside)
+    return rows, offsets[rows] - left_out[before[rows]]

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_encoder
 from fineshards.errors import UsageError
-from fineshards.exports.format import ExportSettings, Format, Target, Written
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.input_ids import batches
 from fineshards.exports.parts import PartReader
 from fineshards.exports.source_columns import SourceColumns, gathered, scores_of, written_as_text
@@ -114,7 +114,7 @@ _SCHEMA = pa.schema(
 )
 
 
-class TextFormat(Format):
+class TextFormat(ExportFormat):
     """What the formats of text have in common."""
 
     sides = ("begin",)
@@ -127,7 +127,6 @@ class TextFormat(Format):
 class TextParquet(TextFormat):
     """Parquet, as FineWeb has it."""
 
-    name = "text"
     libraries = ("pyarrow",)
     reading = 'load_dataset("FOLDER")["train"]'
 
@@ -146,7 +145,6 @@ class TextParquet(TextFormat):
 class TextJsonLines(TextFormat):
     """JSON Lines, compressed with zstd."""
 
-    name = "text-jsonl"
     libraries = ("pyarrow", "orjson")
     reading = 'load_dataset("json", data_files="FOLDER/data/*")'
 

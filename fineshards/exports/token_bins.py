@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import ExportSettings, Format, Target, Written, write_tokens
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written, write_tokens
 from fineshards.exports.parts import Part, PartReader
 
 _HEADER_NUMBERS = 256
@@ -27,10 +27,9 @@ _LIMIT = 1 << 31
 _GPT2_EOT = 50_256
 
 
-class Raw(Format):
+class Raw(ExportFormat):
     """nanoGPT: tokens alone. One file per split, or numbered ones with `--tokens_per_file`."""
 
-    name = "raw"
     reading = "python train.py --dataset=FOLDER  # below data/"
     sides = ("begin", "end")
     cuts = "tokens"
@@ -50,13 +49,12 @@ class Raw(Format):
         return ["nanoGPT's train.py reads uint16: change np.uint16 to np.uint32 in get_batch."]
 
 
-class Torchtitan(Format):
+class Torchtitan(ExportFormat):
     """Tokens alone, and where documents begin: the source of pretokenized data in its manual.
 
     `SPLIT_offsets.npy` has one int64 more than there are documents (torchtitan/components/data).
     """
 
-    name = "torchtitan"
     reading = "tokens_path='FOLDER/train.bin', document_offsets_path='FOLDER/train_offsets.npy'"
     tokens_per_file = None
     by_eot = False
@@ -71,7 +69,7 @@ class Torchtitan(Format):
         return Written(len(ends))
 
 
-class _TokenBins(Format):
+class _TokenBins(ExportFormat):
     """What the formats with a header have in common."""
 
     sides = ("begin",)
@@ -87,8 +85,8 @@ class _TokenBins(Format):
         for part in parts:
             if part.tokens * size + 4 * _HEADER_NUMBERS >= _LIMIT:
                 raise UsageError(
-                    f"--to {self.name}: a file would have {part.tokens:,} tokens, and its readers "
-                    "count bytes in 31 bits. Give smaller --tokens_per_file."
+                    f"--to {settings.to}: a file would have {part.tokens:,} tokens, and its "
+                    "readers count bytes in 31 bits. Give smaller --tokens_per_file."
                 )
 
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
@@ -107,7 +105,6 @@ class _TokenBins(Format):
 class Llmc(_TokenBins):
     """llm.c: GPT-2's uint16 tokens, or Llama 3's uint32."""
 
-    name = "llmc"
     reading = './train_gpt2cu -i "FOLDER/tokens_train_*.bin" -j "FOLDER/tokens_val_*.bin"'
 
     def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:
@@ -123,7 +120,6 @@ class Llmc(_TokenBins):
 class Nemo(_TokenBins):
     """NeMo Automodel's nanoGPT datasets."""
 
-    name = "nemo"
     reading = 'NanogptDataset(file_pattern="FOLDER/tokens_train_*.bin", seq_len=1024)'
 
     def numbers(self, settings: ExportSettings, tokens: int) -> tuple[int, ...]:
@@ -133,7 +129,6 @@ class Nemo(_TokenBins):
 class ModdedNanogpt(_TokenBins):
     """modded-nanogpt: uint16."""
 
-    name = "modded-nanogpt"
     reading = 'train_files = "FOLDER/tokens_train_*.bin"  # in train_gpt.py'
     dtypes = ("uint16",)
 

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from fineshards.curation.batch import Batch
 from fineshards.curation.steps.where import Where, columns_read
 from fineshards.errors import OutputError, UsageError, printable
-from fineshards.exports.column_types import types_in_sources
-from fineshards.exports.source_columns import ColumnReader, scores_of
+from fineshards.exports.source_columns import ColumnReader, scores_of, types_in_sources
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.split_hash import host_names
 from fineshards.shards.tables.decisions import read_decisions

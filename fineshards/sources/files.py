@@ -13,14 +13,13 @@ from fineshards.errors import FineshardsError, InputError, UsageError, with_esca
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.sources.compression import ENDINGS
-from fineshards.sources.formats.format import file_name
-from fineshards.sources.formats.table import FORMATS
+from fineshards.sources.formats.format import FORMATS, file_name
 from fineshards.sources.patterns import check_same
 from fineshards.sources.places import schemes
 from fineshards.sources.places.schemes import is_url
 
 
-def _readable() -> str:
+def readable() -> str:
     """The endings of names that can be read, as words."""
     endings: dict[str, list[str]] = {}
     for kind in FORMATS.values():
@@ -28,9 +27,6 @@ def _readable() -> str:
         also = f", plain or with {', '.join(outside)}" if outside else ""
         endings.setdefault(also, []).extend(kind.endings)
     return "; or ".join(", ".join(names) + also for also, names in endings.items())
-
-
-READABLE = _readable()
 
 
 def has_known_format(path: str) -> bool:
@@ -44,7 +40,7 @@ def format_of(path: str) -> tuple[str, str]:
     if found is None:
         name = file_name(path)
         raise UsageError(
-            f"{path}: cannot read a file named {name!r}; expected {READABLE}. "
+            f"{path}: cannot read a file named {name!r}; expected {readable()}. "
             "Convert the file, or narrow the pattern to exclude it."
         )
     return found
@@ -57,9 +53,9 @@ def _format(path: str) -> tuple[str, str] | None:
             stem, compression = stem.removesuffix(ending), its_name
             break
     ending = os.path.splitext(stem)[1]
-    for kind in FORMATS.values():
+    for name, kind in FORMATS.items():
         if ending in kind.endings and compression in kind.compressions:
-            return kind.name, compression
+            return name, compression
     return None
 
 

@@ -16,13 +16,13 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.sources.files import (
-    READABLE,
     describe_files,
     describe_local_file,
     format_of,
     has_known_format,
+    readable,
 )
-from fineshards.sources.formats.table import FORMATS
+from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.patterns import FoundFile
 from fineshards.sources.places.http_files import unsigned
 from fineshards.sources.places.schemes import is_url, never_changes, place_of, without_scheme
@@ -182,14 +182,14 @@ def _check_folder(folder: str, paths: Sequence[str]) -> None:
     """Raises UsageError for a folder without data files, or with files of unknown format."""
     if not paths:
         raise UsageError(
-            f"--input {folder}: the folder holds no data files; expected {READABLE}. Names that "
+            f"--input {folder}: the folder holds no data files; expected {readable()}. Names that "
             "begin with . or _ are left out."
         )
     unknown = [path for path in paths if not has_known_format(path)]
     if unknown:
         raise UsageError(
-            f"--input {folder}: cannot read {some(unknown)}; expected {READABLE}. Move such files "
-            "away, or give a pattern that leaves them out."
+            f"--input {folder}: cannot read {some(unknown)}; expected {readable()}. Move such "
+            "files away, or give a pattern that leaves them out."
         )
 
 

@@ -188,16 +188,6 @@ class Storage(ABC):
             "dataset to a disk and open it there."
         )
 
-    def link(self, name: str, target: str) -> None:
-        """Makes a link to a file elsewhere; only on a local disk, and replaces another one.
-
-        target: its path.
-        """
-        raise OutputError(
-            f"{self.path(name)} cannot be a link to {target}: it is not on a local disk. Copy the "
-            "file instead."
-        )
-
     def open_at(self, name: str, start: int, new: bool = False) -> AbstractContextManager[BinaryIO]:
         """A place in an unfinished file on a disk, to write to; others may write to other places.
 

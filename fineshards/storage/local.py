@@ -190,23 +190,6 @@ class LocalStorage(Storage):
                 with suppress(OSError):
                     os.unlink(temporary)
 
-    def link(self, name: str, target: str) -> None:
-        """See Storage. The link is relative to where it is."""
-        path = self.path(name)
-        with self._temporary(name) as temporary:
-            # To the real places, because links on the way would change what `..` means.
-            folder = os.path.realpath(os.path.dirname(path))
-            try:
-                os.symlink(os.path.relpath(os.path.realpath(target), folder), temporary)
-            except OSError as error:
-                if error.errno not in _NOT_SUPPORTED:
-                    raise
-                raise OutputError(
-                    f"{path} cannot be a link to {target}: its file system has no links. Copy the "
-                    "file instead."
-                ) from error
-            os.replace(temporary, path)
-
     @contextmanager
     def open_at(self, name: str, start: int, new: bool = False) -> Iterator[BinaryIO]:
         self._refuse_linked_folder(name, "written")

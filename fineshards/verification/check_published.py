@@ -75,13 +75,7 @@ def check_export(storage: Storage, export: Export, dataset: Storage | None) -> I
         if storage.size(file.name) is not None:
             says = f"{EXPORT_NAME} says"
             found = file_problem(storage, file.name, file.bytes, file.crc32c, says=says)
-        advice = "Delete it, and run the same export again."
-        if file.link:
-            advice = (
-                f"It is a link to the dataset's {file.link}: if that was redacted since, export "
-                "the dataset into another folder."
-            )
-        return found and f"{found.rstrip('.')}. {advice}"
+        return found and f"{found.rstrip('.')}. Delete it, and run the same export again."
 
     with ThreadPoolExecutor(usable_cores()) as pool:
         yield from filter(None, pool.map(problem, export.files))

@@ -180,7 +180,7 @@ FLAGS = [
     ("version more", "fineshards version takes nothing but --json."),
     ("help build verify", "give one command: fineshards help COMMAND."),
     ("help biuld", "unknown command 'biuld'. Did you mean build?"),
-    ("completion bsh", "unknown shell 'bsh'. Did you mean bash?"),
+    ("completion bsh", "fineshards completion bash|zsh|fish. Did you mean bash?"),
     ("completion", "give a shell: fineshards completion bash|zsh|fish."),
     (f"{BUILD} --shard_tokens 1e20", "--shard_tokens must be less than 2^63"),
     ("build --outptu out --input x", "unknown flag --outptu. Did you mean --output?"),
@@ -272,8 +272,6 @@ MORE_RECIPES: list[Case] = [
 EXPORTS = [
     ("--to megatrn", "there is no such format. Did you mean megatron"),
     ("--to llmc --eot end", "--eot end: --to llmc has the EOT at the begin only"),
-    ("--to raw --link", "--to raw cannot point into other files"),
-    ("--to megatron --link --tokens_per_file 5", "one file per shard"),
     ("--to megatron --sequence_length 5", "has no rows"),
     ("--to raw --no_masks", "only datasets of conversations have masks"),
     ("--to modded-nanogpt", "of cl100k_base go up to 100,276"),

@@ -17,12 +17,13 @@ from support.checkout import ROOT
 
 from fineshards.cli.cli import main
 from fineshards.curation.recipe import (
+    STEPS,
     NamedStep,
     default_parameters,
     make_step,
     parse_recipe,
 )
-from fineshards.curation.recipe_text import describe_step, recipe_text, step_names, to_toml
+from fineshards.curation.recipe_text import describe_step, recipe_text, to_toml
 from fineshards.curation.step import Keyed
 from fineshards.pipeline.recipe_flags import shipped_recipes
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
@@ -99,7 +100,7 @@ def test_a_step_with_its_defaults_has_one_line() -> None:
     assert lines == ["[[steps]]  # version 2", "# a model: sha256 of it", 'use = "minhash"']
 
 
-@pytest.mark.parametrize("name", step_names())
+@pytest.mark.parametrize("name", sorted(STEPS))
 def test_every_parameter_of_a_step_is_described(name: str) -> None:
     step = describe_step(name)
     assert step.summary.endswith((".", ":"))

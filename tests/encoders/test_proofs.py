@@ -202,7 +202,7 @@ import json, sys
 import numpy as np
 import pyarrow as pa
 from fineshards.encoders import gigatoken_encoder
-from fineshards.encoders.loading import _encoder
+from fineshards.encoders.loading import encoder_of_vocabulary
 from fineshards.encoders.vocabulary import resolve_vocabulary
 
 def resident():
@@ -211,7 +211,7 @@ def resident():
 
 gigatoken_encoder.REBUILD_SECONDS = float(sys.argv[1])
 gigatoken_encoder.REBUILD_BYTES = 0
-encoder = _encoder(resolve_vocabulary("cl100k_base"), "gigatoken")
+encoder = encoder_of_vocabulary(resolve_vocabulary("cl100k_base"), "gigatoken")
 rng = np.random.default_rng(0)
 sizes = []
 for _ in range(60):

@@ -123,31 +123,6 @@ def test_both_splits_as_one(dataset: str, request: pytest.FixtureRequest, tmp_pa
 
 
 @SIDES
-@DATASETS
-def test_linked_files_hold_each_shard(
-    dataset: str, side: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    source = request.getfixturevalue(dataset)
-    export = fineshards.export(source, tmp_path / "m", "megatron", eot=side, link=True)
-    assert all(file.link for file in export.files if file.name.endswith(".bin"))
-    eot = Dataset.open(open_storage(str(source))).manifest.settings.tokenizer.eot
-    shards = sorted([*source.glob("test/*.npy"), *source.glob("train/*.npy")])
-    for shard in shards:
-        documents = read_megatron(tmp_path / "m" / shard.name.replace(".npy", ".idx"))
-        stream = np.load(shard).tolist()
-        found = [token for document in documents for token in document]
-        if side == "begin":
-            assert found == stream
-            assert all(document[0] == eot for document in documents[1:])
-        else:
-            # An EOT that ends a document of the shard before is left out.
-            assert found == (stream[1:] if stream[0] == eot else stream)
-            assert all(document[-1] == eot for document in documents[:-1])
-        assert all(document.count(eot) <= 1 for document in documents)
-    assert fineshards.verify(tmp_path / "m").ok
-
-
-@SIDES
 def test_olmo_names_the_source_of_each_document(
     by_document: Path, side: str, tmp_path: Path
 ) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support.conversations import TEMPLATE, made_up, write
-from support.foreign_readers import read_megatron
 from support.growing import append, build, made_up_rows, write_rows
 from support.oracle import files_in
 from support.tokenizer_files import save, train
 
 import fineshards
-from fineshards.exports.format_table import NAMES, format_of
+from fineshards.exports.format import EXPORTS
 
 SHARD = 300
 OPTIONS: dict[str, dict[str, Any]] = {"mds": {"sequence_length": 64}, "text": {"columns": "group"}}
@@ -67,13 +66,13 @@ def exported(folder: Path, output: Path, to: str, **options: Any) -> tuple[Any, 
 
 
 @pytest.mark.growing
-@pytest.mark.parametrize("to", NAMES)
+@pytest.mark.parametrize("to", EXPORTS)
 def test_every_format_holds_what_it_holds_of_one_build(
     texts: Path, to: str, tmp_path: Path
 ) -> None:
     options = OPTIONS.get(to, {})
     exported(texts, tmp_path / "whole", to, **options)
-    if format_of(to).tokens_per_file is not None:
+    if EXPORTS[to].tokens_per_file is not None:
         exported(texts, tmp_path / "cut", to, tokens_per_file=700, **options)
 
 
@@ -82,24 +81,3 @@ def test_every_format_holds_what_it_holds_of_one_build(
 def test_what_is_learned_is_that_of_one_build(chats: Path, to: str, tmp_path: Path) -> None:
     options = OPTIONS.get(to, {}) | ({"no_masks": True} if to == "mds" else {})
     exported(chats, tmp_path, to, **options)
-
-
-@pytest.mark.growing
-@pytest.mark.parametrize("side", ["begin", "end"])
-def test_links_hold_the_tokens_of_one_build(texts: Path, side: str, tmp_path: Path) -> None:
-    tokens: dict[tuple[str, str], list[int]] = {}
-    for name in ("once", "out"):
-        fineshards.export(texts / name, tmp_path / name, "megatron", eot=side, link=True)
-        assert fineshards.verify(tmp_path / name).ok
-        for split in ("test", "train"):
-            indices = sorted((tmp_path / name).glob(f"{split}_*.idx"))
-            documents = [each for index in indices for each in read_megatron(index)]
-            tokens[name, split] = [token for document in documents for token in document]
-    eot = json.loads((texts / "out/metadata/manifest.json").read_text())["settings"]["tokenizer"][
-        "eot"
-    ]
-    for split in ("test", "train"):
-        once, out = tokens["once", split], tokens["out", split]
-        if side == "end":  # The EOT that ends a document of the shard before is left out.
-            once, out = ([token for token in each if token != eot] for each in (once, out))
-        assert out == once

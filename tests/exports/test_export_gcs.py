@@ -12,7 +12,6 @@ from support.oracle import files_in, shards_in
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.errors import UsageError
 from fineshards.exports.export_job import prepare, write_part
 from fineshards.exports.export_options import ExportOptions
 from fineshards.storage.open import open_storage
@@ -105,8 +104,3 @@ def test_text_in_a_store_survives_kills_and_is_built_again_from_there(
     build(again, f"{output}/data", *FLAGS)
     splits = {n: each for n, each in objects(either, "again").items() if n.startswith("t") and each}
     assert splits == shards_in(local)
-
-
-def test_links_across_stores_are_refused(stored: Proxy, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="must both be on a local disk"):
-        fineshards.export(DATASET, tmp_path / "x", "megatron", link=True)

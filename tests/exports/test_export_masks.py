@@ -15,7 +15,7 @@ from support.foreign_readers import read_megatron
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import UsageError
-from fineshards.exports.format_table import NAMES, format_of
+from fineshards.exports.format import EXPORTS
 from fineshards.maintenance.redact import redact
 
 SIDES = pytest.mark.parametrize("side", ["begin", "end"])
@@ -55,11 +55,10 @@ def test_olmo_has_a_byte_per_token(chats: Chats, side: str, tmp_path: Path) -> N
 
 
 @SIDES
-@pytest.mark.parametrize("link", [False, True])
 def test_megatron_has_a_number_per_token_in_files_of_the_same_documents(
-    chats: Chats, side: str, link: bool, tmp_path: Path
+    chats: Chats, side: str, tmp_path: Path
 ) -> None:
-    fineshards.export(chats.folder, tmp_path / "x", "megatron", eot=side, link=link)
+    fineshards.export(chats.folder, tmp_path / "x", "megatron", eot=side)
     for split in ("test", "train"):
         documents, learned = chats.sided(split, side)
         stems = sorted(path.with_suffix("") for path in (tmp_path / "x").glob(f"{split}_????.bin"))
@@ -68,14 +67,8 @@ def test_megatron_has_a_number_per_token_in_files_of_the_same_documents(
             read += read_megatron(stem)
             masks += read_megatron(stem.with_name(f"{stem.name}.loss_mask"))
         assert [len(each) for each in read] == [len(each) for each in masks]
-        found, bits = np.concatenate(read), np.concatenate(masks)
-        if link and side == "end":  # The last document of each file has no EOT.
-            where = np.concatenate(documents) != chats.eot
-            assert np.array_equal(found[found != chats.eot], np.concatenate(documents)[where])
-            assert np.array_equal(bits[found != chats.eot], np.concatenate(learned)[where])
-            continue
-        assert link or same([np.array(each) for each in read], documents)
-        assert np.array_equal(bits, np.concatenate(learned))
+        assert same([np.array(each) for each in read], documents)
+        assert np.array_equal(np.concatenate(masks), np.concatenate(learned))
 
 
 @SIDES
@@ -114,7 +107,7 @@ def test_datatrove_has_a_byte_per_token(chats: Chats, side: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "to", [name for name in NAMES if name != "modded-nanogpt" and not format_of(name).masks]
+    "to", [name for name in EXPORTS if name != "modded-nanogpt" and not EXPORTS[name].masks]
 )
 def test_a_format_without_masks_is_refused(chats: Chats, to: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"--to {to} cannot say which tokens .* say --no_masks"):

@@ -233,16 +233,6 @@ def test_rows_of_tokens_are_without_them_by_default(dataset: Path, tmp_path: Pat
     assert joined(rows) == joined(kept(dataset, "train"))
 
 
-def test_links_keep_them(dataset: Path, tmp_path: Path, in_process: Run) -> None:
-    given = ["export", dataset, "--to=litdata", "--link", "--output", tmp_path / "x"]
-    done = in_process(*given, "--skip=redacted")
-    assert (done.returncode, "Leave --link out" in done.stderr) == (2, True)
-    assert not (tmp_path / "x").exists()
-    done = in_process(*given)
-    assert done.returncode == 0
-    assert "--skip redacted and without --link to leave them out" in done.stdout
-
-
 def test_a_split_of_redacted_documents_alone_is_left_out(rows: Path, tmp_path: Path) -> None:
     build(tmp_path / "out", rows, "--shard_tokens=2000", "--test_fraction=0.02")
     numbers = [row["number"] for row in pieces(tmp_path / "out") if row["split"] == "test"]
@@ -306,10 +296,9 @@ def test_an_export_without_them_is_one_of_a_build_without_them(rows: Path, tmp_p
 
 @pytest.fixture
 def exported(rows: Path, tmp_path: Path) -> Path:
-    """A dataset, an export of it, and one with links."""
+    """A dataset, and an export of it."""
     build(tmp_path / "out", rows, f"--shard_tokens={SHARD}", "--test_fraction=0.2")
     fineshards.export(tmp_path / "out", tmp_path / "copied", "raw")
-    fineshards.export(tmp_path / "out", tmp_path / "linked", "megatron", link=True)
     return tmp_path
 
 
@@ -322,10 +311,8 @@ def test_verify_says_that_the_dataset_was_redacted_since(exported: Path, in_proc
     assert done.returncode == 1
     said = f"2 documents of {exported}/out were redacted since generation 1 was exported, and these"
     assert f"{said} files may still have them. Delete them" in done.stdout
-    # A copy says nothing where the dataset is not at hand; what links lead to has changed.
+    # It says nothing where the dataset is not at hand.
     assert in_process("verify", exported / "copied").returncode == 0
-    verdict = fineshards.verify(exported / "linked")
-    assert any("if that was redacted since" in problem for problem in verdict.problems)
     fineshards.export(exported / "out", exported / "now", "raw")
     assert fineshards.verify(exported / "now", dataset=exported / "out").ok
 
@@ -345,6 +332,5 @@ def test_verify_says_that_a_redaction_has_begun_since(exported: Path) -> None:
     redact(str(other), documents=[3])
     record = "metadata/generations/0002.job.json"
     shutil.copy(other / record, exported / "out" / record)
-    for name in ("copied", "linked"):
-        (problem,) = fineshards.verify(exported / name, dataset=exported / "out").problems
-        assert problem.startswith(f"a redaction of 1 document of {exported}/out is not finished")
+    (problem,) = fineshards.verify(exported / "copied", dataset=exported / "out").problems
+    assert problem.startswith(f"a redaction of 1 document of {exported}/out is not finished")

@@ -10,14 +10,13 @@ from subprocess import CompletedProcess
 
 import pytest
 from support.growing import build, made_up_rows, write_rows
-from support.oracle import files_in
 
 import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.export_job import _CLAIM, prepare
 from fineshards.exports.export_options import ExportOptions
-from fineshards.exports.format_table import NAMES
+from fineshards.exports.format import EXPORTS
 from fineshards.storage.s3 import S3Storage
 
 Run = Callable[..., CompletedProcess[str]]
@@ -64,18 +63,6 @@ def test_a_file_that_appears_meanwhile_is_named(by_document: Path, tmp_path: Pat
     fineshards.export(by_document, tmp_path / "x", "raw")
 
 
-@pytest.mark.long
-def test_links_stay_whole_when_the_dataset_is_appended_to(tmp_path: Path) -> None:
-    parts = [write_rows(tmp_path / f"{n}.parquet", made_up_rows(n, 40)) for n in (5, 6)]
-    out = tmp_path / "out"
-    build(out, parts[0], "--shard_tokens=300", "--test_fraction=0.2")
-    fineshards.export(out, tmp_path / "x", "megatron", link=True)
-    fineshards.append(out, input=parts[1])
-    assert fineshards.verify(tmp_path / "x").ok
-    fineshards.export(out, tmp_path / "y", "megatron", link=True, generation=1)
-    assert files_in(tmp_path / "y") == files_in(tmp_path / "x")
-
-
 def test_the_endpoint_goes_where_the_job_goes(by_document: Path, tmp_path: Path) -> None:
     job, _ = prepare(ExportOptions(by_document, tmp_path / "x", "raw"))
     job = replace(job, storage=S3Storage("s3://data/x", "http://127.0.0.1:1"))
@@ -83,7 +70,7 @@ def test_the_endpoint_goes_where_the_job_goes(by_document: Path, tmp_path: Path)
 
 
 # cl100k_base has more ids than the others hold.
-@pytest.mark.parametrize("to", [name for name in NAMES if name != "modded-nanogpt"])
+@pytest.mark.parametrize("to", [name for name in EXPORTS if name != "modded-nanogpt"])
 def test_an_export_ends_with_the_line_that_reads_it(
     by_document: Path, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

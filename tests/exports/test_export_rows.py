@@ -91,11 +91,8 @@ def test_mds_holds_whole_rows_and_the_rest_is_reported(
 
 
 @SIDES
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_mds_holds_a_row_per_document(
-    dataset: Contents, side: str, compression: str | None, tmp_path: Path
-) -> None:
-    flags = {"eot": side, "compression": compression, "tokens_per_file": 500}
+def test_mds_holds_a_row_per_document(dataset: Contents, side: str, tmp_path: Path) -> None:
+    flags = {"eot": side, "tokens_per_file": 500}
     export = fineshards.export(dataset.folder, tmp_path / "m", "mds", token_column="ids", **flags)
     for split in ("test", "train"):
         rows = dataset.ended(split) if side == "end" else dataset.documents[split]
@@ -161,17 +158,6 @@ def test_litdata_holds_the_stream(
             rest = expected.pop()
             expected[-1] += rest
         assert chunks == expected
-
-
-def test_litdatas_links_lead_to_the_shards(dataset: Contents, tmp_path: Path) -> None:
-    export = fineshards.export(dataset.folder, tmp_path / "l", "litdata", link=True)
-    for split in ("test", "train"):
-        shards = sorted((dataset.folder / split).glob("*.npy"))
-        assert read_litdata(tmp_path / "l" / split) == [np.load(path).tolist() for path in shards]
-        for number, shard in enumerate(shards):
-            assert (tmp_path / f"l/{split}/chunk-0-{number}.bin").resolve() == shard.resolve()
-    assert sum(file.bytes for file in export.files if file.link is None) < 10_000
-    assert fineshards.verify(tmp_path / "l").ok
 
 
 @pytest.mark.long
@@ -315,17 +301,9 @@ def test_bytes_do_not_depend_on_the_number_of_workers(
         ("hf-arrow", {"dtype": "uint32"}, "--to hf-arrow has lists of int32. Leave it out"),
         ("parquet", {"token_column": "x"}, "--token_column has no meaning for --to parquet"),
         ("array_record", {"dtype": "uint32"}, "--to array_record has lists of int64. Leave it out"),
-        ("array_record", {"compression": "zstd"}, "--compression has no meaning for --to array"),
-        ("array_record", {"link": True}, "cannot point into other files"),
-        ("litdata", {"compression": "zstd"}, "--compression has no meaning for --to litdata"),
-        ("mds", {"compression": "lz4"}, "--compression must be zstd, got 'lz4'"),
         ("mds", {"sequence_length": 1 << 20}, "fewer than one row"),
         ("mds", {"sequence_length": 1 << 31}, "its offsets hold at most"),
         ("mds", {"sequence_length": 9, "tokens_per_file": 1 << 32}, "its offsets hold at most"),
-        ("mds", {"sequence_length": 9, "link": True}, "cannot point into other files"),
-        ("litdata", {"link": True, "eot": "end"}, "leave --sequence_length and --eot end out"),
-        ("litdata", {"link": True, "sequence_length": 9}, "leave --sequence_length and --eot end"),
-        ("parquet", {"link": True}, "cannot point into other files"),
     ],
 )
 def test_what_a_format_cannot_have_is_refused(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import re
 import shutil
@@ -70,29 +68,3 @@ def test_the_first_change_can_be_made_as_it_is_described(tmp_path: Path) -> None
     assert "cannot read a file named 'a.jsonlines'" in failed
     assert " 1 failed" in failed
     assert " 1 passed" in passed
-
-
-@pytest.mark.long
-def test_a_format_is_added_as_it_is_described(tmp_path: Path) -> None:
-    """By one file and one line: then a build, a recipe and errors know it."""
-    run = checkout(tmp_path)
-    title = "Add an input format"
-    (code,), (line,) = blocks_below(title, "python"), blocks_below(title, "diff")
-    (tmp_path / "fineshards/sources/formats/fasta.py").write_text(code)
-    assert run("git", "apply", given=line).returncode == 0
-    sequences = b">s1 the first\nMKV\nLAA\n>s2\n>s3 the \xff\nMEE\n>s4 a fourth\r\nMQQ\r\n"
-    (tmp_path / "a.fa.gz").write_bytes(gzip.compress(sequences))
-    build = [sys.executable, "-m", "fineshards", "build", "--input=a.fa.gz", "--max_bad_rows=2"]
-    refused = run(*build, "--output=none", "--id_column=name")
-    assert "a.fa.gz has no column 'name'; its columns are text, id, desc" in refused.stderr
-    flags = ["--output=out", "--test_fraction=0", "--where", "description <> 'a fourth'"]
-    built = run(*build, *flags)
-    assert built.returncode == 0, built.stderr
-    shown = run(*build[:3], "inspect", "out", "--shard=train/0", "--document=0").stdout
-    assert "MKVLAA" in shown
-    assert "s1" in shown
-    (rejected,) = (tmp_path / "out/metadata/rejected").rglob("*.jsonl")
-    assert [json.loads(each)["reason"] for each in rejected.read_text().splitlines()] == [
-        "it has no sequence",
-        "its 'description' is not valid UTF-8",
-    ]

@@ -32,7 +32,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def exported(dataset: Contents, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """Runs `fineshards export`: `exported("megatron", "--link")` -> the folder."""
+    """Runs `fineshards export`: `exported("megatron", "--eot", "begin")` -> the folder."""
 
     def run(to: str, *flags: str) -> Path:
         folder = tmp_path_factory.mktemp("exports") / to

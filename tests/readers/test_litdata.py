@@ -1,4 +1,4 @@
-"""litdata reads our chunks, and shards through links; its writer writes the same chunks."""
+"""litdata reads our chunks; its writer writes the same chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK = 129
 
 @pytest.mark.parametrize(
     "flags",
-    [["--link"], ["--tokens_per_file", "70k"], ["--sequence_length", "129"], ["--eot", "end"]],
+    [[], ["--tokens_per_file", "70k"], ["--sequence_length", "129"], ["--eot", "end"]],
     ids=" ".join,
 )
 def test_litdata_reads_every_block(dataset: Contents, exported: Exported, flags: list[str]) -> None:

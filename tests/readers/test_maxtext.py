@@ -1,4 +1,4 @@
-"""MaxText's sources for Grain read our files for Megatron, as copies and as links, for OLMo, and
+"""MaxText's sources for Grain read our files for Megatron, for OLMo, and
 ArrayRecord.
 """
 
@@ -30,16 +30,9 @@ from maxtext.input_pipeline.grain_data_processing import (  # noqa: E402
 LENGTH = 128
 
 
-@pytest.mark.parametrize("flags", [["--tokens_per_file", "100k"], ["--link"]], ids=" ".join)
-def test_maxtext_reads_the_files_for_megatron(
-    dataset: Contents, exported: Exported, flags: list[str]
-) -> None:
-    folder = exported("megatron", "--split", "train", *flags)
+def test_maxtext_reads_the_files_for_megatron(dataset: Contents, exported: Exported) -> None:
+    folder = exported("megatron", "--split", "train", "--tokens_per_file", "100k")
     tokens = np.concatenate(dataset.ended("train"))
-    if flags == ["--link"]:
-        # A document that ends with its shard has no EOT: that begins the next shard.
-        shards = [np.load(path) for path in sorted((dataset.folder / "train").glob("*.npy"))]
-        tokens = np.concatenate([shard[int(shard[0] == dataset.eot) :] for shard in shards])
     assert len([*folder.glob("*.idx")]) > 3
     source = create_mmap_source(str(folder), False, LENGTH, dataset.eot)
     rows = [source[number]["text"] for number in range(len(source))]

@@ -42,26 +42,6 @@ def test_megatron_reads_parts_of_documents(dataset: Contents, exported: Exported
         assert np.array_equal(middle, expected[number][length // 3 :][: length // 2])
 
 
-@pytest.mark.parametrize("side", ["begin", "end"])
-def test_megatron_reads_shards_through_links(
-    dataset: Contents, exported: Exported, side: str
-) -> None:
-    folder = exported("megatron", "--link", "--eot", side)
-    found = [
-        document
-        for split in ("test", "train")
-        for path in sorted(folder.glob(f"{split}_*.bin"))
-        for document in documents_of(path.with_suffix(""), mmap=True)
-    ]
-    expected = [
-        fragment
-        for split in ("test", "train")
-        for shard in sorted((dataset.folder / split).glob("*.npy"))
-        for fragment in fragments(np.load(shard), dataset.eot, side)
-    ]
-    assert same(found, expected)
-
-
 def fragments(tokens: Tokens, eot: int, side: str) -> list[Tokens]:
     """The documents, and parts of them, in one shard."""
     if side == "begin":

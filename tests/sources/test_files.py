@@ -147,7 +147,7 @@ def test_texts_of_a_folder_are_data_except_for_those_about_it(tree: Path) -> Non
 def test_a_folder_with_other_files_is_refused(tree: Path) -> None:
     for name in ("w.pdf", "x.md5", "y.PARQUET", "z.parquet.gz"):
         (tree / "d" / name).write_text("")
-    words = r"cannot read .*/w\.pdf, .*/x\.md5, .*/y\.PARQUET and 1 more; expected \.parquet"
+    words = r"cannot read .*/w\.pdf, .*/x\.md5, .*/y\.PARQUET and 1 more; expected \.arrow"
     with pytest.raises(UsageError, match=words):
         find_files(["in"])
 
@@ -212,7 +212,7 @@ def test_the_name_determines_the_format(name: str, kind: tuple[str, str]) -> Non
     ],
 )
 def test_a_name_of_unknown_format_is_an_error(name: str) -> None:
-    with pytest.raises(UsageError, match=rf"cannot read a file named '{name}'; expected \.parquet"):
+    with pytest.raises(UsageError, match=rf"cannot read a file named '{name}'; expected \.arrow"):
         format_of(f"/in/{name}")
 
 

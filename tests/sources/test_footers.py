@@ -14,7 +14,7 @@ from support.source_files import COLUMNS, blocks_of, describe, read_all
 from test_parquet_cost import CountingFile
 
 from fineshards.errors import InputError
-from fineshards.sources.formats.table import FORMATS
+from fineshards.sources.formats.format import FORMATS
 
 TABLE = pa.table(
     {"text": [f"text {n}" for n in range(30)], "id": [*map(str, range(30))], "n": [[1, 2]] * 30}
@@ -86,7 +86,7 @@ sys.path.insert(0, "tests")
 from support.source_files import COLUMNS
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.formats.table import FORMATS
+from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.reading import rows_of
 kind = FORMATS["parquet"]
 content = Path(sys.argv[1]).read_bytes()

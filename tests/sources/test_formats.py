@@ -18,8 +18,7 @@ from support.source_files import blocks_of, describe, read_all
 from fineshards.shards.job.records import BadRow
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.formats import format as of_all
-from fineshards.sources.formats.format import gathered
-from fineshards.sources.formats.table import FORMATS
+from fineshards.sources.formats.format import FORMATS, gathered
 from fineshards.sources.reading import read_block
 
 SCHEMA = pa.schema([("text", pa.string()), ("id", pa.string()), ("n", pa.string())])

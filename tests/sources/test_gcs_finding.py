@@ -96,13 +96,13 @@ def test_local_and_gs_patterns_keep_their_order(stored: Stored, sample: Path) ->
     [
         (["{}/in/*.parquet"], r"--input gs://data-\d+/in/\*\.parquet: no file matches"),
         (["{}/no"], "no file matches"),
-        (["{}/in"], r"cannot read gs://data-\d+/in/b\.xml; expected \.parquet"),
-        (["{}"], r"cannot read gs://data-\d+/in/b\.xml; expected \.parquet"),
+        (["{}/in"], r"cannot read gs://data-\d+/in/b\.xml; expected \.arrow"),
+        (["{}"], r"cannot read gs://data-\d+/in/b\.xml; expected \.arrow"),
         (
             ["{}/in/*.jsonl", "{}/in/a*"],
             r"in/a\.jsonl is matched twice, by --input .*/in/\*\.jsonl",
         ),
-        (["{}/in/*"], r"/in/b\.xml: cannot read a file named 'b\.xml'; expected \.parquet"),
+        (["{}/in/*"], r"/in/b\.xml: cannot read a file named 'b\.xml'; expected \.arrow"),
         (["gs:///in/*"], "does not name a bucket"),
         (["gs://data-*/in/a.jsonl"], "does not name a bucket"),
     ],

@@ -113,8 +113,3 @@ def test_a_file_system_that_has_neither_is_named(
         open_storage(str(root)).claim("a/b", b"x")
     assert not (root / "a/b").exists()
     assert os.listdir(root / local.TEMPORARY) == []
-
-
-def test_a_link_that_cannot_be_is_a_sentence(root: Path) -> None:
-    with pytest.raises(OutputError, match=r"has no links\. Copy the file instead\."):
-        open_storage(str(root)).link("a/b", "/etc/hostname")

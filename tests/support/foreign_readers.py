@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 from array_record.python.array_record_module import ArrayRecordReader
 
 Documents = list[list[int]]
@@ -76,8 +75,7 @@ def read_mds(folder: Path) -> Documents:
     """The rows of an MDS dataset whose one column has arrays."""
     rows = []
     for shard in json.loads((folder / "index.json").read_text())["shards"]:
-        stored = (folder / (shard["zip_data"] or shard["raw_data"])["basename"]).read_bytes()
-        content = stored if shard["compression"] is None else zstandard.decompress(stored)
+        content = (folder / shard["raw_data"]["basename"]).read_bytes()
         assert sha1(content).hexdigest() == shard["raw_data"]["hashes"]["sha1"]
         (count,) = struct.unpack_from("<I", content)
         offsets = np.frombuffer(content, "<u4", count + 1, 4).tolist()

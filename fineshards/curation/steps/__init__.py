@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def __getattr__(name: str) -> object:
     # Imported when first used, as each needs other libraries.
-    from fineshards.curation.recipe import STEPS, step_class
+    from fineshards.curation.recipe import STEPS
 
     if name == "__all__":  # what help() shows
         return __dir__()
@@ -17,13 +17,13 @@ def __getattr__(name: str) -> object:
         from fineshards.curation.per_language import PerLanguage
 
         return PerLanguage
-    for use, (_, kind) in STEPS.items():
-        if kind == name:
-            return step_class(use)
+    for use, point in STEPS.own.items():
+        if point.attr == name:
+            return STEPS[use]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     from fineshards.curation.recipe import STEPS
 
-    return sorted(["PerLanguage", "UserFunction", *(kind for _, kind in STEPS.values())])
+    return sorted(["PerLanguage", "UserFunction", *(point.attr for point in STEPS.own.values())])

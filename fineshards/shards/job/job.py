@@ -134,7 +134,7 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
                 break
             if old_file.extraction != new_file.extraction:
                 found.append(
-                    f"--extract of {path}: {contrasted(old_file.extraction, new_file.extraction)}"
+                    f"extraction of {path}: {contrasted(old_file.extraction, new_file.extraction)}"
                 )
                 break
             if old_file.stop_row != new_file.stop_row:

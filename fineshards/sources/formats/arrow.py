@@ -32,7 +32,6 @@ _CONTINUATION = b"\xff\xff\xff\xff"
 class Arrow(Format):
     """Record batches, which are decoded one by one."""
 
-    name = "arrow"
     endings = (".arrow", ".feather")
     compressions = ("none",)
     splits = True

@@ -31,7 +31,6 @@ csv.field_size_limit(2 * _LONGEST_RECORD)
 class Csv(Format):
     """Records of values that commas separate."""
 
-    name = "csv"
     endings: tuple[str, ...] = (".csv",)
     delimiter = ","
 
@@ -70,7 +69,6 @@ class Csv(Format):
 class Tsv(Csv):
     """Records of values that tabs separate."""
 
-    name = "tsv"
     endings = (".tsv",)
     delimiter = "\t"
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
+from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import check_columns
@@ -25,17 +26,16 @@ READ_AHEAD = 16 << 20
 class Format:
     """A format: how a file is found by its name, cut into blocks, and read.
 
-    CONTRIBUTING.md has an example. A subclass sets `name` and `endings`, and defines `schema` and
-    `read`; and `blocks`, where a file can be read from several places.
+    A subclass sets `endings`, and defines `schema` and `read`; and `blocks`, where a file can be
+    read from several places. Records have the name of its entry point.
 
-    name: as records have it. endings: of file names, each with its dot. compressions: by which a
-    whole file may be compressed. typed: whether columns have types; without, the values of
-    `Columns.others` are JSON texts. splits: whether a file may have several blocks. has_columns:
-    whether it has columns of its author's, such as messages. read_ahead, discovery_read_ahead:
-    least bytes per request of a remote file.
+    endings: of file names, each with its dot. compressions: by which a whole file may be
+    compressed. typed: whether columns have types; without, the values of `Columns.others` are JSON
+    texts. splits: whether a file may have several blocks. has_columns: whether it has columns of
+    its author's, such as messages. read_ahead, discovery_read_ahead: least bytes per request of a
+    remote file.
     """
 
-    name: str
     endings: tuple[str, ...]
     compressions: tuple[str, ...] = ("none", *ENDINGS.values())
     typed = True
@@ -63,6 +63,10 @@ class Format:
     ) -> Iterator[RowBatch]:
         """Yields the rows of a block in order, in bounded memory; raises InputError for damage."""
         raise NotImplementedError
+
+
+# By the name that records have.
+FORMATS: Plugins[Format] = Plugins("formats", makes=True)
 
 
 def whole(file: SourceFile) -> list[Block]:

@@ -31,7 +31,6 @@ _WRITTEN = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class JsonLines(Format):
     """Lines of JSON. C4 and Dolma name them `.json.gz`."""
 
-    name = "jsonl"
     endings = (".jsonl", ".ndjson", ".json")
     typed = False
 

@@ -41,7 +41,6 @@ _MOST_FOOTERS = 4
 class Parquet(Format):
     """Row groups of columns, which compress inside."""
 
-    name = "parquet"
     endings = (".parquet",)
     compressions = ("none",)
     splits = True

@@ -19,7 +19,6 @@ _SCHEMA = pa.schema([("text", pa.large_string()), ("id", pa.string())])
 class Text(Format):
     """Files of text."""
 
-    name = "text"
     endings = (".txt",)
     has_columns = False
 

@@ -36,7 +36,6 @@ _END_OF_RECORD = b"\r\n\r\n"
 class Warc(Format):
     """Pages of HTML, of which one of two libraries makes the text."""
 
-    name = "warc"
     endings: tuple[str, ...] = (".warc",)
     compressions = ("none", "gzip")
     has_columns = False
@@ -111,7 +110,6 @@ class Warc(Format):
 class Wet(Warc):
     """Texts that Common Crawl has made of pages."""
 
-    name = "wet"
     endings = (".wet",)
     record_type = "conversion"
     kept_bytes = LONGEST

@@ -6,12 +6,10 @@ import os
 from functools import partial
 from typing import BinaryIO, Protocol
 
+from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import Matches, check_same
 from fineshards.sources.places.fsspec_files import FsspecFiles
-from fineshards.sources.places.http_files import WebFiles
-from fineshards.sources.places.hub_files import HubFiles
-from fineshards.sources.places.object_files import ObjectFiles
 from fineshards.storage.ranges import RangeReader
 
 
@@ -34,13 +32,7 @@ class Place(Protocol):
         ...
 
 
-_PLACES: dict[str, Place] = {
-    "gs": ObjectFiles(),
-    "s3": ObjectFiles(),
-    "hf": HubFiles(),
-    "http": WebFiles(),
-    "https": WebFiles(),
-}
+_PLACES: Plugins[Place] = Plugins("places", makes=True)
 _OTHERS = FsspecFiles()
 
 

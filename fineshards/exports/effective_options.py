@@ -1,46 +1,13 @@
-"""The formats by name. A format's module is imported when it is used."""
+"""The options of an export in effect: those that were given, of the format, or of the dataset."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from importlib import import_module
 
-from fineshards.errors import UsageError, did_you_mean
+from fineshards.errors import UsageError
 from fineshards.exports.export_options import REDACTED, ExportOptions
-from fineshards.exports.format import ExportSettings, Format
+from fineshards.exports.format import EXPORTS, ExportFormat, ExportSettings
 from fineshards.shards.job.settings import Settings
-
-_CLASSES = {
-    "megatron": ("megatron", "Megatron"),
-    "datatrove": ("datatrove", "Datatrove"),
-    "nanoset": ("datatrove", "Nanoset"),
-    "olmo": ("olmo", "Olmo"),
-    "llmc": ("token_bins", "Llmc"),
-    "nemo": ("token_bins", "Nemo"),
-    "modded-nanogpt": ("token_bins", "ModdedNanogpt"),
-    "raw": ("token_bins", "Raw"),
-    "torchtitan": ("token_bins", "Torchtitan"),
-    "mds": ("mds", "Mds"),
-    "litdata": ("litdata", "Litdata"),
-    "parquet": ("input_ids", "Parquet"),
-    "hf-arrow": ("hf_arrow", "HfArrow"),
-    "array_record": ("array_record", "ArrayRecord"),
-    "text": ("text", "TextParquet"),
-    "text-jsonl": ("text", "TextJsonLines"),
-}
-NAMES = tuple(_CLASSES)
-
-
-def format_of(name: str) -> Format:
-    """The format of a name; raises UsageError if there is none."""
-    if name not in _CLASSES:
-        raise UsageError(
-            f"--to {name}: there is no such format.{did_you_mean(name, NAMES)} There are "
-            f"{', '.join(NAMES)}."
-        )
-    module, kind = _CLASSES[name]
-    found: Format = getattr(import_module(f"fineshards.exports.{module}"), kind)()
-    return found
 
 
 def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) -> ExportSettings:
@@ -48,7 +15,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
 
     redacted: whether the dataset has redacted documents.
     """
-    kind, tokenizer = format_of(options.to), dataset.tokenizer
+    kind, tokenizer = EXPORTS[options.to], dataset.tokenizer
     wanted = options.dtype or (dataset.dtype if dataset.dtype in kind.dtypes else kind.dtypes[0])
     _check_flags(options, kind)
     if wanted not in kind.dtypes:
@@ -65,11 +32,6 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
             f"--to {options.to} holds ids up to {most - 1:,} ({wanted}), and those of "
             f"{tokenizer.name} go up to {tokenizer.size - 1:,}.{other}"
         )
-    if options.link and wanted != dataset.dtype:
-        raise UsageError(
-            f"--link: the shards hold {dataset.dtype}, and --to {options.to} needs {wanted}. "
-            "Leave --link out, so that the tokens are copied."
-        )
     per_file = options.tokens_per_file or (
         dataset.shard_tokens if kind.tokens_per_file == "shard" else kind.tokens_per_file
     )
@@ -77,6 +39,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         "eot": options.eot or kind.sides[0],
         "dtype": wanted,
         "tokens_per_file": per_file,
+        "token_column": options.token_column or kind.token_column,
         "skip": _skip(options, kind) if redacted else None,
         "columns": _columns(options, kind, dataset),
         "copies": _copies(options, kind, dataset),
@@ -84,20 +47,21 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
         "vocabulary": tokenizer.size,
         "tokenizer": tokenizer.name,
         "masks": _masks(options, kind, dataset),
+        "package": EXPORTS.package(options.to),
     }
     given = {each.name: getattr(options, each.name) for each in fields(options)}
     return ExportSettings(**given | in_effect)
 
 
-def _skip(options: ExportOptions, kind: Format) -> str | None:
+def _skip(options: ExportOptions, kind: ExportFormat) -> str | None:
     """What is left out of a dataset with redacted documents."""
     # Rows of so many tokens say nothing of documents either.
-    by_default = (kind.by_eot or options.sequence_length is not None) and not options.link
+    by_default = kind.by_eot or options.sequence_length is not None
     wanted = options.skip or (REDACTED if by_default else None)
     return wanted if wanted == REDACTED else None
 
 
-def _columns(options: ExportOptions, kind: Format, dataset: Settings) -> tuple[str, ...]:
+def _columns(options: ExportOptions, kind: ExportFormat, dataset: Settings) -> tuple[str, ...]:
     """The columns that are asked for in addition to the format's own."""
     taken = [*kind.own_columns, *(dataset.recipe.scores if dataset.recipe else ())]
     names = options.names_of_columns
@@ -116,14 +80,14 @@ def _columns(options: ExportOptions, kind: Format, dataset: Settings) -> tuple[s
     return names
 
 
-def _masks(options: ExportOptions, kind: Format, dataset: Settings) -> bool:
+def _masks(options: ExportOptions, kind: ExportFormat, dataset: Settings) -> bool:
     """Whether it is written which tokens are learned."""
     if dataset.chat is None and options.no_masks:
         raise UsageError("--no_masks: only datasets of conversations have masks. Leave it out.")
     if dataset.chat is None or options.no_masks:
         return False
     if not kind.masks:
-        able = [name for name in NAMES if format_of(name).masks]
+        able = [name for name, each in EXPORTS.items() if each.masks]
         raise UsageError(
             f"--to {options.to} cannot say which tokens of a conversation are learned, so trainers "
             f"would learn prompts too. Use {', '.join(able)}, or say --no_masks."
@@ -131,7 +95,7 @@ def _masks(options: ExportOptions, kind: Format, dataset: Settings) -> bool:
     return True
 
 
-def _copies(options: ExportOptions, kind: Format, dataset: Settings) -> bool:
+def _copies(options: ExportOptions, kind: ExportFormat, dataset: Settings) -> bool:
     """Whether duplicates are counted."""
     if options.copies and (not kind.own_columns or kind.offered_columns):
         raise UsageError(f"--copies: --to {options.to} has tokens only. Use --to text.")
@@ -140,23 +104,16 @@ def _copies(options: ExportOptions, kind: Format, dataset: Settings) -> bool:
     return options.copies
 
 
-def _check_flags(options: ExportOptions, kind: Format) -> None:
+def _check_flags(options: ExportOptions, kind: ExportFormat) -> None:
     """Raises UsageError for flags that have no meaning for a format."""
     to = f"--to {options.to}"
     if options.eot is not None and options.eot not in kind.sides:
         raise UsageError(f"--eot {options.eot}: {to} has the EOT at the {kind.sides[0]} only.")
-    if options.link and not kind.links:
-        raise UsageError(f"--link: {to} cannot point into other files. Leave --link out.")
-    if options.link and options.skip == REDACTED:
-        raise UsageError("--skip redacted: links lead to whole shards. Leave --link out.")
     if options.dtype and kind.fixed_dtype:
         raise UsageError(f"--dtype: {to} has {kind.fixed_dtype}. Leave it out.")
     if kind.whole_documents and options.skip not in (None, REDACTED):
         raise UsageError(f"--skip {options.skip}: a redacted document has no text. Leave it out.")
-    if options.link and options.tokens_per_file:
-        raise UsageError("--link has one file per shard; leave --tokens_per_file out.")
-    for name in ("token_column", "compression"):
-        if getattr(options, name) is not None and name not in kind.flags:
-            raise UsageError(f"--{name} has no meaning for {to}. Leave it out.")
+    if options.token_column is not None and not kind.token_column:
+        raise UsageError(f"--token_column has no meaning for {to}. Leave it out.")
     if not kind.rows and options.sequence_length is not None:
         raise UsageError(f"--sequence_length: {to} has no rows. Leave it out.")
