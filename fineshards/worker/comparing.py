@@ -120,12 +120,12 @@ class Comparing(Marking):
         def compare() -> dict[str, Records]:
             pairs = [each for each in ranges if each[0] == MARKS]
             sets = [each for each in ranges if each[0] == SETS]
-            known = _Known(sets, self._storage, self._files)
+            known = _CandidateContents(sets, self._storage, self._files)
             return {MARKS: self._alike(file, join_pairs(self._read(pairs, mark_dtype())), known)}
 
         return self._marks(f"{file:05d}-compared", {MARKS: alike_type(self._keyed)}, compare)
 
-    def _alike(self, file: int, pairs: Records, known: _Known) -> Records:
+    def _alike(self, file: int, pairs: Records, known: _CandidateContents) -> Records:
         """The pairs of a file's documents that are alike, as of `alike`."""
         found = [alike(self._keyed, pairs[:0], {})]
         start = stop = 0
@@ -191,33 +191,33 @@ class Comparing(Marking):
         return Decisions(merged(each.table for each in of_blocks))
 
 
-class _Known:
+# Where the contents of a candidate are: in which slice, at which of its numbers, and how many.
+_HEAD = np.dtype([("position", "<u8"), ("slice", "<i8"), ("begin", "<i8"), ("size", "<i8")])
+
+
+class _CandidateContents:
     """The contents of candidates, by position."""
 
     def __init__(
         self, ranges: Sequence[Slice], storage: Storage, files: Sequence[SourceFile]
     ) -> None:
         self._ranges, self._storage, self._files = ranges, storage, files
-        heads = [self._head(each) for each in ranges]
-        places = [np.empty(0, np.uint64), *(places for places, _ in heads)]
-        sizes = [np.empty(0, np.int64), *(sizes for _, sizes in heads)]
-        order = np.argsort(np.concatenate(places), kind="stable")
-        # The last one is beyond all positions, so that each has one that is not less.
-        self._places = np.append(np.concatenate(places)[order], np.uint64(2**64 - 1))
-        self._sizes = np.concatenate(sizes)[order]
-        counts = np.array([len(places) for places, _ in heads], np.int64)
-        self._source = np.repeat(np.arange(len(heads)), counts)[order]
-        begins = [1 + 2 * len(places) + np.cumsum(sizes) - sizes for places, sizes in heads]
-        self._begins = np.concatenate([np.empty(0, np.int64), *begins])[order]
+        parts = [np.empty(0, _HEAD), *map(self._heads_of, range(len(ranges)))]
+        heads = np.concatenate(parts)
+        self._heads = heads[np.argsort(heads["position"], kind="stable")]
 
-    def _head(self, each: Slice) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Positions, and how many hashes each has."""
-        (count,) = self._numbers(each, 0, 1)
-        places, sizes = np.split(self._numbers(each, 1, 1 + 2 * int(count)), 2)
-        return places, sizes.astype(np.int64)
+    def _heads_of(self, number: int) -> Records:
+        """The heads of a slice: see `_packed`."""
+        (count,) = self._numbers(number, 0, 1).tolist()
+        places, sizes = np.split(self._numbers(number, 1, 1 + 2 * count), 2)
+        heads = np.empty(count, _HEAD)
+        heads["position"], heads["slice"], heads["size"] = places, number, sizes
+        heads["begin"] = 1 + 2 * count + np.cumsum(heads["size"]) - heads["size"]
+        return heads
 
-    def _numbers(self, each: Slice, start: int, stop: int) -> Contents:
-        kind, name, first, _, content = each
+    def _numbers(self, number: int, start: int, stop: int) -> Contents:
+        """Numbers of a slice."""
+        kind, name, first, _, content = self._ranges[number]
         if content is not None:
             return np.frombuffer(content, "<u8", stop - start, 8 * start)
         numbers = bytes_of((kind, name, first + 8 * start, first + 8 * stop, None), self._storage)
@@ -225,33 +225,29 @@ class _Known:
 
     def fitting(self, pairs: Records) -> int:
         """How many of some pairs, of whole documents and at least one, have contents that fit."""
-        sizes = 8 * np.cumsum(self._sizes[self._numbers_of(pairs["witness"])])
+        sizes = 8 * np.cumsum(self._heads_at(pairs["witness"])["size"])
         fitting = max(int(np.searchsorted(sizes, _MEMORY, "right")), 1)
         last = pairs["position"][fitting - 1]
         return int(np.searchsorted(pairs["position"], last, "right"))
 
-    def _numbers_of(self, places: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        numbers = np.searchsorted(self._places, places)
-        missing = places[self._places[numbers] != places]
+    def _heads_at(self, places: npt.NDArray[np.uint64]) -> Records:
+        missing = places[~np.isin(places, self._heads["position"])]
         if len(missing):
             file, row = int(file_of(missing[:1])[0]), int(row_of(missing[:1])[0])
             raise _changed(self._files[file], row)
-        return numbers
+        return self._heads[np.searchsorted(self._heads["position"], places)]
 
     def read(self, wanted: npt.NDArray[np.uint64]) -> dict[int, Contents]:
         """Contents by position."""
-        numbers = np.unique(self._numbers_of(wanted))
+        heads = self._heads_at(np.unique(wanted))
         found: dict[int, Contents] = {}
-        for source in np.unique(self._source[numbers]).tolist():
-            own = numbers[self._source[numbers] == source]
-            begins, sizes = self._begins[own], self._sizes[own]
-            first, last = int(begins.min()), int((begins + sizes).max())
-            numbers_there = self._numbers(self._ranges[source], first, last)
-            for place, begin, size in zip(
-                self._places[own].tolist(), begins.tolist(), sizes.tolist(), strict=True
-            ):
+        for number in np.unique(heads["slice"]).tolist():
+            own = heads[heads["slice"] == number]
+            first, last = int(own["begin"].min()), int((own["begin"] + own["size"]).max())
+            numbers = self._numbers(number, first, last)
+            for place, _, begin, size in own.tolist():
                 # A copy, which does not keep the others in memory.
-                found[place] = numbers_there[begin - first : begin - first + size].copy()
+                found[place] = numbers[begin - first : begin - first + size].copy()
         return found
 
 
