@@ -15,19 +15,18 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from logging.handlers import QueueHandler
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from fineshards.errors import FineshardsError
 from fineshards.parent import end_with, how_it_ended
 from fineshards.storage.temporary import remove_abandoned
 from fineshards.worker import own_process
 
-_Arguments = ParamSpec("_Arguments")
+_Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
 
 # Nothing of a user's program is imported, not even its __main__, unlike in multiprocessing.
@@ -45,17 +44,14 @@ answer(launcher, {process})
 
 
 def call_in_fresh_interpreter(
-    function: Callable[_Arguments, _Result],
-    /,
-    *arguments: _Arguments.args,
-    **keywords: _Arguments.kwargs,
+    function: Callable[[*_Arguments], _Result], /, *arguments: *_Arguments
 ) -> _Result:
     """Returns what a function of a module returns for these arguments, or raises what it raises.
 
     An error that is not a FineshardsError is raised as RuntimeError with its traceback as text. The
     interpreter ends with this process, and at once if the caller is interrupted.
     """
-    return call_and_hear(None, partial(function, *arguments, **keywords))
+    return call_and_hear(None, function, *arguments)
 
 
 def call_and_hear(
@@ -111,19 +107,14 @@ def call_and_hear(
     return returned
 
 
-def call_apart(
-    function: Callable[_Arguments, _Result],
-    /,
-    *arguments: _Arguments.args,
-    **keywords: _Arguments.kwargs,
-) -> _Result:
+def call_apart(function: Callable[[*_Arguments], _Result], /, *arguments: *_Arguments) -> _Result:
     """Calls a function whose libraries are large or start threads.
 
     In a process that will fork workers it is called in a fresh interpreter.
     """
     if own_process.is_alone():
-        return call_in_fresh_interpreter(function, *arguments, **keywords)
-    return function(*arguments, **keywords)
+        return call_in_fresh_interpreter(function, *arguments)
+    return function(*arguments)
 
 
 @contextmanager
