@@ -16,15 +16,13 @@ from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
-from fineshards.shards.job.curated_files import CURATED_FOLDERS
 from fineshards.shards.job.generations import Generation, blocks_name, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
-from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest, unfinished_redaction
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.layout import MASKS_FOLDER
+from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER
 from fineshards.shards.piece_plan import EarlierGeneration
-from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.record import replace
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.roots import below_root, job_with_sources

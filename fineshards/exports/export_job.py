@@ -27,10 +27,10 @@ from fineshards.exports.source_columns import ColumnReader, ColumnTypes, types_i
 from fineshards.exports.stream import NONE, Read, Stream, redacted_ranges, splits_of
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
+from fineshards.shards.job.manifest import readable_manifest
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.ledger import Kind, Ledger, Range
-from fineshards.shards.readable import readable_manifest
 from fineshards.shards.record import sha256_of
 from fineshards.sources.roots import opened
 from fineshards.storage.base import Storage

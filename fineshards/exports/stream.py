@@ -25,10 +25,10 @@ from fineshards.exports.source_columns import ColumnReader
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import job_name, load_redaction
+from fineshards.shards.job.manifest import readable_manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.masks import is_learned
-from fineshards.shards.readable import readable_manifest
 from fineshards.shards.tables.documents import DocumentTable
 from fineshards.storage.base import READ_AHEAD
 from fineshards.storage.checksums import checksum_to_base64, crc32c

@@ -18,11 +18,11 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge
 from fineshards.errors import FineshardsError, OutputError, UsageError, did_you_mean
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.curated_files import decisions_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Settings
+from fineshards.shards.layout import decisions_name
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64

@@ -15,6 +15,7 @@ from fineshards.shards.job.records import Block
 from fineshards.shards.job.runs import RemoteRun, is_running, seconds_running
 from fineshards.shards.layout import Layout
 from fineshards.shards.tables.verdicts import StageFiles
+from fineshards.shards.token_blocks import SHARDS
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 
@@ -270,7 +271,7 @@ class StatusReader:
         sizes = {(b.file, b.index): b.bytes for blocks in listed for b in blocks}
         all_listed = len(listed) == files
         judged = self._judged() if all_listed else None
-        done, shards = self._finished_blocks(), self._checkpoints.finished_shards()
+        done, shards = self._finished_blocks(), [*self._checkpoints.ledger.list(SHARDS).values()]
         tokens, shards_total = sum(count for count, _ in done.values()), None
         # What is finished by the present stage, as (time, amount), of how much, and in its rate.
         pieces = [(time_, sizes.get(key, 0)) for key, (_, time_) in done.items()]

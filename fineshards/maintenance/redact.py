@@ -20,7 +20,7 @@ from fineshards.loader.arguments import checked_integer
 from fineshards.shards import npy
 from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
-from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.checkpoints import REDACTED, Checkpoints
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import Job
@@ -28,7 +28,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import ShardRecord, content_fingerprint
 from fineshards.shards.job.redaction import Redaction, overwritten
-from fineshards.shards.layout import files_of
+from fineshards.shards.layout import files_of, shard_stem
 from fineshards.shards.record import replace
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
 from fineshards.storage.base import READ_AHEAD, Storage
@@ -149,10 +149,10 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, _Rows]) -> No
                 storage.delete_folder(name.rstrip("/"))
         # All records first: by them a later attempt tells what was overwritten from damage.
         for record, _ in plans:
-            checkpoints.plan_redaction(record)
+            checkpoints.ledger.put(REDACTED, shard_stem(record.name), (), record, durable=True)
         list(pool.map(lambda plan: plan[1](), plans))
     records = dict(zip(by_shard, (record for record, _ in plans), strict=True))
-    own = metadata_files(storage, job, manifest.reports)
+    own = metadata_files(storage, job)
     metadata = [*own, *of_earlier_jobs(job, manifest.metadata)]
     shards = tuple(records.get(at, shard) for at, shard in enumerate(manifest.shards))
     replace(
@@ -228,7 +228,7 @@ def _plan(
     name, table_file, mask_file = files_of(shard.name)
     versions = [*map(storage.version, (name, table_file, mask_file))]
     # What an earlier attempt has planned, and may have carried out.
-    planned = checkpoints.planned_redaction(name) or shard
+    planned = checkpoints.ledger.get(REDACTED, shard_stem(name)) or shard
     content = storage.read(table_file)
     is_whole = storage.size(name) == shard.bytes and (
         _checksum(_content(dataset, shard, ())) in (shard.crc32c, planned.crc32c)

@@ -18,8 +18,8 @@ from fineshards.publishing.facts import Description
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import job_name
+from fineshards.shards.job.manifest import readable_manifest
 from fineshards.shards.job.manifest_file import has_checkpoints
-from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 

@@ -42,7 +42,8 @@ FOLDER = "checkpoints"
 # Small files of a store that are read at the same time.
 _READ_THREADS = 32
 _FILES = Kind("files", list[Block])
-_REDACTED = Kind("redacted", ShardRecord)
+# What shards become when they are redacted.
+REDACTED = Kind("redacted", ShardRecord)
 _NO_TEST = SplitRule(None, 0)
 
 
@@ -150,10 +151,6 @@ class Checkpoints:
         files = job.files if earlier else job.new_files
         return tuple(replace(f, signed=signed.get(f.path, "")) for f in files) if signed else files
 
-    def finished_shards(self) -> list[float]:
-        """The completion times of the finished shards, in any order."""
-        return list(self.ledger.list(SHARDS).values())
-
     def has_finished_blocks(self) -> bool:
         """Whether any block is finished, or judged in a stage of a recipe."""
         if any(True for _ in self.storage.entries(f"{self.folder}/judged")):
@@ -173,14 +170,6 @@ class Checkpoints:
         """When the layout was stored; 0 if it is not there any more. Only on object storage."""
         entries = self.storage.entries_by_beginning(self.folder, ["plan.json"])
         return max((entry.modified for entry in entries), default=0.0)
-
-    def plan_redaction(self, record: ShardRecord) -> None:
-        """Notes, so that a power cut leaves it, what a shard becomes when it is redacted."""
-        self.ledger.put(_REDACTED, shard_stem(record.name), (), record, durable=True)
-
-    def planned_redaction(self, shard_name: str) -> ShardRecord | None:
-        """What is noted of a shard; None if nothing is."""
-        return self.ledger.get(_REDACTED, shard_stem(shard_name))
 
     def write_shard_record(self, record: ShardRecord) -> None:
         """Marks a shard as finished."""

@@ -362,3 +362,30 @@ def mask_name(shard_name: str) -> str:
 def files_of(shard_name: str) -> tuple[str, str, str]:
     """A shard, its document table, and its loss mask, which only one of conversations has."""
     return shard_name, table_name(shard_name), mask_name(shard_name)
+
+
+# What a recipe, and statistics, add: the decisions about the rows of a source file, if there are
+# any; with `--keep_keys`, its keys for a step of the recipe; what the steps `score` gave its
+# documents, if any has reached such a step; and what was counted of it.
+_CURATED = ("decisions", "keys", "scores", "statistics")
+CURATED_FOLDERS = tuple(f"metadata/{name}" for name in _CURATED)
+
+
+def decisions_name(file: int) -> str:
+    """The file of the decisions about a source file."""
+    return f"metadata/decisions/{file:05d}.parquet"
+
+
+def scores_name(file: int) -> str:
+    """The file of the scores of a source file."""
+    return f"metadata/scores/{file:05d}.parquet"
+
+
+def keys_name(file: int, step: int) -> str:
+    """The file of the sorted keys of a source file for a step of the recipe (`marks.key_dtype`)."""
+    return f"metadata/keys/{file:05d}-{step:05d}.keys"
+
+
+def statistics_name(file: int) -> str:
+    """The file of the statistics of a source file."""
+    return f"metadata/statistics/{file:05d}.parquet"

@@ -20,11 +20,6 @@ MASK_DTYPE = np.dtype(np.uint8)
 _WINDOW = 1 << 20
 
 
-def mask_file_bytes(tokens: int) -> int:
-    """The size in bytes of the mask of a shard of `tokens` tokens."""
-    return npy.file_bytes(-(-tokens // 8), MASK_DTYPE)
-
-
 def mask_content(learned: Ranges, tokens: int) -> bytes:
     """The file of the mask of a shard of `tokens` tokens.
 

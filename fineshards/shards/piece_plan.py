@@ -82,12 +82,11 @@ class StreamPlan:
             start + sums.tokens for start, sums in zip((0, layout.test_tokens), held, strict=False)
         ]
         firsts = [sums.documents for sums in held]
-        return cls(
-            layout,
-            rule,
-            _within(tokens) + np.array(begins)[:, None],
-            _within(documents) + np.array(firsts)[:, None],
+        offsets = (
+            np.cumsum(counts, axis=1) - counts + np.array(begin)[:, None]
+            for counts, begin in ((tokens, begins), (documents, firsts))
         )
+        return cls(layout, rule, *offsets)
 
 
 def sums_by_file(
@@ -120,24 +119,14 @@ def plan_stream(
     """
     new = [sums.tokens for sums in sums_by_stream(reports, rule)]
     layout = Layout.plan(new, shard_tokens, rule, earlier.added)
-    if earlier:
-        _check_names(layout, Layout(shard_tokens, earlier.added).index_width)
-    return StreamPlan.of(layout, rule, reports, earlier)
-
-
-def _check_names(layout: Layout, width: int) -> None:
+    width = Layout(shard_tokens, earlier.added).index_width if earlier else layout.index_width
     if layout.index_width != width:
         raise InputError(
             f"the dataset would have {layout.windows:,} shards, and its names have {width} digits, "
             "so readers that sort them would read them in another order. Build a dataset of all "
             "files with larger --shard_tokens."
         )
-
-
-def _within(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The sum of all counts before each one in its row."""
-    sums: npt.NDArray[np.int64] = np.cumsum(counts, axis=1) - counts
-    return sums
+    return StreamPlan.of(layout, rule, reports, earlier)
 
 
 def plan_pieces(
@@ -156,9 +145,8 @@ def plan_pieces(
         for number, (stream, sums) in enumerate(
             zip(plan.rule.streams, summary.streams(), strict=True)
         ):
-            yield from pieces_of(
-                block, stream, sums.tokens, plan.layout, tokens[number], documents[number]
-            )
+            for at in plan.layout.slices(tokens[number], sums.tokens):
+                yield at.key, Piece(block, stream, at.start, at.stop, at.at, documents[number])
             tokens[number] += sums.tokens
             documents[number] += sums.documents
 
@@ -172,14 +160,6 @@ def pieces_of_shards(
     """The pieces of some shards. files: the summaries of all blocks of each file."""
     pieces = (plan_pieces(summaries, plan, folder) for summaries in files if summaries)
     return ((key, piece) for key, piece in chain.from_iterable(pieces) if key in wanted)
-
-
-def pieces_of(
-    block: TokenBlock, stream: str, tokens: int, layout: Layout, offset: int, first_document: int
-) -> Iterator[tuple[ShardKey, Piece]]:
-    """The pieces of one part of a token block, which begins at `offset` in global order."""
-    for cut in layout.slices(offset, tokens):
-        yield cut.key, Piece(block, stream, cut.start, cut.stop, cut.at, first_document)
 
 
 @dataclass(frozen=True, slots=True)

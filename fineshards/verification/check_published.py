@@ -11,9 +11,8 @@ from fineshards.errors import OutputError
 from fineshards.exports.record import Export, FileRecord
 from fineshards.publishing import croissant, dataset_card, sums
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, PUBLISHED, SUMS_NAME
-from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest, readable_manifest
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
-from fineshards.shards.readable import readable_manifest
 from fineshards.storage.base import Storage
 from fineshards.verification.check_files import file_problem
 from fineshards.wording import counted

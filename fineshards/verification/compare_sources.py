@@ -19,9 +19,9 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.errors import FineshardsError
 from fineshards.shards.counts import Counts
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.curated_files import decisions_name
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord, SourceFile
+from fineshards.shards.layout import decisions_name
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.hash_sample import sampled, splitmix64

@@ -22,9 +22,8 @@ from fineshards.publishing.sums import SUMS_NAME
 from fineshards.shards.counts import sums_by_stream
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.manifest import Manifest, unfinished_redaction
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, unfinished
-from fineshards.shards.readable import unfinished_redaction
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.sources.roots import with_sources
 from fineshards.storage.base import Storage

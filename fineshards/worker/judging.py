@@ -11,15 +11,14 @@ import pyarrow as pa
 
 from fineshards.curation.curator import Curator
 from fineshards.curation.steps.other_datasets import SeenIn
-from fineshards.shards.job.curated_files import decisions_name, keys_name, scores_name
-from fineshards.shards.job.records import Block, MetadataFile, SourceFile
+from fineshards.shards.job.records import Block, MetadataFile, SourceFile, write_metadata
+from fineshards.shards.layout import decisions_name, keys_name, scores_name
 from fineshards.shards.tables import scores
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions, to_bytes
 from fineshards.shards.tables.marks import Records, positions
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, StageFiles, earlier_decisions
-from fineshards.storage.checksums import checksum_to_base64
 from fineshards.worker.comparing import Comparing
 from fineshards.worker.documents import DocumentBatch, documents
 from fineshards.worker.marking import Marking, joined_keys, key_type, records_of
@@ -163,8 +162,7 @@ class Judging:
         return joined_keys(keyed, parts).tobytes()
 
     def _write(self, name: str, content: bytes) -> MetadataFile:
-        checksum = self._work.checkpoints.storage.write(name, content)
-        return MetadataFile(name, len(content), checksum_to_base64(checksum))
+        return write_metadata(self._work.checkpoints.storage, name, content)
 
     def _stage(self, number: int) -> StageFiles:
         return StageFiles(self._work.checkpoints, number)

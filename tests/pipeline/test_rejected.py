@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec import MsgspecError
 
 from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
-from fineshards.shards.tables.rejected_rows import Rejected, check_total, rejected_paths
+from fineshards.shards.tables.rejected_rows import Rejected, check_total
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 
@@ -96,7 +95,6 @@ def test_rows_are_listed_one_json_object_per_line_in_a_file_per_block(storage: S
         }
         for row in (101, 107)
     ]
-    assert list(rejected_paths(storage.read(LIST))) == ["/in/a.parquet"] * 2
 
 
 def test_a_block_without_rejected_rows_has_no_list(storage: Storage) -> None:
@@ -104,9 +102,3 @@ def test_a_block_without_rejected_rows_has_no_list(storage: Storage) -> None:
     rejected.add([])
     rejected.save(storage, BLOCK)
     assert list(storage.entries("")) == []
-
-
-@pytest.mark.parametrize("content", [b"not json\n", b'{"row": 1}\n', b"[1]\n", b"\xff\n"])
-def test_a_list_with_other_content_is_an_error(content: bytes) -> None:
-    with pytest.raises(MsgspecError):
-        list(rejected_paths(content))

@@ -303,7 +303,7 @@ def dataset(tmp_path: Path) -> Path:
             {"leaks": {"test_documents": 1, "train_documents": 1}},
             "by the hashes in the document tables: the number of test documents with a ",
         ),
-        ({"leaks": None}, "it counts leaks where there can be none, or does not where there can"),
+        ({"leaks": None}, "it counts leaks where there can be none, or the other way round"),
         ({"repeats": 3}, "the number of new documents with the text of an earlier one is"),
     ],
 )

@@ -26,6 +26,7 @@ from fineshards.shards.job.records import Block, ShardRecord, TokenBlock
 from fineshards.shards.layout import Layout, SplitRule, table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema
+from fineshards.shards.token_blocks import SHARDS
 from fineshards.storage.base import Entry
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
@@ -330,7 +331,7 @@ def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(
     assert checkpoints.finished_shard(RECORD.name) is None
     storage.delete(table_name(RECORD.name))
     assert checkpoints.finished_shard(RECORD.name) is None
-    assert len(checkpoints.finished_shards()) == 1
+    assert len(checkpoints.ledger.list(SHARDS)) == 1
 
 
 def test_missing_documents_are_an_output_error(checkpoints: Checkpoints) -> None:

@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from support.damage import checksum
-from support.made_up_job import JOB, RANKS, SETTINGS
+from support.made_up_job import JOB, RANKS
 
 from fineshards.errors import OutputError
-from fineshards.shards.counts import Counts, FileReport
 from fineshards.shards.job.job import JOB_NAME
 from fineshards.shards.job.metadata import metadata_files
 from fineshards.shards.job.records import MetadataFile
@@ -23,8 +21,6 @@ LISTS = {
     "metadata/rejected/00000-00000.jsonl": ["/in/0"],
     "metadata/rejected/00002-00000.jsonl": ["/in/2", "/in/2"],
 }
-# File 1 has no blocks, so it has no report.
-REPORTS = [FileReport(0, 1, Counts(rejected=1)), FileReport(2, 1, Counts(rejected=2))]
 
 
 @pytest.fixture
@@ -47,45 +43,18 @@ def storage(tmp_path: Path) -> Storage:
 def test_every_file_is_recorded_with_its_size_and_checksum(storage: Storage) -> None:
     names = [JOB_NAME, VOCABULARY_NAME, *LISTS]
     contents = {name: Path(storage.path(name)).read_bytes() for name in names}
-    assert list(metadata_files(storage, JOB, REPORTS)) == [
+    assert list(metadata_files(storage, JOB)) == [
         MetadataFile(name, len(content), checksum(content)) for name, content in contents.items()
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        (VOCABULARY_NAME, RANKS + b"\n", "metadata/vocabulary.tiktoken has sha256 "),
-        (JOB_NAME, b"{}", "metadata/job.json is damaged"),
-        (next(iter(LISTS)), b"", "of /in/0: metadata/rejected/ lists 0, expected 1"),
-        (
-            "metadata/rejected/9-9.jsonl",
-            b'{"file":"/in/1","row":1,"place":"","reason":""}',
-            "of /in/1: .* lists 1, expected 0",
-        ),
-        (
-            "metadata/rejected/9-9.jsonl",
-            b'{"file":"x","row":1,"place":"","reason":""}',
-            "of x: metadata/rejected/ lists 1, expected 0",
-        ),
-        ("metadata/rejected/9-9.jsonl", b"[" * 99_999, "9-9.jsonl is not a list of rejected"),
-    ],
-)
-def test_a_file_that_is_not_the_jobs_is_an_error(
-    storage: Storage, name: str, content: bytes, expected: str
-) -> None:
-    storage.write(name, content)
-    with pytest.raises(OutputError, match=f"{storage.root}: .*{expected}"):
-        list(metadata_files(storage, JOB, REPORTS))
-
-
-def test_the_record_of_another_job_is_an_error(storage: Storage) -> None:
-    other = replace(JOB, settings=replace(SETTINGS, shard_tokens=11))
-    with pytest.raises(OutputError, match=r"metadata/job\.json describes another job"):
-        list(metadata_files(storage, other, REPORTS))
+def test_a_file_that_is_not_the_jobs_is_an_error(storage: Storage) -> None:
+    storage.write(VOCABULARY_NAME, RANKS + b"\n")
+    with pytest.raises(OutputError, match=r"metadata/vocabulary.tiktoken has sha256 "):
+        list(metadata_files(storage, JOB))
 
 
 def test_a_missing_file_is_an_error(storage: Storage) -> None:
     storage.delete(VOCABULARY_NAME)
     with pytest.raises(OutputError, match=r"vocabulary\.tiktoken cannot be read"):
-        list(metadata_files(storage, JOB, REPORTS))
+        list(metadata_files(storage, JOB))

@@ -362,7 +362,7 @@ def _add(what: str, by: int) -> Damage:
         pytest.param(
             _set(lambda c: entry_of(c, SHARD).update(index=7)), "recorded as train 7", id="index"
         ),
-        pytest.param(_set(lambda c: c["metadata"].pop(0)), "no checksum of metadata", id="no file"),
+        pytest.param(_set(lambda c: c["metadata"].pop(0)), "does not belong", id="no file"),
         pytest.param(
             _set(lambda c: entry_of(c, SHARD).update(first_document=1)), "begins with", id="first"
         ),

@@ -23,12 +23,11 @@ from fineshards.shards.job.generations import (
     GENERATIONS_FOLDER,
     Generation,
     below_roots,
-    block_tables,
     checked,
     kept_name,
 )
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.manifest_file import MANIFEST_NAME, load_generation, unfinished
+from fineshards.shards.job.manifest_file import MANIFEST_NAME, forgotten, unfinished
 from fineshards.shards.job.records import (
     Leaks,
     MetadataFile,
@@ -38,7 +37,6 @@ from fineshards.shards.job.records import (
 )
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import SPLITS, Layout
-from fineshards.shards.masks import mask_file_bytes
 from fineshards.shards.record import FORMAT_VERSION, Count, RecordFile, replace
 from fineshards.storage.base import Storage
 
@@ -132,6 +130,8 @@ class Manifest(
         reports = [(each.file, each.test is not None) for each in self.reports]
         if reports != [(file.index, by_document) for file in self.files]:
             raise ValueError("its counts are not those of its files, as they are split")
+        if self.settings.split.may_leak != (self.leaks is not None):
+            raise ValueError("it counts leaks where there can be none, or the other way round")
 
     def __repr__(self) -> str:
         totals, generation = self.totals, self.generation
@@ -212,8 +212,6 @@ class Manifest(
         """
         job, splits, totals = self.job, _splits(self.shards), _totals(self.reports)
         content = content_fingerprint(self.shards, self.settings.tokenizer.eot)
-        redacts = any(generation.redacted for generation in self.generations)
-        learned = None if redacts else totals.get("learned", 0)
         sums = (
             ("fingerprint is", self.fingerprint, job.fingerprint()),
             ("content fingerprint is", self.content_fingerprint, content),
@@ -223,10 +221,7 @@ class Manifest(
         return [
             *(problem for each in sums for problem in _in_the_sums(*each)),
             *_in_the_shards(self.layout, self.shards, self.settings.token_dtype),
-            *_in_the_metadata(job, self.metadata),
             *_in_the_counts(job, self.reports, self.shards, totals),
-            *_in_the_masks(self.settings, self.shards, learned),
-            *_in_the_leaks(job, self.leaks),
         ]
 
     @property
@@ -290,7 +285,25 @@ class Manifest(
             OutputError: If the file cannot be read, or is not a manifest of this version, or if
                 there is no such generation.
         """
-        return load_generation(storage, generation, cls.parse)
+        stored = storage.read_if_there(MANIFEST_NAME)
+        if stored is None:
+            return None
+        latest = cls.parse(stored, storage.path(MANIFEST_NAME))
+        if problem := forgotten(storage, latest.generation, stored):
+            raise OutputError(problem)
+        if generation in (None, latest.generation):
+            return latest
+        if not 1 <= generation <= latest.generation:
+            there = "one" if latest.generation == 1 else f"1 to {latest.generation}"
+            raise OutputError(f"{storage.root} has no generation {generation}: it has {there}.")
+        name = kept_name(generation)
+        found = cls.parse(storage.read(name), storage.path(name))
+        if found.generation != generation:
+            raise OutputError(
+                f"{storage.path(name)} is the manifest of generation {found.generation}, expected "
+                f"that of generation {generation}. Put it back with fineshards repair."
+            )
+        return found
 
     @classmethod
     def load_finished(cls, storage: Storage, generation: int | None = None) -> Manifest:
@@ -319,6 +332,36 @@ class Manifest(
         """
         found = super().parse(stored, path)
         return replace(found, files=below_roots(found.generations, found.files))
+
+
+def readable_manifest(storage: Storage, generation: int | None = None) -> Manifest:
+    """The manifest of a finished dataset; raises OutputError while a redaction is unfinished.
+
+    Until it has finished, files are neither those of one generation nor those of the next, and what
+    is to be removed may still be in them. Training does not ask (docs/loader.md). generation: which
+    one, from 1; the latest by default. Raises OutputError as `Manifest.load_finished`, too.
+    """
+    latest = Manifest.load_finished(storage)
+    while problem := unfinished_redaction(storage, Job.load(storage, latest.generation + 1)):
+        now = Manifest.load_finished(storage)
+        if now.generation == latest.generation:
+            raise OutputError(problem)
+        latest = now  # the redaction has finished meanwhile
+    if generation in (None, latest.generation):
+        return latest
+    return Manifest.load_finished(storage, generation)
+
+
+def unfinished_redaction(storage: Storage, following: Job | None) -> str:
+    """The message if the job of the next generation redacts documents; otherwise ""."""
+    if following is None or following.redaction is None:
+        return ""
+    count = len(following.redaction.documents)
+    documents = "1 document" if count == 1 else f"{count:,} documents"
+    return (
+        f"a redaction of {documents} of {storage.root} is not finished, so it cannot be used now. "
+        "Finish it with the same fineshards redact command, then run this again."
+    )
 
 
 def _in_the_sums(what: str, recorded: object, found: object) -> Iterator[str]:
@@ -350,14 +393,6 @@ def _in_the_shards(
             yield f"{shard.name} has {shard.bytes} bytes for {shard.tokens} tokens"
 
 
-def _in_the_metadata(job: Job, metadata: Sequence[MetadataFile]) -> Iterator[str]:
-    """Checks that the files that every dataset has are listed."""
-    listed = {file.name for file in metadata}
-    wanted = {job.record_name, *job.settings.stored_files, *block_tables(job.generations).values()}
-    if not listed >= wanted:
-        yield f"it has no checksum of {min(wanted - listed)}"
-
-
 def _in_the_counts(
     job: Job, reports: Sequence[FileReport], shards: Sequence[ShardRecord], totals: dict[str, int]
 ) -> Iterator[str]:
@@ -375,31 +410,6 @@ def _in_the_counts(
             in_shards = sum(getattr(shard, what) for shard in shards if shard.split == "test")
             if in_files != in_shards:
                 yield f"the files have {in_files} test {what}, the test shards {in_shards}"
-
-
-def _in_the_masks(
-    settings: Settings, shards: Sequence[ShardRecord], learned: int | None
-) -> Iterator[str]:
-    """Checks that shards of conversations have loss masks of their size, and no others do.
-
-    learned: by the counts of the source files; None where documents were redacted since.
-    """
-    in_shards = sum(shard.learned or 0 for shard in shards)
-    if learned not in (None, in_shards):
-        yield f"the files have {learned} learned tokens, the shards {in_shards}"
-    for shard in shards:
-        found = (shard.mask_bytes, shard.mask_crc32c is None, shard.learned is None)
-        expected = (mask_file_bytes(shard.tokens), False, False)
-        if found != (expected if settings.chat else (None, True, True)):
-            yield f"{shard.name} has {shard.mask_bytes or 'no'} bytes of loss mask"
-        elif (shard.learned or 0) > shard.tokens:
-            yield f"{shard.learned} tokens of {shard.name} are learned, more than there are"
-
-
-def _in_the_leaks(job: Job, leaks: Leaks | None) -> Iterator[str]:
-    """Checks that documents whose text is in both splits are counted where there can be any."""
-    if job.settings.split.may_leak != (leaks is not None):
-        yield "it counts leaks where there can be none, or does not where there can be"
 
 
 def _splits(shards: Sequence[ShardRecord]) -> dict[str, dict[str, int]]:

@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
-
-from fineshards.errors import OutputError
 from fineshards.shards.job.generations import kept_name
 from fineshards.storage.base import TEMPORARY, Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
 # What the folder of a finished export has instead.
 EXPORT_NAME = "export.json"
-
-
-class _Numbered(Protocol):
-    @property
-    def generation(self) -> int: ...
-
-
-_Parsed = TypeVar("_Parsed", bound=_Numbered)
-
-
-def load_generation(
-    storage: Storage, generation: int | None, parse: Callable[[bytes, str], _Parsed]
-) -> _Parsed | None:
-    """As `Manifest.load`. parse: reads a manifest from its content and its path."""
-    stored = storage.read_if_there(MANIFEST_NAME)
-    if stored is None:
-        return None
-    latest = parse(stored, storage.path(MANIFEST_NAME))
-    if problem := forgotten(storage, latest.generation, stored):
-        raise OutputError(problem)
-    if generation is None or generation == latest.generation:
-        return latest
-    if not 1 <= generation <= latest.generation:
-        raise OutputError(no_generation(storage, generation, latest.generation))
-    name = kept_name(generation)
-    found = parse(storage.read(name), storage.path(name))
-    if found.generation != generation:
-        raise OutputError(
-            f"{storage.path(name)} is the manifest of generation {found.generation}, expected that "
-            f"of generation {generation}. Put it back with fineshards repair."
-        )
-    return found
 
 
 def forgotten(storage: Storage, latest: int, stored: bytes) -> str:
@@ -65,12 +29,6 @@ def forgotten(storage: Storage, latest: int, stored: bytes) -> str:
 def has_checkpoints(storage: Storage) -> bool:
     """Whether a job has begun, or has kept its checkpoints; unfinished files alone are none."""
     return bool({*storage.names("checkpoints/")} - {"checkpoints/", f"{TEMPORARY}/"})
-
-
-def no_generation(storage: Storage, generation: int, latest: int) -> str:
-    """The message for a generation that the dataset, whose last is `latest`, does not have."""
-    there = "one" if latest == 1 else f"1 to {latest}"
-    return f"{storage.root} has no generation {generation}: it has {there}."
 
 
 def unfinished(storage: Storage) -> str:

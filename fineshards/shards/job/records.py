@@ -10,14 +10,15 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from fineshards.errors import clipped
 from fineshards.shards.layout import SPLITS, ShardKey, files_of
 from fineshards.shards.record import Count, Crc32c, Record
+from fineshards.storage.base import Storage
 
 # Names in a manifest are opened, so none may lead out of the folder.
 Split = Annotated[str, Meta(pattern=f"^({'|'.join(SPLITS)})$")]
@@ -35,7 +36,7 @@ def describe_state(size: int, identity: str) -> str:
     return f"{size} bytes and {clipped(identity)}"
 
 
-class SourceFile(Record, frozen=True, eq=False):
+class SourceFile(Record, frozen=True):
     """A source file, as it was when the job was launched.
 
     Args:
@@ -76,19 +77,6 @@ class SourceFile(Record, frozen=True, eq=False):
     trusted: str | None = None
     root: str = ""
     signed: str = ""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SourceFile) and self._all_but_signed == other._all_but_signed
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other  # a Struct has its own
-
-    def __hash__(self) -> int:
-        return hash(self._all_but_signed)
-
-    @property
-    def _all_but_signed(self) -> tuple[Any, ...]:
-        return astuple(replace(self, signed=""))
 
     @property
     def path(self) -> str:
@@ -303,3 +291,10 @@ class MetadataFile(Record, frozen=True):
     name: MetadataName
     bytes: Count
     crc32c: Crc32c
+
+
+def write_metadata(storage: Storage, name: str, content: bytes) -> MetadataFile:
+    """Writes a file in `metadata/`; returns its record."""
+    from fineshards.storage.checksums import checksum_to_base64  # loading lacks it
+
+    return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))

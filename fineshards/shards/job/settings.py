@@ -197,10 +197,7 @@ class Settings(Record, frozen=True):
 
     def recorded(self) -> Settings:
         """The settings as records have them: however the files of a recipe are signed."""
-        if self.recipe is None or not self.recipe.indexes:
-            return self
-        indexes = tuple((step, file.recorded()) for step, file in self.recipe.indexes)
-        return replace(self, recipe=replace(self.recipe, indexes=indexes))
+        return replace(self, recipe=self.recipe and self.recipe.recorded())
 
     def differences(self, other: Settings) -> list[str]:
         """How other settings differ from these, by flag; empty if they do not."""

@@ -17,10 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.shards.counts import BlockSummary, Counts, Sums
-from fineshards.shards.job.records import MetadataFile
+from fineshards.shards.job.records import MetadataFile, write_metadata
 from fineshards.shards.parquet_file import parquet_bytes, read_table
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import checksum_to_base64
 
 # file: number of the source file. documents, tokens: of both splits. test_…: what went to the test
 # split, where the split is by document; otherwise 0.
@@ -46,7 +45,7 @@ def write_blocks(storage: Storage, name: str, files: Iterable[Rows]) -> Metadata
     rows = np.concatenate([rows_of([]), *files])
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     content = parquet_bytes(pa.table([*rows.T], schema=_SCHEMA))
-    return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
+    return write_metadata(storage, name, content)
 
 
 def read_blocks(storage: Storage, names: Iterable[str]) -> Rows:

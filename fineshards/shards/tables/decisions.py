@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, Dropped, DroppedDump
-from fineshards.shards.job.curated_files import decisions_name
+from fineshards.shards.layout import decisions_name
 from fineshards.shards.parquet_file import parquet_bytes, read_table
 from fineshards.storage.base import Storage
 

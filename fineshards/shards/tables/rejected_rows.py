@@ -5,15 +5,14 @@ Pages whose text cannot be extracted are listed with them; any number of those i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 
 from msgspec import json
 
 from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
-from fineshards.shards.record import Count, Record
 from fineshards.storage.base import Storage
 
 REJECTED_FOLDER = "metadata/rejected"
@@ -51,26 +50,10 @@ class Rejected:
         """Writes the rows to `metadata/rejected/`, one JSON object per line; no file if none."""
         if not self.rows:
             return
-        lines = [json.encode(_Listed(self.file.name, *astuple(row))) for row in self.rows]
+        rows = [{"file": self.file.name, **asdict(row)} for row in self.rows]
+        lines = [json.encode({k: v for k, v in row.items() if v is not None}) for row in rows]
         name = f"{REJECTED_FOLDER}/{block.file:05d}-{block.index:05d}.jsonl"
         storage.write(name, b"".join(line + b"\n" for line in lines))
-
-
-class _Listed(Record, frozen=True):
-    """A row as it is listed. file: the name of its source file. The others as in BadRow."""
-
-    file: str
-    row: Count
-    place: str
-    reason: str
-    unextracted: str | None = None
-
-
-def most_rejected(limit: int | str, rows: int) -> int:
-    """How many of so many rows may be rejected. limit: a number, or a share such as `0.1%`."""
-    if isinstance(limit, int):
-        return limit
-    return int(rows * Fraction(limit.removesuffix("%")) / 100)
 
 
 def check_total(rejected: int, limit: int | str, rows: int) -> None:
@@ -78,18 +61,10 @@ def check_total(rejected: int, limit: int | str, rows: int) -> None:
 
     rows: of all source files.
     """
-    if rejected > most_rejected(limit, rows):
+    most = int(rows * Fraction(limit.removesuffix("%")) / 100) if isinstance(limit, str) else limit
+    if rejected > most:
         share = "" if isinstance(limit, int) else f" of {rows:,}"
         raise InputError(
             f"{rejected} rows{share} cannot be encoded, and --max_bad_rows allows {limit}. They are"
             f" listed in {REJECTED_FOLDER}/. Fix them, or raise --max_bad_rows to skip such rows."
         )
-
-
-def rejected_paths(content: bytes) -> Iterator[str]:
-    """The source file of each row listed in a file of `metadata/rejected/`.
-
-    Raises MsgspecError for other content.
-    """
-    for line in content.splitlines():
-        yield json.decode(line, type=_Listed).file

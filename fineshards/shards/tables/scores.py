@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.errors import OutputError
-from fineshards.shards.job.curated_files import scores_name
+from fineshards.shards.layout import scores_name
 from fineshards.shards.parquet_file import damaged, open_parquet, parquet_bytes
 from fineshards.storage.base import Storage
 

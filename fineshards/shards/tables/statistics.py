@@ -32,12 +32,11 @@ import pyarrow as pa
 
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import MANY_VALUES, MAX_VALUES
-from fineshards.shards.job.curated_files import statistics_name
-from fineshards.shards.job.records import Block, MetadataFile
+from fineshards.shards.job.records import Block, MetadataFile, write_metadata
+from fineshards.shards.layout import statistics_name
 from fineshards.shards.ledger import Kind
 from fineshards.shards.parquet_file import parquet_bytes, read_table
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import checksum_to_base64
 
 # Bytes of text that are looked at together: they stay in a core's cache.
 _TILE = 1 << 17
@@ -217,7 +216,7 @@ def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) 
     stored = [checkpoints.ledger.finished(_OF_BLOCKS, block.place.key) for block in blocks]
     tables = [read_table(each.record, checkpoints.folder, SCHEMA) for each in stored]
     content = parquet_bytes(merged([*tables, *judged]))
-    return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
+    return write_metadata(storage, name, content)
 
 
 def read_file(storage: Storage, file: int) -> pa.Table:
