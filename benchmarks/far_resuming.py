@@ -63,7 +63,7 @@ def names(job: str) -> Iterator[str]:
             for suffix in ("json", "test.parquet", "test.tokens", "train.parquet", "train.tokens"):
                 yield f"{job}/blocks/{file:05d}-{index:05d}.{suffix}"
     shards = layout()
-    for key in list(shards.shard_keys())[::2]:
+    for key in [shard.key for shard in shards.shards()][::2]:
         yield f"out/{shards.shard_name(key)}"
         yield f"{job}/shards/{shard_stem(shards.shard_name(key))}.json"
 

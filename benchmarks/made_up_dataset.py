@@ -84,7 +84,7 @@ def make_dataset(
     )
     layout = Layout.plan([tokens], shard_tokens, rule)
     records, documents = [], 0
-    for window, key in enumerate(layout.shard_keys()):
+    for window, key in enumerate([shard.key for shard in layout.shards()]):
         start = window * shard_tokens
         content = made(start, start + layout.shard_length(key))
         name, starts = layout.shard_name(key), int(np.count_nonzero(content == EOT))

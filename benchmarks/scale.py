@@ -202,7 +202,7 @@ def _window(layout: Layout, key: ShardKey) -> int:
 
 
 def _check(tokens_per_shard: Any, plan: StreamPlan) -> None:
-    for key in plan.layout.shard_keys():
+    for key in [shard.key for shard in plan.layout.shards()]:
         found, expected = tokens_per_shard[_window(plan.layout, key)], plan.layout.shard_length(key)
         if found != expected:
             raise FineshardsError(

@@ -71,11 +71,7 @@ def _gather(
         documents = checkpoints.blocks.read_fragment(fragment)
         return _with_prefix(documents, bits, prefix, shuffle) if bits else documents
 
-    if checkpoints.storage.on_disk:
-        for fragment in ordered:
-            gathered.append(read(fragment))
-        return gathered
-    with ThreadPoolExecutor(_REQUESTS) as pool:
+    with ThreadPoolExecutor(1 if checkpoints.storage.on_disk else _REQUESTS) as pool:
         for found in pool.map(read, ordered):
             gathered.append(found)
     return gathered

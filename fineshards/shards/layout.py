@@ -314,10 +314,6 @@ class Layout(Record, frozen=True):
                 key = ShardKey(split, index)
                 yield Shard(key, shard_name(key, width), tokens)
 
-    def shard_keys(self) -> Iterator[ShardKey]:
-        """All shards, in global order."""
-        return (shard.key for shard in self.shards())
-
     def shard_name(self, key: ShardKey) -> str:
         """A shard's path below the output folder, such as `train/train_0017.npy`."""
         return shard_name(key, self.index_width)

@@ -13,7 +13,7 @@ from, and not of their content, their blocks, or how they are sorted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from math import isqrt
@@ -80,34 +80,15 @@ class DocumentOrder:
     def __str__(self) -> str:
         return "the source rows" if self.shuffle is None else "the keys of the shuffle"
 
-    def _columns(
-        self, files: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
-    ) -> list[npt.NDArray[Any]]:
-        """What documents are sorted by, the most important first."""
-        if self.shuffle is None:
-            return [files, rows]
-        keys = shuffle_keys(self.shuffle.seed, files, rows)
-        generations = np.searchsorted(self.borders, files, side="right")
-        return [generations, keys[:, 0], keys[:, 1], files, rows]
-
     def follows(self, files: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> bool:
         """Whether documents from these places, shape (n,) each, are in order, all different."""
-        columns = self._columns(files, rows)
-        return bool(np.all(_less([each[:-1] for each in columns], [each[1:] for each in columns])))
-
-
-def _less(
-    left: Sequence[npt.NDArray[Any]], right: Sequence[npt.NDArray[Any]]
-) -> npt.NDArray[np.bool_]:
-    """Row by row, whether the left columns come before the right ones: shape (n,).
-
-    The first column that differs decides. One side may have a single row, for all of the other.
-    """
-    less, equal = np.zeros(1, np.bool_), np.ones(1, np.bool_)
-    for before, after in zip(left, right, strict=True):
-        less = less | (equal & (before < after))
-        equal = equal & (before == after)
-    return less
+        columns: list[npt.NDArray[Any]] = [rows, files]
+        if self.shuffle is not None:
+            keys = shuffle_keys(self.shuffle.seed, files, rows)
+            generations = np.searchsorted(self.borders, files, side="right")
+            columns += [keys[:, 1], keys[:, 0], generations]
+        twice = (np.diff(files) == 0) & (np.diff(rows) == 0)
+        return not twice.any() and bool(np.all(np.lexsort(columns) == np.arange(len(files))))
 
 
 def cell_borders(upper: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.int64]:

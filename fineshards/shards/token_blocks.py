@@ -216,10 +216,6 @@ class TokenBlocks:
             yield writer
         self._put(name, [tokens.range(), documents.range()], writer.summary)
 
-    def read_runs(self, name: TokenBlock) -> BlockSummary | None:
-        """The summary of a finished sorted block; None if it is missing, incomplete or damaged."""
-        return self._ledger.get(_kind(name.folder), name.key)
-
     def read_fragment(self, fragment: Fragment) -> Documents:
         """The documents of a fragment."""
         size = self._dtype.itemsize

@@ -46,9 +46,7 @@ def finish_block(file: SourceFile, block: Block, worker: Worker) -> tuple[BlockS
     more than allowed raises InputError.
     """
     work, judging = worker.work, worker.judging
-    blocks = work.checkpoints.blocks
-    read = blocks.read_runs if work.settings.shuffle else blocks.read_summary
-    finished = read(block.place)
+    finished = work.checkpoints.blocks.read_summary(block.place)
     if (
         finished is not None
         and (judging is None or judging.has_last_stage(block))

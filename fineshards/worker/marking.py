@@ -163,9 +163,8 @@ class Marking:
         """Stores the marks of a source file as decisions; returns the file and its blocks."""
         if self._stage.has_marked(file.index):
             return file, blocks
-        kinds = self._spans, self._has_similarity
-        parts = [self._read([each], mark_dtype(*kinds)) for each in ranges]
-        marks = merge_marks(parts, *kinds)
+        dtype = mark_dtype(self._spans, self._has_similarity)
+        marks = merge_marks([self._read(ranges, dtype)], dtype)
         self._stage.write_marked(file.index, decisions_of(marks, self._step, self._keyed.reason))
         return file, blocks
 

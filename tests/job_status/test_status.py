@@ -130,7 +130,7 @@ def test_every_stage_of_a_job_is_reported(
 
     pieces = list(plan_pieces(summaries, plan))
     records = []
-    for number, key in enumerate(plan.layout.shard_keys(), start=1):
+    for number, key in enumerate([shard.key for shard in plan.layout.shards()], start=1):
         mine = [piece for owner, piece in pieces if owner == key]
         records.append(write_shard(plan.layout.shard(key), mine, checkpoints, [file.name]))
         now, text = status(capsys, tmp_path)

@@ -151,9 +151,9 @@ def test_document_tables_locate_every_token_and_every_document(
     for blocks in summaries:
         for key, piece in plan_pieces(blocks, plan):
             pieces.setdefault(key, []).append(piece)
-    assert sorted(pieces) == sorted(plan.layout.shard_keys())
+    assert sorted(pieces) == sorted([shard.key for shard in plan.layout.shards()])
     paths = [f"/in/{number}" for number in range(len(files))]
-    for window, key in enumerate(plan.layout.shard_keys()):
+    for window, key in enumerate([shard.key for shard in plan.layout.shards()]):
         arrived = data.draw(st.permutations(pieces[key]))
         record = write_shard(plan.layout.shard(key), arrived, checkpoints, paths)
         place, stream = (key.index, key.split) if rule.by_document else (window, "all")
@@ -262,7 +262,7 @@ def test_pieces_that_do_not_cover_a_shard_are_an_error_and_no_shard_is_written(
     message: str,
 ) -> None:
     checkpoints, pieces, layout = one_shard(tmp_path_factory)
-    (key,) = layout.shard_keys()
+    (key,) = [shard.key for shard in layout.shards()]
     with pytest.raises(FineshardsError, match=rf"train/train_0000\.npy: .*{message}"):
         write_shard(layout.shard(key), change(pieces), checkpoints, ["/in/0"])
     assert list(checkpoints.storage.entries("train")) == []
@@ -272,7 +272,7 @@ def test_a_token_block_cut_short_is_an_error_and_no_shard_is_written(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     checkpoints, pieces, layout = one_shard(tmp_path_factory)
-    (key,) = layout.shard_keys()
+    (key,) = [shard.key for shard in layout.shards()]
     name = checkpoints.blocks.tokens_name(TokenBlock("blocks", 0, 1))
     checkpoints.storage.write(name, checkpoints.storage.read(name)[:-4])
     with pytest.raises(FineshardsError, match=r"00000-00001\.tokens ended 4 bytes early"):

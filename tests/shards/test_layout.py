@@ -19,6 +19,10 @@ BY_DOCUMENT = SplitRule("1/100", None, "text", 1)
 counts = st.one_of(st.integers(0, 60), st.integers(2**32, 2**34), st.integers(2**63, 2**65))
 
 
+def keys_of(layout: Layout) -> list[ShardKey]:
+    return [shard.key for shard in layout.shards()]
+
+
 @st.composite
 def layouts(draw: st.DrawFn, most_windows: int = 40) -> Layout:
     tokens = draw(counts)
@@ -36,7 +40,7 @@ def layouts(draw: st.DrawFn, most_windows: int = 40) -> Layout:
 
 @given(layouts())
 def test_shards_tile_the_stream(layout: Layout) -> None:
-    keys = list(layout.shard_keys())
+    keys = keys_of(layout)
     assert len(keys) == len(set(keys)) == layout.windows
     size = layout.shard_tokens
     for number, split in enumerate(("test", "train")):
@@ -69,7 +73,7 @@ def test_the_place_of_a_token_is_in_the_shard_that_has_it(
 
 @given(layouts())
 def test_window_is_the_place_of_a_key(layout: Layout) -> None:
-    keys = list(layout.shard_keys())
+    keys = keys_of(layout)
     assert [layout.shard(key) for key in keys] == list(layout.shards())
     test = [key.index for key in keys if key.split == "test"]
     train = [key.index for key in keys if key.split == "train"]
@@ -100,7 +104,7 @@ def test_consecutive_runs_fill_every_shard(
 ) -> None:
     stream = list(range(sum(runs)))
     layout = Layout.plan([len(stream)], shard_tokens, SplitRule(None, test_shards))
-    filled: dict[ShardKey, dict[int, int]] = {key: {} for key in layout.shard_keys()}
+    filled: dict[ShardKey, dict[int, int]] = {key: {} for key in keys_of(layout)}
     offset = 0
     for count in runs:
         for piece in layout.slices(offset, count):
@@ -109,7 +113,7 @@ def test_consecutive_runs_fill_every_shard(
                 filled[piece.key][piece.at + step] = stream[offset + piece.start + step]
         offset += count
     read_back = [
-        filled[key][at] for key in layout.shard_keys() for at in range(layout.shard_length(key))
+        filled[key][at] for key in keys_of(layout) for at in range(layout.shard_length(key))
     ]
     assert read_back == stream
 
@@ -117,14 +121,17 @@ def test_consecutive_runs_fill_every_shard(
 def test_a_full_last_window_adds_no_empty_one() -> None:
     layout = Layout.plan([20], 10, FIRST_TEST)
     assert layout.windows == 2
-    assert [layout.shard_length(key) for key in layout.shard_keys()] == [10, 10]
+    assert [layout.shard_length(key) for key in keys_of(layout)] == [
+        10,
+        10,
+    ]
     assert Layout.plan([21], 10, FIRST_TEST).windows == 3
     assert Layout.plan([0], 10, FIRST_TEST).windows == 0
 
 
 def test_each_split_of_documents_has_a_shorter_last_shard_of_its_own() -> None:
     layout = Layout.plan([13, 25], 10, BY_DOCUMENT)
-    lengths = {layout.shard_name(key): layout.shard_length(key) for key in layout.shard_keys()}
+    lengths = {layout.shard_name(key): layout.shard_length(key) for key in keys_of(layout)}
     assert lengths == {
         "test/test_0000.npy": 10,
         "test/test_0001.npy": 3,
@@ -190,7 +197,7 @@ def test_the_index_is_wider_only_when_a_split_needs_it(
     layout = Layout.plan([windows], 1, SplitRule(None, test_shards))
     assert layout.windows == windows
     assert layout.index_width == width
-    stems = [shard_stem(layout.shard_name(key)) for key in layout.shard_keys()]
+    stems = [shard_stem(layout.shard_name(key)) for key in keys_of(layout)]
     assert {len(stem.rpartition("_")[2]) for stem in stems} == {width}
 
 
@@ -198,7 +205,7 @@ def test_the_index_is_wider_only_when_a_split_needs_it(
 @pytest.mark.parametrize("test_shards", [0, 1, 10_001])
 def test_shard_names_sort_in_stream_order(windows: int, test_shards: int) -> None:
     layout = Layout.plan([windows], 1, SplitRule(None, test_shards))
-    names = [layout.shard_name(key) for key in layout.shard_keys()]
+    names = [layout.shard_name(key) for key in keys_of(layout)]
     assert names == sorted(names)
     assert len(names) == len(set(names))
 

@@ -118,10 +118,8 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         names, documents = [shard.name for shard in manifest.shards], manifest.totals["documents"]
     else:
         checkpoints = Checkpoints.of(storage, job)
-        blocks = checkpoints.blocks
-        read = blocks.read_runs if job.settings.shuffle else blocks.read_summary
         found = [
-            read(block.place)
+            checkpoints.blocks.read_summary(block.place)
             for file in job.files
             for block in checkpoints.discovered.read_blocks(file.index) or []
         ]

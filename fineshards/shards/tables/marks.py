@@ -52,8 +52,6 @@ def key_dtype(bits: int, spans: bool = False) -> np.dtype[np.void]:
 
     Records are packed: 16 bytes, or 24 with 128 bits, and 4 more with spans.
     """
-    if bits not in (64, 128):
-        raise ValueError(f"a key of {bits} bits; 64 and 128 are possible")
     key = ("key", "<u8") if bits == 64 else ("key", "<u8", (2,))
     return np.dtype([key, ("position", "<u8"), *([("span", "<u4")] if spans else [])])
 
@@ -94,8 +92,6 @@ def _numbered(group: str, number: int, item: str, items: npt.NDArray[np.int64]) 
                 f"{name} number {highest:,} is too high for deduplication, which can number "
                 f"{most:,} of them, from 0. Split the input into several jobs."
             )
-    if number < 0 or items.min(initial=0) < 0:
-        raise ValueError(f"a negative {group} or {item}")
     return items.astype(np.uint64) | np.uint64(number << 40)
 
 
@@ -147,8 +143,6 @@ def split(records: Records, partitions: int) -> list[Records]:
         >>> [len(part) for part in split(records, 4)]
         [1, 0, 1, 1]
     """
-    if partitions < 1 or partitions & (partitions - 1):
-        raise ValueError(f"{partitions} is not a power of two")
     bits = partitions.bit_length() - 1
     leading = _halves(records["key"])[0]
     first = [number << (64 - bits) for number in range(1, partitions)]
@@ -190,15 +184,12 @@ def mark(records: Records, only_external: bool = False) -> Records:
     return _each_once(marks)
 
 
-def merge_marks(marks: Sequence[Records], spans: bool = False, similarity: bool = False) -> Records:
-    """Joins marks of several ranges of keys, or of several steps, in any order.
+def merge_marks(marks: Sequence[Records], dtype: np.dtype[np.void]) -> Records:
+    """Joins marks of one type, of several ranges of keys or of several steps, in any order.
 
     Each is there once, with its smallest witness, sorted as by `mark`. At the peak, 40 bytes per
     mark beside two times what the marks take.
     """
-    dtype = mark_dtype(spans, similarity)
-    if any(each.dtype != dtype for each in marks):
-        raise ValueError(f"marks of another type than {dtype}")
     return _each_once(np.concatenate([np.empty(0, dtype), *marks]))
 
 
