@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from benchmarks.made_up import DOCUMENT_TOKENS
 from fineshards.shards import npy
 from fineshards.shards.counts import Counts, FileReport, LabelCount
-from fineshards.shards.job.generations import blocks_name
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, SourceFile
+from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, SourceFile, blocks_name
 from fineshards.shards.job.settings import Chat, Columns, Settings, Tokenizer
 from fineshards.shards.layout import Layout, SplitRule, mask_name
 from fineshards.storage.base import Storage

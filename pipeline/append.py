@@ -16,11 +16,10 @@ from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
-from fineshards.shards.job.generations import Generation, blocks_name, kept_name
 from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import Manifest, unfinished_redaction
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.records import Generation, SourceFile, blocks_name, kept_name
 from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER
 from fineshards.shards.piece_plan import EarlierGeneration
 from fineshards.shards.record import replace

@@ -28,11 +28,10 @@ from fineshards.pipeline.input_files import (
 )
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
-from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.recipe_record import RecipeRecord
-from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.records import Generation, SourceFile
 from fineshards.shards.job.settings import Chat, Columns, FillInMiddle, Settings, Tokenizer
 from fineshards.shards.layout import FILES, FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
 from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration

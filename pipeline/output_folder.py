@@ -18,10 +18,9 @@ from fineshards.publishing import dataset_card
 from fineshards.publishing.sums import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job.generations import GENERATIONS_FOLDER, blocks_name
 from fineshards.shards.job.job import JOB_NAME, Job, job_name
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
-from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.records import GENERATIONS_FOLDER, SourceFile, blocks_name
 from fineshards.shards.job.runs import is_running
 from fineshards.shards.job.settings import STORED_FILES
 from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, SPLITS

@@ -28,7 +28,7 @@ from fineshards.shards.job.job import job_name, load_redaction
 from fineshards.shards.job.manifest import readable_manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import SPLITS, table_name
-from fineshards.shards.masks import is_learned
+from fineshards.shards.npy import is_learned
 from fineshards.shards.tables.documents import DocumentTable
 from fineshards.storage.base import READ_AHEAD
 from fineshards.storage.checksums import checksum_to_base64, crc32c

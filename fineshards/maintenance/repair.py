@@ -37,11 +37,18 @@ from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, report_file, sums_by_stream
 from fineshards.shards.dataset_files import Dataset, expected_files
-from fineshards.shards.job.generations import GENERATIONS_FOLDER, block_tables, borders, kept_name
 from fineshards.shards.job.job import Job, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest, readable_manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, has_checkpoints
-from fineshards.shards.job.records import Piece, ShardRecord, SourceFile
+from fineshards.shards.job.records import (
+    GENERATIONS_FOLDER,
+    Piece,
+    ShardRecord,
+    SourceFile,
+    block_tables,
+    borders,
+    kept_name,
+)
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.layout import CURATED_FOLDERS, ShardKey, decisions_name, files_of, table_name

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import UsageError, quoted, with_escaped_bytes
-from fineshards.shards.job.generations import borders
 from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import borders
 from fineshards.shards.record import Record, replace
 
 # What Croissant requires, and no dataset can say of itself.

@@ -23,10 +23,9 @@ from fineshards.inspection.inspect import summarize
 from fineshards.inspection.stats import Stats, stats
 from fineshards.shards.counts import Counts
 from fineshards.shards.dataset_files import Dataset, Document
-from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.job import load_redaction
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.records import Generation, SourceFile
 from fineshards.shards.tables.hash_sample import splitmix64
 
 MOST_FILES = 200

@@ -17,7 +17,7 @@ from fineshards.shards import npy
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Piece, ShardRecord
 from fineshards.shards.layout import Shard, files_of
-from fineshards.shards.masks import count_learned, mask_content
+from fineshards.shards.npy import count_learned, mask_content
 from fineshards.shards.tables.documents import (
     DocumentTable,
     cut_documents,

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
-from fineshards.shards.job.generations import block_tables, kept_name
 from fineshards.shards.job.manifest import Manifest, readable_manifest
-from fineshards.shards.job.records import ShardRecord
+from fineshards.shards.job.records import ShardRecord, block_tables, kept_name
 from fineshards.shards.job.redaction import ranges_of
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.tables.block_counts import Rows, read_blocks

@@ -24,9 +24,8 @@ import numpy.typing as npt
 import xxhash
 
 from fineshards.shards.counts import BlockSummary, FileReport, SortedRun, sums_by_stream
-from fineshards.shards.job.generations import borders
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import TokenBlock
+from fineshards.shards.job.records import TokenBlock, borders
 from fineshards.shards.layout import Shuffle, SplitRule
 from fineshards.shards.split_hash import row_keys
 

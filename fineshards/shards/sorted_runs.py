@@ -49,12 +49,6 @@ class Gathered:
         self.batches.append(documents._replace(tokens=content))
         self.bytes += content.nbytes + documents.sources.nbytes
 
-    def counts(self) -> Counts:
-        """The counts of documents and tokens."""
-        documents = sum(len(batch.sources) for batch in self.batches)
-        tokens = sum(len(batch.tokens) for batch in self.batches)
-        return Counts(rows=documents, documents=documents, tokens=tokens)
-
     def table(self) -> pa.Table:
         """The sources of all documents, and `length`: the number of tokens of each."""
         lengths = np.concatenate([np.diff(batch.offsets) for batch in self.batches])

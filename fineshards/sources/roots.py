@@ -7,10 +7,9 @@ from collections.abc import Collection, Sequence
 
 from fineshards.errors import UsageError
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.generations import below_roots
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest, readable_manifest
-from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.records import SourceFile, below_roots
 from fineshards.shards.record import replace
 from fineshards.sources.places.schemes import is_url
 from fineshards.storage.base import Storage

@@ -14,10 +14,10 @@ from fineshards.errors import OutputError
 from fineshards.publishing.sums import CARD_NAME, PUBLISHED
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.dataset_files import expected_files
-from fineshards.shards.job.generations import GENERATIONS_FOLDER
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.job.records import GENERATIONS_FOLDER
 from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, SPLITS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import READ_AHEAD, TEMPORARY, Storage

@@ -20,7 +20,7 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord
 from fineshards.shards.layout import files_of, table_name
-from fineshards.shards.masks import count_learned, mask_content
+from fineshards.shards.npy import count_learned, mask_content
 from fineshards.shards.shuffle_order import DocumentOrder
 from fineshards.shards.tables import statistics
 from fineshards.shards.tables.block_counts import blocks_of_file

@@ -12,7 +12,7 @@ from fineshards.errors import OutputError
 from fineshards.shards.block_writer import BlockWriter, Documents
 from fineshards.shards.counts import BlockSummary, Counts
 from fineshards.shards.job.records import BadRow, Block, SourceFile, TokenBlock
-from fineshards.shards.masks import count_learned
+from fineshards.shards.npy import count_learned
 from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally, has_block, write_block

@@ -15,8 +15,8 @@ from support.oracle import files_in
 import fineshards
 from fineshards.publishing import facts
 from fineshards.publishing.sums import CARD_NAME
-from fineshards.shards.job.generations import Generation
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.job.records import Generation
 from fineshards.storage.open import open_storage
 
 PAGE = (ROOT / "docs/formats.md").read_text().partition("\n## Publish\n")[2]

@@ -12,14 +12,14 @@ from typing import Any
 from msgspec.structs import force_setattr, replace
 
 from fineshards.errors import OutputError, clipped, contrasted, contrasted_texts
-from fineshards.shards.job.generations import (
+from fineshards.shards.job.records import (
     GENERATIONS_FOLDER,
     Generation,
+    SourceFile,
     below_roots,
     borders,
     checked,
 )
-from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.record import FORMAT_VERSION, RecordFile, sha256_of

@@ -19,21 +19,19 @@ from msgspec import Meta
 from fineshards.errors import FineshardsError, OutputError, clipped
 from fineshards.shards import npy
 from fineshards.shards.counts import Counts, FileReport, Sums
-from fineshards.shards.job.generations import (
-    GENERATIONS_FOLDER,
-    Generation,
-    below_roots,
-    checked,
-    kept_name,
-)
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, forgotten, unfinished
 from fineshards.shards.job.records import (
+    GENERATIONS_FOLDER,
+    Generation,
     Leaks,
     MetadataFile,
     ShardRecord,
     SourceFile,
+    below_roots,
+    checked,
     content_fingerprint,
+    kept_name,
 )
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import SPLITS, Layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fineshards.shards.job.generations import kept_name
+from fineshards.shards.job.records import kept_name
 from fineshards.storage.base import TEMPORARY, Storage
 
 MANIFEST_NAME = "metadata/manifest.json"

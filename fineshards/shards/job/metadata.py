@@ -9,9 +9,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 from fineshards.errors import OutputError
-from fineshards.shards.job.generations import block_tables, kept_name
 from fineshards.shards.job.job import JOB_NAME, Job, job_name
-from fineshards.shards.job.records import MetadataFile
+from fineshards.shards.job.records import MetadataFile, block_tables, kept_name
 from fineshards.shards.layout import CURATED_FOLDERS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import Storage

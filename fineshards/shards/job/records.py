@@ -1,15 +1,27 @@
-"""Small records that pass between the steps: source files, blocks, pieces, finished shards.
+"""Records that pass between the steps, and what a dataset that grows was at each step.
 
 Each has plain values: cheap to pickle (a shuffled element has about a hundred bytes), and
 comparable.
+
+    metadata/job.json                          the job record of the first generation
+    metadata/blocks.parquet                    its blocks (`tables/block_counts.py`)
+    metadata/manifest.json                     the manifest of the latest
+    metadata/generations/0001.json             the manifest of the first
+    metadata/generations/0002.job.json         the job record of the second
+    metadata/generations/0002.blocks.parquet   its blocks, if it added files
+    metadata/generations/0002.json             its manifest, that of the latest while it is that
+
+A generation is numbered from 1. Files of one are never changed by the next, but for the manifest;
+a redaction overwrites documents in place.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Annotated
 
 from msgspec import Meta
@@ -17,9 +29,10 @@ from msgspec.structs import replace
 
 from fineshards.errors import clipped
 from fineshards.shards.layout import SPLITS, ShardKey, files_of
-from fineshards.shards.record import Count, Crc32c, Record
+from fineshards.shards.record import Count, Crc32c, Record, Sha256
 from fineshards.storage.base import Storage
 
+GENERATIONS_FOLDER = "metadata/generations"
 # Names in a manifest are opened, so none may lead out of the folder.
 Split = Annotated[str, Meta(pattern=f"^({'|'.join(SPLITS)})$")]
 ShardName = Annotated[str, Meta(pattern=rf"^({'|'.join(SPLITS)})/\1_[0-9]{{4,}}\.npy$")]
@@ -298,3 +311,59 @@ def write_metadata(storage: Storage, name: str, content: bytes) -> MetadataFile:
     from fineshards.storage.checksums import checksum_to_base64  # loading lacks it
 
     return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
+
+
+class Generation(Record, frozen=True):
+    """What one generation did to a dataset.
+
+    Args:
+        files: Number of source files that it added, at the end of the list.
+        redacted: Number of documents whose tokens it overwrote.
+        redaction_sha256: SHA-256, as hex, of the list of those documents; None if there are none.
+        root: Where the files are: what their paths begin with, before their names. A folder with
+            its last slash; empty if they have none in common.
+    """
+
+    files: Count
+    redacted: Count = 0
+    redaction_sha256: Sha256 | None = None
+    root: str = ""
+
+
+def kept_name(generation: int) -> str:
+    """The file that keeps the manifest of a generation when there is a later one."""
+    return f"{GENERATIONS_FOLDER}/{generation:04d}.json"
+
+
+def blocks_name(generation: int) -> str:
+    """The file of the counts of the blocks that a generation read, if it added files."""
+    name = "blocks.parquet"
+    return (
+        f"metadata/{name}" if generation == 1 else f"{GENERATIONS_FOLDER}/{generation:04d}.{name}"
+    )
+
+
+def block_tables(generations: Sequence[Generation]) -> dict[int, str]:
+    """The files of the counts of blocks that a dataset has, by the numbers of generations."""
+    return {number: blocks_name(number) for number, each in enumerate(generations, 1) if each.files}
+
+
+def borders(generations: Sequence[Generation]) -> tuple[int, ...]:
+    """How many source files each generation has, with those of the ones before."""
+    return tuple(accumulate(generation.files for generation in generations))
+
+
+def checked(generations: Sequence[Generation], files: Sequence[SourceFile]) -> None:
+    """Raises ValueError unless generations add up to the files of a record, which are in order."""
+    if not generations or borders(generations)[-1] != len(files):
+        raise ValueError("its generations do not add up to its files")
+    if any(file.index != position for position, file in enumerate(files)):
+        raise ValueError("its files are not in their order")
+
+
+def below_roots(
+    generations: Sequence[Generation], files: Sequence[SourceFile]
+) -> tuple[SourceFile, ...]:
+    """The files of a record, each below the root of its generation."""
+    roots = (each.root for each in generations for _ in range(each.files))
+    return tuple(replace(file, root=root) for file, root in zip(files, roots, strict=True))

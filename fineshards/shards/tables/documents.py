@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fineshards.shards.layout import SplitRule
-from fineshards.shards.masks import Ranges
+from fineshards.shards.npy import Ranges
 from fineshards.shards.parquet_file import open_parquet
 
 # document: number in the stream, from 0. offset, length: its tokens in this shard, including EOT.
@@ -44,7 +44,7 @@ _TEXT_HASH = pa.field("text_hash", pa.uint64(), nullable=False)
 # redacted: the generation that overwrote its tokens (`fineshards redact`); 0 if none did.
 _REDACTED = pa.field("redacted", pa.int32(), nullable=False)
 # learned: of a conversation, the begin and the end of each range of its tokens that is learned, in
-# order; counted from its EOT, wherever a shard cuts it (`masks.py`).
+# order; counted from its EOT, wherever a shard cuts it (`npy.py`).
 LEARNED = pa.field(
     "learned", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False
 )
