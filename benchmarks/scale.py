@@ -113,7 +113,7 @@ def simulate(size: Size) -> ScaleReport:
 
     return ScaleReport(
         size=size,
-        test_shards=plan.layout.test_windows,
+        test_shards=plan.layout.windows_of("test"),
         shards=plan.layout.windows,
         steps=(
             per_file.step(peak_bytes(lambda: _report(copies(longest)))),
@@ -198,7 +198,7 @@ def _pieces(arriving: list[BlockSummary], plan: StreamPlan) -> list[Any]:
 
 def _window(layout: Layout, key: ShardKey) -> int:
     """The place of a shard in global order, from 0."""
-    return key.index + (layout.test_windows if key.split == "train" else 0)
+    return key.index + (layout.windows_of("test") if key.split == "train" else 0)
 
 
 def _check(tokens_per_shard: Any, plan: StreamPlan) -> None:

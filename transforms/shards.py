@@ -86,7 +86,7 @@ def _plan(reports: list[FileReport], work: Work) -> StreamPlan:
     layout = plan.layout
     work.checkpoints.write_layout(layout)
     count("plan", tokens_in=layout.tokens, shards_out=layout.windows)
-    shards = f"{layout.test_windows} test and {layout.train_windows} train shards"
+    shards = f"{layout.windows_of('test')} test and {layout.windows_of('train')} train shards"
     _log.info("plan: %s tokens, %s", f"{layout.tokens:,}", shards)
     return plan
 

@@ -251,7 +251,7 @@ def limits(manifest: Manifest) -> Iterator[str]:
 
 def loading_snippets(manifest: Manifest) -> dict[str, str]:
     """Programs by the name of what they load with; each runs in the dataset's folder."""
-    split = "train" if manifest.layout.train_tokens else "test"
+    split = "train" if manifest.layout.tokens_of("train") else "test"
     tokens = manifest.splits[split]["tokens"]
     shard = next(shard for shard in manifest.shards if shard.split == split)
     length = 1024

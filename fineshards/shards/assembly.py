@@ -122,10 +122,7 @@ def _write_table(
     checkpoints: Checkpoints,
     paths: Sequence[str],
 ) -> tuple[pa.Table, dict[str, Any]]:
-    """Writes a shard's document table and its loss mask, if it has one.
-
-    Returns the table, and the fields of the shard's record about the two files.
-    """
+    """Writes a shard's table and mask; returns the table, and what the record says of both."""
     parts = (
         cut_documents(
             checkpoints.blocks.read_documents(piece.block, piece.stream, piece.start, piece.stop),
@@ -148,10 +145,7 @@ def _write_table(
 
 
 def shard_mask(table: pa.Table, tokens: int) -> tuple[bytes | None, dict[str, Any]]:
-    """The loss mask that follows from a document table, and the fields of the record about it.
-
-    None, and none, for a shard of texts.
-    """
+    """The loss mask that follows from a document table, if any, and what the record says of it."""
     ranges = learned_ranges(table)
     if ranges is None:
         return None, {}

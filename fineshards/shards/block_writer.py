@@ -43,10 +43,7 @@ class Documents(NamedTuple):
 
 
 class CheckedFile(io.RawIOBase):
-    """A file that is being written, with the size and the checksum of what was written so far.
-
-    start: where that begins in the file.
-    """
+    """A file that is being written from `start`, with the size and the checksum of what was."""
 
     def __init__(self, name: str, target: BinaryIO, start: int = 0) -> None:
         self._name = name
@@ -209,10 +206,7 @@ class BlockWriter:
         return self.parts[stream]
 
     def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
-        """Writes what is left; returns the summary of block `index` of `blocks`.
-
-        Raises FineshardsError if `counts` differs from the documents and tokens appended.
-        """
+        """Writes what is left; returns the summary of block `index` of `blocks`."""
         check_counts(self.name, counts, self.documents, self.tokens)
         of_streams = {stream: self.parts.get(stream) for stream in self._rule.streams}
         self.parts = {stream: part for stream, part in of_streams.items() if part is not None}

@@ -143,10 +143,7 @@ class Checkpoints:
             raise _FollowedError
 
     def files_to_read(self, earlier: bool = False) -> tuple[SourceFile, ...]:
-        """The source files that the job reads; signed as at launch, for the record is not.
-
-        earlier: those of earlier generations too.
-        """
+        """The source files that the job reads, or all that it has; signed as at launch."""
         job, signed = self.job(), self._signed
         files = job.files if earlier else job.new_files
         return tuple(replace(f, signed=signed.get(f.path, "")) for f in files) if signed else files

@@ -170,11 +170,7 @@ class Counts(Record, frozen=True):
         return {name: number for name, number in sums.items() if number or name != "learned"}
 
     def balances(self) -> bool:
-        """Whether every row is a document, has no text or was left out for a reason.
-
-        Returns:
-            True if rows = documents + nulls + rejected + dropped + unextracted.
-        """
+        """Whether rows = documents + nulls + rejected + dropped + unextracted."""
         left_out = self.rejected + self.documents_dropped + self.pages_unextracted
         return self.rows == self.documents + self.nulls + left_out
 
@@ -341,10 +337,7 @@ def report_file(summaries: list[BlockSummary]) -> FileReport:
 
 
 def check_masks(reports: Iterable[FileReport], files: Sequence[SourceFile]) -> None:
-    """Raises InputError for a file of conversations of which all tokens are learned, or none.
-
-    Of a document the EOT in front of it is never learned.
-    """
+    """Raises InputError for a file of which all tokens but EOTs are learned, or none."""
     for report in reports:
         counts = report.counts
         most = counts.tokens - counts.documents

@@ -70,11 +70,7 @@ class Dataset:
 
     @classmethod
     def open(cls, storage: Storage, generation: int | None = None) -> Dataset:
-        """Opens a dataset by its manifest; raises OutputError if that is missing or damaged.
-
-        Also while a redaction is not finished. generation: which one, from 1; the latest by
-        default.
-        """
+        """Opens a generation of a dataset, the latest by default; raises as `readable_manifest`."""
         return cls(storage, readable_manifest(storage, generation))
 
     def tokens(self, shard: ShardRecord, start: int, stop: int) -> npt.NDArray[np.uint32]:
@@ -93,10 +89,7 @@ class Dataset:
         return np.frombuffer(content, dtype).astype(np.uint32, copy=False)
 
     def document(self, number: int) -> Document:
-        """Document `number` of the dataset, joined across shards.
-
-        Raises IndexError if there is no such document.
-        """
+        """Document `number`, joined across shards; raises IndexError if there is none."""
         pieces = list(self._pieces(number))
         parts = [
             self.tokens(shard, piece.offset, piece.offset + piece.length) for shard, piece in pieces
@@ -178,10 +171,7 @@ class Dataset:
             return DocumentTable.read_columns(opened, self._schema, names)
 
     def parse_table(self, shard: ShardRecord, content: bytes) -> DocumentTable:
-        """A shard's document table from its file's content; raises OutputError for other content.
-
-        Its documents are numbered in the dataset.
-        """
+        """A table, numbered in the dataset, from a file's content; raises OutputError for other."""
         with self._explained(table_name(shard.name)):
             first = self._firsts[shard.split]
             return DocumentTable.read(BytesIO(content), self._schema, first)

@@ -213,40 +213,28 @@ class Layout(Record, frozen=True):
             train = total - test
         return cls(shard_tokens, (*before, (test, train)))
 
-    @property
-    def test_tokens(self) -> int:
-        """Tokens of the test split."""
-        return sum(test for test, _ in self.added)
+    def tokens_of(self, split: str) -> int:
+        """Tokens of a split."""
+        return sum(self._added_to(split))
 
-    @property
-    def train_tokens(self) -> int:
-        """Tokens of the train split."""
-        return sum(train for _, train in self.added)
+    def windows_of(self, split: str) -> int:
+        """Number of shards of a split."""
+        return sum(-(-new // self.shard_tokens) for new in self._added_to(split))
 
     @property
     def tokens(self) -> int:
         """Number of tokens in both splits."""
-        return self.test_tokens + self.train_tokens
-
-    @property
-    def test_windows(self) -> int:
-        """Number of test shards."""
-        return sum(-(-test // self.shard_tokens) for test, _ in self.added)
-
-    @property
-    def train_windows(self) -> int:
-        """Number of train shards."""
-        return sum(-(-train // self.shard_tokens) for _, train in self.added)
+        return sum(map(self.tokens_of, SPLITS))
 
     @property
     def windows(self) -> int:
         """Number of shards."""
-        return self.test_windows + self.train_windows
+        return sum(map(self.windows_of, SPLITS))
 
     @property
     def index_width(self) -> int:
         """Digits of the index in shard names; the same for all shards of a dataset."""
-        most = max(self.test_windows, self.train_windows)
+        most = max(map(self.windows_of, SPLITS))
         return max(MIN_INDEX_WIDTH, len(str(max(most - 1, 0))))
 
     def begin(self, key: ShardKey) -> int:
@@ -269,10 +257,7 @@ class Layout(Record, frozen=True):
         raise IndexError(key)
 
     def begins(self, split: str) -> npt.NDArray[np.int64]:
-        """The tokens of a split with which its shards begin, and their number: shape (shards + 1,).
-
-        Grows by 8 bytes per shard.
-        """
+        """The tokens of a split with which its shards begin, and their number: (shards + 1,)."""
         found, end = list[npt.NDArray[np.int64]](), 0
         for new in self._added_to(split):
             found.append(np.arange(end, end + new, self.shard_tokens, dtype=np.int64))
@@ -326,8 +311,8 @@ class Layout(Record, frozen=True):
         """Cuts a run of `count` tokens at `offset` in global order at the borders of the shards."""
         position, end = offset, offset + count
         while position < end:
-            split = "test" if position < self.test_tokens else "train"
-            first = 0 if split == "test" else self.test_tokens
+            split = "test" if position < self.tokens_of("test") else "train"
+            first = 0 if split == "test" else self.tokens_of("test")
             index, at = self.place(split, position - first)
             key = ShardKey(split, index)
             stop = min(end, position - at + self.shard_length(key))

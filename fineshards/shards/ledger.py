@@ -91,10 +91,7 @@ class Ledger:
         record: Found,
         durable: bool = False,
     ) -> None:
-        """Says that work is finished: call it when the bytes of all ranges are there.
-
-        durable: whether a power cut must leave the entry.
-        """
+        """Says that work is finished: its ranges are there. durable: a power cut leaves it."""
         name = self.name(kind, key)
         entry = sealed(json.encode(Finished(kind.name, key, tuple(ranges), record)))
         try:
@@ -120,10 +117,7 @@ class Ledger:
         return found
 
     def finished(self, kind: Kind[Found], key: str) -> Finished[Found]:
-        """The entry of work that this job has finished, whatever its ranges are now.
-
-        Raises OutputError if it is missing or damaged.
-        """
+        """As `read`, of work that this job has finished: raises OutputError if there is none."""
         found = self.read(kind, key)
         if found is None:
             raise OutputError(

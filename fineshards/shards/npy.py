@@ -48,10 +48,7 @@ def header(tokens: int, dtype: np.dtype[np.unsignedinteger] = TOKEN_DTYPE) -> by
 
 
 def parse_header(first_bytes: bytes, dtype: np.dtype[np.unsignedinteger] = TOKEN_DTYPE) -> int:
-    """The token count in a shard's first 128 bytes; raises ValueError for any other file.
-
-    The message says what was found; the caller puts the file's name before it.
-    """
+    """The token count in a shard's first bytes; ValueError says what was found, but no name."""
     if len(first_bytes) < HEADER_BYTES:
         raise ValueError(
             f"has {len(first_bytes)} bytes, fewer than the header of a shard ({HEADER_BYTES})"
@@ -78,10 +75,7 @@ def file_bytes(tokens: int, dtype: np.dtype[np.unsignedinteger] = TOKEN_DTYPE) -
 
 
 def mask_content(learned: Ranges, tokens: int) -> bytes:
-    """The file of the mask of a shard of `tokens` tokens.
-
-    learned: ranges of its tokens, in order.
-    """
+    """The file of the mask of a shard of `tokens` tokens. learned: ranges of them, in order."""
     parts = [header(-(-tokens // 8), MASK_DTYPE)]
     for start in range(0, tokens, _WINDOW):
         bits = is_learned(learned, start, min(start + _WINDOW, tokens))

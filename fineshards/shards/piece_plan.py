@@ -79,7 +79,8 @@ class StreamPlan:
         """Where files with these reports begin in a layout, which may have more after them."""
         held, (tokens, documents) = earlier.held(rule), sums_by_file(reports, rule)
         begins = [
-            start + sums.tokens for start, sums in zip((0, layout.test_tokens), held, strict=False)
+            start + sums.tokens
+            for start, sums in zip((0, layout.tokens_of("test")), held, strict=False)
         ]
         firsts = [sums.documents for sums in held]
         offsets = (
@@ -92,10 +93,7 @@ class StreamPlan:
 def sums_by_file(
     reports: Sequence[FileReport], rule: SplitRule
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Tokens and documents of each file's part of each stream, int64, shape (streams, files).
-
-    A file without a report has none.
-    """
+    """Tokens and documents of each file's part of each stream, int64, shape (streams, files)."""
     files = 1 + max((report.file for report in reports), default=-1)
     tokens = np.zeros((len(rule.streams), files), dtype=np.int64)
     documents = np.zeros_like(tokens)
@@ -132,10 +130,7 @@ def plan_stream(
 def plan_pieces(
     summaries: list[BlockSummary], plan: StreamPlan, folder: str = "blocks"
 ) -> Iterator[tuple[ShardKey, Piece]]:
-    """The pieces that a file's blocks contribute to shards, from its summaries in order.
-
-    folder: that of their token blocks.
-    """
+    """The pieces of a file's token blocks, in a folder, from its summaries in order."""
     file = summaries[0].file
     tokens, documents = (
         offsets[:, file].tolist() for offsets in (plan.token_offsets, plan.document_offsets)
@@ -175,10 +170,7 @@ class Place:
 
 
 class Places:
-    """Turns block summaries, in any order, into places.
-
-    earlier: what the dataset holds already.
-    """
+    """Turns block summaries, in any order, into places."""
 
     def __init__(
         self, shard_tokens: int, rule: SplitRule, earlier: EarlierGeneration = NO_EARLIER

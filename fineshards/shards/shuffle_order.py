@@ -91,10 +91,7 @@ class DocumentOrder:
 
 
 def cell_borders(upper: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.int64]:
-    """Where sorted keys change in their leading bits: shape (2**bits + 1,), from 0 to n.
-
-    upper: the upper halves of n sorted keys.
-    """
+    """Where the upper halves of n keys change in their leading bits: (2**bits + 1,), 0 to n."""
     prefixes = upper >> np.uint64(64 - bits) if bits else np.zeros(len(upper), np.uint64)
     return np.searchsorted(prefixes, np.arange((1 << bits) + 1, dtype=np.uint64))
 
@@ -165,10 +162,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """All documents of a stream whose keys begin with `bits` bits that are the number `prefix`.
-
-    stream: its position among `streams` streams.
-    """
+    """All documents of stream number `stream` whose keys begin with the `bits` bits `prefix`."""
 
     stream: int
     streams: int

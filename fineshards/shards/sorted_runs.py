@@ -76,10 +76,7 @@ class Gathered:
 
 
 class RunWriter:
-    """Writes a sorted token block: appends documents in any order.
-
-    run_bytes: of documents that are sorted at once, in memory.
-    """
+    """Writes a sorted token block. run_bytes: of documents that are sorted at once, in memory."""
 
     def __init__(
         self,
@@ -109,10 +106,7 @@ class RunWriter:
             self._write_run()
 
     def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
-        """Writes what is left; returns the summary of block `index` of `blocks`.
-
-        Raises FineshardsError if `counts` differs from the documents and tokens appended.
-        """
+        """As `BlockWriter.finish`."""
         if self._gathered.batches:
             self._write_run()
         documents, tokens = (sum(sums[which] for sums in self._sums) for which in (0, 1))

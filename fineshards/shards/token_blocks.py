@@ -143,7 +143,7 @@ class TokenBlocks:
     def read_summary(
         self, name: TokenBlock, checked: Collection[str] | None = None
     ) -> BlockSummary | None:
-        """The summary of a finished block; None if it is missing, incomplete or damaged.
+        """The summary of a finished block; None if it is missing, or a range is damaged.
 
         checked: streams whose files, and ranges in shards, are looked at; all ranges by default.
         """
@@ -184,10 +184,7 @@ class TokenBlocks:
             position += length
 
     def read_documents(self, name: TokenBlock, stream: str, start: int, stop: int) -> pa.Table:
-        """The documents of a block's part that have tokens in `[start, stop)`.
-
-        Row groups without such documents are not read.
-        """
+        """The documents of a block's part that have tokens in `[start, stop)`."""
         # Arrow's filters could do this, but take a fifth of a second to import.
         with self._storage.open(self.documents_name(name, stream), _DOCUMENT_BYTES) as opened:
             parquet = open_parquet(opened)

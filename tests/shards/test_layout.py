@@ -59,7 +59,7 @@ def test_shards_tile_the_stream(layout: Layout) -> None:
 def test_the_place_of_a_token_is_in_the_shard_that_has_it(
     layout: Layout, data: st.DataObject
 ) -> None:
-    for split, tokens in (("test", layout.test_tokens), ("train", layout.train_tokens)):
+    for split, tokens in (("test", layout.tokens_of("test")), ("train", layout.tokens_of("train"))):
         chosen = data.draw(st.lists(st.integers(0, tokens - 1), max_size=5)) if tokens else []
         places = [layout.place(split, token) for token in chosen]
         for token, (index, at) in zip(chosen, places, strict=True):
@@ -77,8 +77,8 @@ def test_window_is_the_place_of_a_key(layout: Layout) -> None:
     assert [layout.shard(key) for key in keys] == list(layout.shards())
     test = [key.index for key in keys if key.split == "test"]
     train = [key.index for key in keys if key.split == "train"]
-    assert test == list(range(layout.test_windows))
-    assert train == list(range(layout.windows - layout.test_windows))
+    assert test == list(range(layout.windows_of("test")))
+    assert train == list(range(layout.windows - layout.windows_of("test")))
     assert [key.split for key in keys] == ["test"] * len(test) + ["train"] * len(train)
 
 
@@ -92,7 +92,7 @@ def test_slices_put_every_token_of_a_run_into_its_window(
     for piece in layout.slices(offset, count):
         assert piece.start == position < piece.stop
         assert piece.at + piece.stop - piece.start <= layout.shard_length(piece.key)
-        begin = layout.test_tokens if piece.key.split == "train" else 0
+        begin = layout.tokens_of("test") if piece.key.split == "train" else 0
         assert begin + layout.begin(piece.key) + piece.at == offset + piece.start
         position = piece.stop
     assert position == count
@@ -139,8 +139,8 @@ def test_each_split_of_documents_has_a_shorter_last_shard_of_its_own() -> None:
         "train/train_0001.npy": 10,
         "train/train_0002.npy": 5,
     }
-    assert Layout.plan([0, 5], 10, BY_DOCUMENT).test_windows == 0
-    assert Layout.plan([5, 0], 10, BY_DOCUMENT).train_windows == 0
+    assert Layout.plan([0, 5], 10, BY_DOCUMENT).windows_of("test") == 0
+    assert Layout.plan([5, 0], 10, BY_DOCUMENT).windows_of("train") == 0
 
 
 @given(st.fractions(0, 1), st.integers(0, 2**32 - 1))
@@ -173,7 +173,7 @@ def test_a_number_of_test_shards_is_the_rule_of_the_seed_script(number: int, win
     # The seed script: split = "test" if shard_index < N else "train".
     expected = sum(window < number for window in range(windows))
     layout = Layout.plan([windows * 7 - 3 if windows else 0], 7, SplitRule(None, number))
-    assert (layout.windows, layout.test_windows) == (windows, expected)
+    assert (layout.windows, layout.windows_of("test")) == (windows, expected)
 
 
 @pytest.mark.parametrize(

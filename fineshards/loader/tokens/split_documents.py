@@ -208,7 +208,7 @@ class SplitDocuments:
 
     def _position(self, shard: int) -> int:
         """A shard's position in the manifest, which lists the test split first."""
-        return shard + (self._split.layout.test_windows if self._split.name == "train" else 0)
+        return shard + (self._split.layout.windows_of("test") if self._split.name == "train" else 0)
 
     @naming_the_extra()
     def _tables(self) -> Dataset:

@@ -99,7 +99,7 @@ class SplitShards:
         name = _OTHER_NAMES.get(name, name)
         manifest = Manifest.load_finished(storage, generation)
         layout = manifest.layout
-        tokens = layout.test_tokens if name == "test" else layout.train_tokens
+        tokens = layout.tokens_of(name)
         if tokens == 0:
             raise UsageError(
                 f"{storage.root}: the {name} split is empty, because "
@@ -140,7 +140,7 @@ class SplitShards:
             self,
             fingerprint=f"{self.fingerprint}/masks",
             layout=layout,
-            tokens=layout.test_tokens if self.name == "test" else layout.train_tokens,
+            tokens=layout.tokens_of(self.name),
             dtype=np.dtype(np.uint8),
             masks=True,
         )
@@ -148,7 +148,7 @@ class SplitShards:
     @property
     def shards(self) -> int:
         """The number of shards."""
-        return self.layout.test_windows if self.name == "test" else self.layout.train_windows
+        return self.layout.windows_of(self.name)
 
     def shard_name(self, shard: int) -> str:
         """A shard's path, relative to the dataset's folder."""

@@ -110,10 +110,9 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
         return sha256_of(deciding)
 
     def as_begun(self, begun: Job) -> Job:
-        """This job with the files' identities in the record of one that was launched before.
+        """This job with the identities of files of an earlier launch, of the same name and size.
 
-        Those of the same names and sizes. Another version is trusted then, which is for the caller
-        to allow.
+        Another version is trusted then, which is for the caller to allow.
         """
         if len(self.files) != len(begun.files):
             return self

@@ -230,9 +230,9 @@ class Manifest(
         return sum(shard.learned or 0 for shard in self.shards)
 
     def first_number(self, split: str) -> int:
-        """The number in the dataset of the first document of the stream that a split lies in.
+        """The number in the dataset of the first document of a split's stream.
 
-        Document tables and shards' records number documents within their stream.
+        Tables and records number documents within their stream.
         """
         by_split = self.settings.split.by_document and split == "train"
         return self.splits["test"]["documents"] if by_split else 0
@@ -305,10 +305,7 @@ class Manifest(
 
     @classmethod
     def load_finished(cls, storage: Storage, generation: int | None = None) -> Manifest:
-        """As `load`, but checks the numbers against each other, and that there is a manifest.
-
-        Raises OutputError if the dataset is not finished, or its manifest is damaged.
-        """
+        """As `load`, checked; raises OutputError if the dataset is not finished, too."""
         manifest = cls.load(storage, generation)
         if manifest is None:
             raise OutputError(unfinished(storage))
@@ -324,10 +321,7 @@ class Manifest(
 
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Manifest:
-        """The manifest in a file's content, read at `path`; whether it adds up is not checked.
-
-        Raises OutputError if the content is not a manifest of this version.
-        """
+        """The manifest in a file's content, whether it adds up or not; raises OutputError."""
         found = super().parse(stored, path)
         return replace(found, files=below_roots(found.generations, found.files))
 

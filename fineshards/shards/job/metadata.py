@@ -24,10 +24,7 @@ def earlier_names(generation: int) -> list[str]:
 
 
 def of_earlier_jobs(job: Job, metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
-    """Those files that only the job of their generation makes, and later ones keep as they are.
-
-    job: of this generation. metadata: of the generation before.
-    """
+    """Those of the generation before `job` that only the job of their generation makes."""
     kept = (*CURATED_FOLDERS, *block_tables(job.generations[:-1]).values())
     return [file for file in metadata if file.name.startswith(kept)]
 

@@ -236,11 +236,7 @@ class ShardRecord(Record, frozen=True):
         return ShardKey(self.split, self.index)
 
     def files(self) -> list[tuple[str, int, str]]:
-        """The name, size and checksum of each of its files.
-
-        Returns:
-            The shard, its document table, and its loss mask, if it has one.
-        """
+        """The name, size and checksum of the shard, its document table, and its mask, if any."""
         sizes = (self.bytes, self.table_bytes, self.mask_bytes)
         checksums = (self.crc32c, self.table_crc32c, self.mask_crc32c)
         return [

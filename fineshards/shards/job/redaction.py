@@ -41,10 +41,7 @@ class Redaction(Record, frozen=True):
         sources: Iterable[SourceFile],
         layout: Layout,
     ) -> Redaction:
-        """The redaction of documents, from all their pieces in order.
-
-        sources: the files of the dataset.
-        """
+        """The redaction of documents, from all their pieces in order. sources: of the dataset."""
         files = {file.name: file.index for file in sources}
         unknown = {piece.file for _, piece in pieces} - files.keys()
         if unknown:

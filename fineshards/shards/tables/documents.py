@@ -57,10 +57,7 @@ def _hashes(rule: SplitRule) -> list[pa.Field]:
 
 
 def table_schema(rule: SplitRule) -> pa.Schema:
-    """The columns of a document table of texts.
-
-    A table of conversations also has LEARNED, as its last column.
-    """
+    """The columns of a document table; one of conversations also has LEARNED, as the last."""
     return pa.schema([*_SCHEMA, *_hashes(rule), _REDACTED])
 
 
@@ -129,13 +126,9 @@ class DocumentTable:
         return parquet.read(columns=names, use_threads=False)
 
     @staticmethod
-    def parse(content: bytes, schema: pa.Schema | None = None) -> pa.Table:
-        """The table that a file with this content holds, as it is stored.
-
-        schema: that it must have; raises as `read` does.
-        """
-        table = open_parquet(BytesIO(content)).read(use_threads=False)
-        return table if schema is None else _checked(table, schema)
+    def parse(content: bytes) -> pa.Table:
+        """The table in a file's content, as it is stored."""
+        return open_parquet(BytesIO(content)).read(use_threads=False)
 
     @staticmethod
     def to_bytes(table: pa.Table) -> bytes:

@@ -77,10 +77,7 @@ def positions(file: int, rows: npt.NDArray[np.int64]) -> Positions:
 
 
 def external_positions(index: int, entries: npt.NDArray[np.int64]) -> Positions:
-    """The positions of entries of an index, before those of all documents of the job.
-
-    Raises FineshardsError for too high a number.
-    """
+    """As `positions`, of entries of an index: before all documents of the job."""
     return _numbered("index", index, "entry", entries)
 
 

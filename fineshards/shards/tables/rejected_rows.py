@@ -57,10 +57,7 @@ class Rejected:
 
 
 def check_total(rejected: int, limit: int | str, rows: int) -> None:
-    """Raises InputError if all source files together have more rejected rows than allowed.
-
-    rows: of all source files.
-    """
+    """Raises InputError if the `rows` of all source files have more rejected ones than allowed."""
     most = int(rows * Fraction(limit.removesuffix("%")) / 100) if isinstance(limit, str) else limit
     if rejected > most:
         share = "" if isinstance(limit, int) else f" of {rows:,}"

@@ -68,10 +68,7 @@ class Comparison:
     def of(
         cls, records: Iterable[ShardRecord], earlier: Sequence[Sums], rule: SplitRule
     ) -> Comparison:
-        """The comparison of a dataset's documents.
-
-        records: of all shards. earlier: what each stream had before an append; empty without one.
-        """
+        """The comparison of all shards. earlier: what each stream had before an append, if any."""
         records = sorted(records, key=lambda record: (record.split, record.index))
         found = []
         for number, stream in enumerate(rule.streams):

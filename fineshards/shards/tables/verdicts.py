@@ -150,10 +150,7 @@ class StageFiles:
         return self._ledger.name(self._judged, block.place.key, "keys")
 
     def write_marks(self, key: str, marks: Iterable[tuple[str, Records]]) -> dict[str, Range]:
-        """Stores marks, each with its kind, in one file; returns their places by their kinds.
-
-        key: of which range of keys, comparison or index.
-        """
+        """Stores marks of a range of keys, comparison or index; returns their places by kind."""
         name, stop, places = self._ledger.name(self._marks, key, "marks"), 0, {}
         with self._storage.create(name, durable=False) as file:
             for kind, records in marks:
@@ -185,10 +182,7 @@ class StageFiles:
 def earlier_decisions(
     checkpoints: Checkpoints, block: Block, stage: int, marked: Callable[[int, int], pa.Table]
 ) -> Decisions:
-    """The decisions about a block's rows before a stage.
-
-    marked: the marks of a source file after a stage: (stage, file) to decisions.
-    """
+    """The decisions about a block's rows before a stage. marked: of (stage, file)."""
     tables = []
     for number in range(stage):
         own, stop_row = StageFiles(checkpoints, number).decided(block)
