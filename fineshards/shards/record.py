@@ -76,12 +76,7 @@ class RecordFile(Record, frozen=True):
 
 
 def canonical(value: object) -> bytes:
-    """A value as canonical JSON, of which fingerprints are: keys sorted, without white space.
-
-    Example:
-        >>> canonical({"b": (1, "é"), "a": None}).decode()
-        '{"a":null,"b":[1,"é"]}'
-    """
+    """A value as canonical JSON, of which fingerprints are: keys sorted, without white space."""
     return json.encode(msgspec.to_builtins(value, order="sorted"))
 
 
@@ -91,15 +86,7 @@ def sha256_of(value: object) -> str:
 
 
 def sealed(content: bytes) -> bytes:
-    r"""A JSON object, indented, with its seal, without a line end after it.
-
-    Example:
-        >>> print(sealed(b'{"a": 1}').decode())
-        {
-         "a": 1,
-         "crc32c": "+1ZcjQ=="
-        }
-    """
+    """A JSON object, indented, with its seal, without a line end after it."""
     # Imported here because it needs google_crc32c, which a read-only install may lack.
     from fineshards.storage.checksums import checksum_to_base64, crc32c
 

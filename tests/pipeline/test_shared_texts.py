@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.build_here import build_here
 from support.damage import edit_manifest, edit_table
-from support.faulty_proxy import Proxy
 from support.growing import KEYS, Row, append, build, made_up_rows, published_files, write_rows
 from support.oracle import side_of, tokens_of
 
@@ -264,22 +263,6 @@ def test_fail_on_repeats_changes_nothing_that_readers_see(
     assert "is finished, but 2 of 3 new documents" in capsys.readouterr().err
     with pytest.raises(UsageError, match="goes with --append"):
         fineshards.build(input=first, output=tmp_path / "other", fail_on_repeats=True)
-
-
-@pytest.mark.cloud
-def test_leaks_are_counted_on_gs(
-    tmp_path: Path, cloud: Proxy, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, output = write_rows(tmp_path / "a.parquet", ROWS), "gs://data/out"
-    command = ["build", f"--input={source}", f"--output={output}", "--shard_tokens=400"]
-    command += ["--test_fraction=0.3", "--split_key=row"]
-    assert main([*command, "--fail_on_leak"]) == 1
-    assert "metadata/manifest.json" not in " ".join(cloud.names("data"))
-    assert "(--fail_on_leak)" in capsys.readouterr().err
-    assert main(command) == 0
-    leaks = expected_leaks(sides_of([ROWS], "--split_key=row"))
-    assert Manifest.load_finished(open_storage(output)).leaks == leaks
-    assert fineshards.verify(output).ok
 
 
 # Verify.

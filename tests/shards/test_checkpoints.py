@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from support.checkout import ROOT
 
 from fineshards.errors import FineshardsError, OutputError
@@ -23,7 +21,7 @@ from fineshards.shards.block_writer import Documents, documents_schema
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts, LabelCount
 from fineshards.shards.job.records import Block, ShardRecord, TokenBlock
-from fineshards.shards.layout import Layout, SplitRule, table_name
+from fineshards.shards.layout import SplitRule, table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.tables.documents import source_schema
 from fineshards.shards.token_blocks import SHARDS
@@ -90,10 +88,6 @@ def write_block(
         return writer.finish(place.index, 13, counts)
 
 
-def test_a_block_that_was_never_written_is_not_finished(checkpoints: Checkpoints) -> None:
-    assert checkpoints.blocks.read_summary(PLACE) is None
-
-
 @pytest.mark.parametrize("batches", [[], [[]], [[5]], [[1, 2], [3], [], [4, 1, 1]]])
 def test_a_finished_block_is_found_with_its_summary(
     checkpoints: Checkpoints, batches: list[list[int]]
@@ -125,35 +119,6 @@ def test_a_block_whose_file_was_cut_short_or_is_gone_is_not_finished(
     assert checkpoints.blocks.read_summary(PLACE) == summary
     checkpoints.storage.delete(name)
     assert checkpoints.blocks.read_summary(PLACE) is None
-
-
-@pytest.mark.parametrize("place", range(0, 44, 5))
-def test_a_block_with_another_byte_among_its_tokens_is_not_finished(
-    checkpoints: Checkpoints, place: int
-) -> None:
-    write_block(checkpoints, [[5, 6]])
-    name = checkpoints.blocks.tokens_name(PLACE)
-    content = bytearray(checkpoints.storage.read(name))
-    content[place] ^= 0x40
-    checkpoints.storage.write(name, bytes(content))
-    assert checkpoints.blocks.read_summary(PLACE) is None
-
-
-def test_a_block_with_another_byte_among_its_documents_is_not_finished(
-    checkpoints: Checkpoints,
-) -> None:
-    write_block(checkpoints, [list(range(1, 200))])
-    name = checkpoints.blocks.documents_name(PLACE)
-    content = checkpoints.storage.read(name)
-    metadata = pq.read_metadata(checkpoints.storage.path(name)).row_group(0)
-    for number in range(metadata.num_columns):
-        column = metadata.column(number)
-        # The page ends where the column ends.
-        place = column.data_page_offset + column.total_compressed_size - 3
-        changed = bytearray(content)
-        changed[place] ^= 0x40
-        checkpoints.storage.write(name, bytes(changed))
-        assert checkpoints.blocks.read_summary(PLACE) is None, column.path_in_schema
 
 
 @pytest.mark.parametrize(("documents", "tokens"), [(1, 3), (0, 3), (2, 4), (2, 2)])
@@ -270,16 +235,6 @@ def test_read_documents_gives_exactly_the_overlapping_rows(
     assert table.to_pylist() == expected
 
 
-def test_the_blocks_of_a_file_are_stored(checkpoints: Checkpoints) -> None:
-    assert checkpoints.discovered.read_blocks(3) is None
-    blocks = [replace(BLOCK, index=index) for index in range(13)]
-    checkpoints.discovered.write_blocks(3, blocks)
-    checkpoints.discovered.write_blocks(4, [])
-    assert checkpoints.discovered.read_blocks(3) == blocks
-    assert checkpoints.discovered.read_blocks(4) == []
-    assert checkpoints.discovered.read_blocks(5) is None
-
-
 def test_the_first_finished_block_is_enough_to_know_that_there_is_one(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,13 +258,6 @@ def test_files_without_the_name_of_a_block_are_skipped(checkpoints: Checkpoints)
     assert checkpoints.blocks.finished_blocks() == {}
     write_block(checkpoints, [[2]])
     assert [*checkpoints.blocks.finished_blocks()] == [(3, 12)]
-
-
-def test_the_layout_is_stored(checkpoints: Checkpoints) -> None:
-    assert checkpoints.read_layout() is None
-    layout = Layout(2**40, ((100_000_000, 7), (0, 2**40)))
-    checkpoints.write_layout(layout)
-    assert checkpoints.read_layout() == layout
 
 
 def test_a_shard_is_finished_once_its_record_file_and_document_table_exist(

@@ -118,31 +118,6 @@ def test_consecutive_runs_fill_every_shard(
     assert read_back == stream
 
 
-def test_a_full_last_window_adds_no_empty_one() -> None:
-    layout = Layout.plan([20], 10, FIRST_TEST)
-    assert layout.windows == 2
-    assert [layout.shard_length(key) for key in keys_of(layout)] == [
-        10,
-        10,
-    ]
-    assert Layout.plan([21], 10, FIRST_TEST).windows == 3
-    assert Layout.plan([0], 10, FIRST_TEST).windows == 0
-
-
-def test_each_split_of_documents_has_a_shorter_last_shard_of_its_own() -> None:
-    layout = Layout.plan([13, 25], 10, BY_DOCUMENT)
-    lengths = {layout.shard_name(key): layout.shard_length(key) for key in keys_of(layout)}
-    assert lengths == {
-        "test/test_0000.npy": 10,
-        "test/test_0001.npy": 3,
-        "train/train_0000.npy": 10,
-        "train/train_0001.npy": 10,
-        "train/train_0002.npy": 5,
-    }
-    assert Layout.plan([0, 5], 10, BY_DOCUMENT).windows_of("test") == 0
-    assert Layout.plan([5, 0], 10, BY_DOCUMENT).windows_of("train") == 0
-
-
 @given(st.fractions(0, 1), st.integers(0, 2**32 - 1))
 def test_a_document_is_test_if_its_hash_is_below_the_floor_of_the_fraction(
     fraction: Fraction, number: int

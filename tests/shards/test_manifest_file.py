@@ -79,14 +79,6 @@ def test_a_wrong_value_is_named_with_its_place(grown: Path, tmp_path: Path) -> N
         Manifest.load(open_storage(str(folder)))
 
 
-def test_a_changed_checksum_of_a_shard_is_found(grown: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(grown, folder)
-    edit_manifest(folder, lambda content: content["shards"][1].update(crc32c="AAAAAA=="))
-    with pytest.raises(FineshardsError, match="its content fingerprint is"):
-        TokenDataset(folder, sequence_length=8)
-
-
 def test_a_layout_of_other_shards_is_found(grown: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(grown, folder)

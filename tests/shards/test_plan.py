@@ -23,7 +23,7 @@ from fineshards.shards.counts import (
     complete_file,
     report_file,
 )
-from fineshards.shards.job.records import Piece, TokenBlock
+from fineshards.shards.job.records import Piece
 from fineshards.shards.layout import ShardKey, SplitRule
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
 
@@ -242,18 +242,6 @@ def test_offsets_are_64_bit_and_pieces_hold_plain_ints() -> None:
         for piece in pieces:
             numbers = (piece.start, piece.stop, piece.at, piece.first_document)
             assert [type(number) for number in numbers] == [int] * 4
-
-
-def test_one_document_longer_than_several_shards_is_cut_into_whole_shards() -> None:
-    summaries = summaries_of([[(1, 35)]])
-    block = TokenBlock("blocks", 0, 0)
-    by_shard = pieces_of(summaries, plan_of(summaries, shard_tokens=10))
-    assert by_shard == {
-        ShardKey("test", 0): [Piece(block, "all", 0, 10, 0, 0)],
-        ShardKey("train", 0): [Piece(block, "all", 10, 20, 0, 0)],
-        ShardKey("train", 1): [Piece(block, "all", 20, 30, 0, 0)],
-        ShardKey("train", 2): [Piece(block, "all", 30, 35, 0, 0)],
-    }
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,7 @@ def is_running(storage: Storage, folder: str) -> bool | None:
 
 
 class RemoteRun(Record, frozen=True):
-    """A run of a job on a service. console: the address of its page there.
-
-    Example:
-        >>> RemoteRun.on_dataflow("2026-11-25_00_00_00-1", "my-project", "us-central1").console
-        'https://console.cloud.google.com/dataflow/jobs/us-central1/2026-11-25_00_00_00-1?project=my-project'
-    """
+    """A run of a job on a service. console: the address of its page there."""
 
     job_id: str
     console: str

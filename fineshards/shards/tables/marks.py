@@ -67,12 +67,7 @@ def mark_dtype(spans: bool = False, similarity: bool = False) -> np.dtype[np.voi
 
 
 def positions(file: int, rows: npt.NDArray[np.int64]) -> Positions:
-    """The positions of documents of the job; raises FineshardsError for too high a number.
-
-    Example:
-        >>> [hex(position) for position in positions(2, np.array([0, 255])).tolist()]
-        ['0x8000020000000000', '0x80000200000000ff']
-    """
+    """The positions of documents of the job; raises FineshardsError for too high a number."""
     return _numbered("file", file, "row", rows) | _OF_THE_JOB
 
 
@@ -133,12 +128,6 @@ def split(records: Records, partitions: int) -> list[Records]:
     """Cuts sorted records by the leading bits of their keys, into views of equal ranges of keys.
 
     partitions: a power of two.
-
-    Example:
-        >>> keys = np.array([1 << 63, 5, 3 << 62], np.uint64)
-        >>> records = key_records(keys, positions(0, np.arange(3)))
-        >>> [len(part) for part in split(records, 4)]
-        [1, 0, 1, 1]
     """
     bits = partitions.bit_length() - 1
     leading = _halves(records["key"])[0]

@@ -36,15 +36,7 @@ def scored(rows: npt.NDArray[np.int64], name: str, values: pa.Array) -> pa.Table
 
 
 def joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """One table of several, each of which has some rows and some of the columns of a schema.
-
-    Example:
-        >>> long = scored(np.array([3, 1]), "long", pa.array([0.5, None], pa.float64()))
-        >>> label = scored(np.array([3]), "label", pa.array(["en"], pa.large_string()))
-        >>> schema = score_schema({"long": pa.float64(), "label": pa.large_string()})
-        >>> joined([long, label], schema).to_pylist()
-        [{'row': 1, 'long': None, 'label': None}, {'row': 3, 'long': 0.5, 'label': 'en'}]
-    """
+    """One table of several, each of which has some rows and some of the columns of a schema."""
     rows = np.unique(np.concatenate([np.empty(0, np.int64), *map(_rows, tables)]))
     columns = [pa.array(rows)]
     for field in list(schema)[1:]:

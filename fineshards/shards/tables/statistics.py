@@ -64,10 +64,6 @@ def measure(texts: pa.Array) -> npt.NDArray[np.int64]:
     """The bytes, words and lines of each text, shape (n, 3).
 
     texts: large_string without nulls.
-
-    Example:
-        >>> measure(pa.array(["two words\\n", ""], pa.large_string())).tolist()
-        [[10, 2, 1], [0, 0, 0]]
     """
     count = len(texts)
     found = np.zeros((count, 3), np.int64)
