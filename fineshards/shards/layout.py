@@ -70,12 +70,6 @@ class SplitRule(Record, frozen=True):
         key: Split key: `text`, `id`, `host`, `row` or `column:NAME`. `files:N` if the documents of
             the first N files are test. None for a number of shards.
         hash_version: Version of the hash; None without a key.
-
-    Example:
-        >>> from fineshards.shards.layout import SplitRule
-        >>> rule = SplitRule("1/4", None, "text", 1)
-        >>> rule.streams, rule.threshold == 2**30
-        (('test', 'train'), True)
     """
 
     test_fraction: str | None
@@ -170,15 +164,6 @@ class Layout(Record, frozen=True):
         shard_tokens: Tokens per shard.
         added: The tokens that the build, and then each append, added to the test and to the train
             split.
-
-    Example:
-        >>> from fineshards.shards.layout import Layout
-        >>> layout = Layout(shard_tokens=100_000, added=((6_000, 659_971), (0, 30_000)))
-        >>> shards = list(layout.shards())
-        >>> [(shard.name, shard.tokens) for shard in shards[:2]]
-        [('test/test_0000.npy', 6000), ('train/train_0000.npy', 100000)]
-        >>> layout.windows, [shard.tokens for shard in shards[-2:]]
-        (9, [59971, 30000])
     """
 
     shard_tokens: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
@@ -192,17 +177,10 @@ class Layout(Record, frozen=True):
         rule: SplitRule,
         before: tuple[tuple[int, int], ...] = (),
     ) -> Layout:
-        """The layout of a dataset.
+        """The layout of a dataset to whose streams, in the order of the rule, tokens are added.
 
-        Args:
-            tokens: New tokens of each stream of the rule, in the order of `rule.streams`.
-            shard_tokens: Tokens per shard.
-            rule: What the test split is.
-            before: What was added before, if anything was. Then nothing more goes to test shards
-                of which a number was asked for.
-
-        Returns:
-            The layout.
+        before: what was added before, if anything was. Then nothing more goes to test shards of
+        which a number was asked for.
         """
         if rule.by_document:
             test, train = tokens

@@ -38,13 +38,17 @@ def read_table(content: bytes, path: str, schema: pa.Schema) -> pa.Table:
     Columns that may be null may be missing.
     """
     try:
-        table = open_parquet(io.BytesIO(content)).read(use_threads=False)
-        for field in schema:
-            if field.nullable and field.name not in table.column_names:
-                table = table.append_column(field, pa.nulls(len(table), field.type))
-        return table.cast(schema)
+        return completed(open_parquet(io.BytesIO(content)).read(use_threads=False), schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise damaged(path, error) from error
+
+
+def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table with the last columns of a schema too, which may be null, if they are missing."""
+    for field in schema:
+        if field.nullable and field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.cast(schema)
 
 
 def damaged(path: str, error: object) -> OutputError:

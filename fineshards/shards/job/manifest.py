@@ -201,12 +201,6 @@ class Manifest(
 
         Returns:
             One sentence per contradiction; empty if the numbers add up.
-
-        Example:
-            >>> from fineshards.shards.job.manifest import Manifest
-            >>> from fineshards.storage.open import open_storage
-            >>> Manifest.load(open_storage(dataset_folder)).contradictions()
-            []
         """
         job, splits, totals = self.job, _splits(self.shards), _totals(self.reports)
         content = content_fingerprint(self.shards, self.settings.tokenizer.eot)

@@ -70,13 +70,6 @@ class SourceFile(Record, frozen=True):
         root: What its path begins with, before the name: that of its generation's input. Not part
             of the record.
         signed: The URL by which it is read, if its path lacks a signature. Not part of the record.
-
-    Example:
-        >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.open import open_storage
-        >>> (file,) = Manifest.load(open_storage(dataset_folder)).files
-        >>> file.index, file.format, file.compression
-        (0, 'parquet', 'none')
     """
 
     index: Count
@@ -205,13 +198,6 @@ class ShardRecord(Record, frozen=True):
             next two.
         mask_crc32c: CRC-32C of the loss mask.
         learned: Tokens in the shard that are learned.
-
-    Example:
-        >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.open import open_storage
-        >>> last = Manifest.load(open_storage(dataset_folder)).shards[-1]
-        >>> last.name, last.tokens, last.bytes
-        ('train/train_0005.npy', 65971, 264012)
     """
 
     name: ShardName
@@ -270,12 +256,6 @@ class Leaks(Record, frozen=True):
     Args:
         test_documents: Documents of test whose text is also that of a document of train.
         train_documents: Documents of train whose text is also that of a document of test.
-
-    Example:
-        >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.open import open_storage
-        >>> Manifest.load(open_storage(dataset_folder)).leaks
-        Leaks(test_documents=0, train_documents=0)
     """
 
     test_documents: Count
@@ -289,12 +269,6 @@ class MetadataFile(Record, frozen=True):
         name: Path below the output folder.
         bytes: Size of the file in bytes.
         crc32c: CRC-32C of the file, as Cloud Storage writes it: base64 of big-endian bytes.
-
-    Example:
-        >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.open import open_storage
-        >>> [file.name for file in Manifest.load(open_storage(dataset_folder)).metadata]
-        ['metadata/blocks.parquet', 'metadata/job.json', 'metadata/vocabulary.tiktoken']
     """
 
     name: MetadataName

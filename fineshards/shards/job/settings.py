@@ -159,13 +159,6 @@ class Settings(Record, frozen=True):
         statistics: Whether `metadata/statistics/` is made.
         chat: How conversations become tokens; None where documents are texts.
         fim: Which documents are rearranged to fill in the middle; None if none are.
-
-    Example:
-        >>> from fineshards.shards.job.manifest import Manifest
-        >>> from fineshards.storage.open import open_storage
-        >>> settings = Manifest.load(open_storage(dataset_folder)).settings
-        >>> settings.tokenizer.name, settings.shard_tokens, settings.dtype
-        ('cl100k_base', 100000, 'uint32')
     """
 
     columns: Columns

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, Dropped, DroppedDump
 from fineshards.shards.layout import decisions_name
-from fineshards.shards.parquet_file import parquet_bytes, read_table
+from fineshards.shards.parquet_file import completed, parquet_bytes, read_table
 from fineshards.storage.base import Storage
 
 # row: number in the source file. step: number in the recipe, from 0. reason: why. span: number of
@@ -45,17 +45,8 @@ _ORDER = [("row", "ascending"), ("step", "ascending"), ("span", "ascending")]
 
 def drops(rows: npt.NDArray[np.int64], step: int, reasons: Sequence[str]) -> pa.Table:
     """The decisions of a step that drops documents by themselves, without witnesses."""
-    count = len(rows)
-    columns = [
-        pa.array(rows),
-        pa.array(np.full(count, step, np.int16)),
-        pa.array(reasons, pa.string()),
-        pa.nulls(count, pa.uint32()),
-        pa.nulls(count, pa.int32()),
-        pa.nulls(count, pa.int64()),
-        pa.nulls(count, pa.float32()),
-    ]
-    return pa.table(columns, schema=SCHEMA)
+    columns = [rows, np.full(len(rows), step, np.int16), pa.array(reasons, pa.string())]
+    return completed(pa.table(columns, SCHEMA.names[:3]), SCHEMA)
 
 
 def merged(tables: Iterable[pa.Table]) -> pa.Table:
@@ -102,11 +93,8 @@ class Decisions:
     @cached_property
     def _cuts(self) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]]:
         cut = self.table.filter(pc.is_valid(self.table["span"])).sort_by(_ORDER)
-        steps = cut["step"].to_numpy()
-        return {
-            int(step): (cut["row"].to_numpy()[steps == step], cut["span"].to_numpy()[steps == step])
-            for step in np.unique(steps)
-        }
+        rows, steps, spans = (cut[name].to_numpy() for name in ("row", "step", "span"))
+        return {int(step): (rows[steps == step], spans[steps == step]) for step in np.unique(steps)}
 
     @cached_property
     def _steps(self) -> npt.NDArray[np.int16]:
