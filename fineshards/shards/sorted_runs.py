@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -126,35 +127,24 @@ class RunWriter:
         streams = streams_of(sources, self._rule)[order]
         for number, stream in enumerate(self._rule.streams):
             chosen = order[streams == number]
-            if len(chosen):
-                self._write_stream(number, stream, gathered, table, keys, chosen)
-
-    def _write_stream(
-        self,
-        number: int,
-        stream: str,
-        gathered: Gathered,
-        table: pa.Table,
-        keys: npt.NDArray[np.uint64],
-        order: npt.NDArray[np.int64],
-    ) -> None:
-        first_token = self._tokens_file.size // self._dtype.itemsize
-        for _, tokens in gathered.take(order):
-            self._tokens_file.write(tokens)
-        (sorted_table,) = table.take(pa.array(order)).combine_chunks().to_batches()
-        lengths = sorted_table["length"].to_numpy()
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        cells = int(ends[-1]) * self._dtype.itemsize // CELL_BYTES
-        borders = cell_borders(keys[order, 0], max(cells, 1).bit_length() - 1)
-        places = [self._documents_file.size]
-        for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
-            if first < stop:
-                self._documents_file.write(sorted_table.slice(first, stop - first).serialize())
-            places.append(self._documents_file.size)
-        token_places = (ends[borders] + first_token).tolist()
-        self._runs.append(SortedRun(stream, tuple(token_places), tuple(places)))
-        self._sums[number][0] += len(order)
-        self._sums[number][1] += int(ends[-1])
+            if not len(chosen):
+                continue
+            first_token = self._tokens_file.size // self._dtype.itemsize
+            for _, tokens in gathered.take(chosen):
+                self._tokens_file.write(tokens)
+            (of_stream,) = table.take(pa.array(chosen)).combine_chunks().to_batches()
+            ends = np.concatenate([[0], np.cumsum(of_stream["length"].to_numpy())])
+            cells = int(ends[-1]) * self._dtype.itemsize // CELL_BYTES
+            borders = cell_borders(keys[chosen, 0], max(cells, 1).bit_length() - 1)
+            places = [self._documents_file.size]
+            for first, stop in pairwise(borders.tolist()):
+                if first < stop:
+                    self._documents_file.write(of_stream.slice(first, stop - first).serialize())
+                places.append(self._documents_file.size)
+            token_places = (ends[borders] + first_token).tolist()
+            self._runs.append(SortedRun(stream, tuple(token_places), tuple(places)))
+            self._sums[number][0] += len(chosen)
+            self._sums[number][1] += int(ends[-1])
 
 
 def parse_cells(

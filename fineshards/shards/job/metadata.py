@@ -9,18 +9,12 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 from fineshards.errors import OutputError
-from fineshards.shards.job.job import JOB_NAME, Job, job_name
+from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.records import MetadataFile, block_tables, kept_name
 from fineshards.shards.layout import CURATED_FOLDERS
 from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
-
-
-def earlier_names(generation: int) -> list[str]:
-    """The files in `metadata/generations/` of a generation, but for its own manifest."""
-    records = [job_name(number) for number in range(2, generation + 1)]
-    return sorted([*records, *(kept_name(number) for number in range(1, generation))])
 
 
 def of_earlier_jobs(job: Job, metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
@@ -36,7 +30,9 @@ def metadata_files(storage: Storage, job: Job) -> Iterator[MetadataFile]:
         hashes.append(settings.chat.template_sha256)
     expected = dict(zip(settings.stored_files, hashes, strict=True))
     rejected = sorted(entry.name for entry in storage.entries(REJECTED_FOLDER))
-    for name in (JOB_NAME, *expected, *rejected, *earlier_names(job.generation)):
+    records = [job_name(number) for number in range(1, job.generation + 1)]
+    kept = [kept_name(number) for number in range(1, job.generation)]
+    for name in (*records, *expected, *rejected, *kept):
         content = storage.read(name)
         found = hashlib.sha256(content).hexdigest()
         if found != expected.get(name, found):

@@ -32,8 +32,6 @@ from fineshards.storage.base import Storage
 
 # Documents per range that are held: 0.4 GB of hashes and counts.
 RANGE_DOCUMENTS = 1 << 23
-# Tables that are read at once for an example.
-_LOOKING = 8
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -134,47 +132,33 @@ def compare_range(
 
     with ThreadPoolExecutor(threads) as pool:
         held = list(pool.map(read, (rows for rows in comparison.rows if rows.held)))
-        texts = _HeldTexts([hashes for _, hashes, _ in held])
-        for part in held:
-            texts.add(*part)
-        del held
-        others = (rows for rows in comparison.rows if not rows.held)
-        for _ in pool.map(lambda rows: texts.add(*read(rows)), others):
-            pass
-    return texts.shared()
-
-
-class _HeldTexts:
-    """Texts, and how many documents of each kind have them."""
-
-    def __init__(self, parts: list[Hashes]) -> None:
-        hashes = np.concatenate([np.empty(0, np.uint64), *parts])
         # To count NumPy sorts; without that it has a hash table, many times slower for so many.
-        self._hashes, _ = np.unique(hashes, return_counts=True)
-        # [train, earlier, text]
-        self._documents = np.zeros((2, 2, len(self._hashes)), np.int64)
-        self._lock = Lock()
+        every = np.concatenate([np.empty(0, np.uint64), *(hashes for _, hashes, _ in held)])
+        texts, _ = np.unique(every, return_counts=True)
+        # How many documents have them: [train, earlier, text].
+        documents, lock = np.zeros((2, 2, len(texts)), np.int64), Lock()
 
-    def add(self, rows: Rows, hashes: Hashes, documents: npt.NDArray[np.int64]) -> None:
-        """Counts documents whose text is held; hashes: each once. Threads may share it."""
-        if not len(self._hashes):
-            return
-        # Beyond the last hash, any position will do: what is there is another hash.
-        position = np.searchsorted(self._hashes, hashes)
-        position = np.minimum(position, len(self._hashes) - 1)
-        same = self._hashes[position] == hashes
-        with self._lock:
-            self._documents[rows.train, rows.earlier][position[same]] += documents[same]
+        def add(rows: Rows, hashes: Hashes, counts: npt.NDArray[np.int64]) -> None:
+            if len(texts):
+                # Beyond the last text, any place will do: what is there is another one.
+                place = np.minimum(np.searchsorted(texts, hashes), len(texts) - 1)
+                same = texts[place] == hashes
+                with lock:
+                    documents[rows.train, rows.earlier][place[same]] += counts[same]
 
-    def shared(self) -> SharedTexts:
-        """What the documents that were counted share."""
-        (test, train), (new, earlier) = self._documents.sum(axis=1), self._documents.sum(axis=0)
-        leak, repeat = (test > 0) & (train > 0), (new > 0) & (earlier > 0)
-        return SharedTexts(
-            Leaks(int(test[leak].sum()), int(train[leak].sum())),
-            int(new[repeat].sum()),
-            *(int(self._hashes[many][0]) if many.any() else None for many in (leak, repeat)),
-        )
+        for part in held:
+            add(*part)
+        del held, every
+        others = (rows for rows in comparison.rows if not rows.held)
+        for _ in pool.map(lambda rows: add(*read(rows)), others):
+            pass
+    (test, train), (new, earlier) = documents.sum(axis=1), documents.sum(axis=0)
+    leak, repeat = (test > 0) & (train > 0), (new > 0) & (earlier > 0)
+    return SharedTexts(
+        Leaks(int(test[leak].sum()), int(train[leak].sum())),
+        int(new[repeat].sum()),
+        *(int(texts[many][0]) if many.any() else None for many in (leak, repeat)),
+    )
 
 
 def example(
@@ -184,17 +168,13 @@ def example(
 
     apart: the field of Rows that tells them apart; of `train`, their splits are said too.
     """
-
-    def find(rows: Rows) -> npt.NDArray[np.int64]:
-        return np.flatnonzero(_read_hashes(storage, rule, rows) == text_hash)
-
     places = []
     for value in (0, 1):
-        side = [rows for rows in comparison.rows if getattr(rows, apart) == value]
-        with ThreadPoolExecutor(_LOOKING) as pool:
-            looked = zip(side, pool.map(find, side), strict=True)
-            rows, at = next((rows, rows.first + int(at[0])) for rows, at in looked if len(at))
-            pool.shutdown(cancel_futures=True)
+        side = (rows for rows in comparison.rows if getattr(rows, apart) == value)
+        looked = ((each, _read_hashes(storage, rule, each) == text_hash) for each in side)
+        rows, at = next(
+            (rows, rows.first + int(np.argmax(same))) for rows, same in looked if same.any()
+        )
         with storage.open(table_name(rows.shard)) as opened:
             table = DocumentTable.read_columns(opened, table_schema(rule), ["file", "row"])
         split = f" ({SPLITS[value]})" if apart == "train" else ""
