@@ -358,14 +358,9 @@ def check_reports(
     reports = list(reports)
     sums = Counts.sum_numbers(report.counts for report in reports)
     check_total(sums["rejected"], max_bad_rows, sums["rows"])
-    dropped = sum(report.counts.documents_dropped for report in reports)
-    pages = sum(report.counts.pages_unextracted for report in reports)
-    if must_have_documents and pages and not (dropped or sums["documents"]):
-        raise InputError(
-            f"the input has no documents: {sums['rows']:,} rows, and of {pages:,} pages the text "
-            f"cannot be extracted. {REJECTED_FOLDER}/ lists them with the reasons."
-        )
-    if must_have_documents and dropped and not sums["documents"]:
+    if sums["documents"] or not must_have_documents:
+        return
+    if dropped := sum(report.counts.documents_dropped for report in reports):
         by = Counter[tuple[int, str]]()
         for each in (each for report in reports for each in report.counts.dropped):
             by[each.step + 1, each.reason] += each.documents
@@ -374,8 +369,12 @@ def check_reports(
             f"the recipe leaves no documents: {sums['rows']:,} rows, {dropped:,} of them dropped: "
             f"{most}. Loosen these steps, or check --input."
         )
-    if must_have_documents and not sums["documents"]:
+    if pages := sum(report.counts.pages_unextracted for report in reports):
         raise InputError(
-            f"the input has no documents: {sums['rows']} rows, none with text. Check --input, and "
-            "--text_column or --text_template."
+            f"the input has no documents: {sums['rows']:,} rows, and of {pages:,} pages the text "
+            f"cannot be extracted. {REJECTED_FOLDER}/ lists them with the reasons."
         )
+    raise InputError(
+        f"the input has no documents: {sums['rows']} rows, none with text. Check --input, and "
+        "--text_column or --text_template."
+    )

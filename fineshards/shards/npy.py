@@ -53,10 +53,8 @@ def parse_header(first_bytes: bytes, dtype: np.dtype[np.unsignedinteger] = TOKEN
         raise ValueError(
             f"has {len(first_bytes)} bytes, fewer than the header of a shard ({HEADER_BYTES})"
         )
-    if first_bytes[:6] != _MAGIC[:6]:
-        raise ValueError(f"is not a .npy file: it starts with {first_bytes[:6]!r}")
-    if first_bytes[6:8] != _MAGIC[6:]:
-        raise ValueError(f"is .npy version {tuple(first_bytes[6:8])}, expected (1, 0)")
+    if first_bytes[:8] != _MAGIC:
+        raise ValueError(f"is not a .npy file of version 1.0: it starts with {first_bytes[:8]!r}")
     fields = first_bytes[10:].rstrip()
     descr, shape = _DESCR.search(fields), _SHAPE.search(fields)
     if descr and descr[1] != dtype.str.encode():

@@ -211,7 +211,11 @@ class Manifest(
             ("totals are", self.totals, totals),
         )
         return [
-            *(problem for each in sums for problem in _in_the_sums(*each)),
+            *(
+                f"its {what} {clipped(str(recorded))}, but its records give {found}"
+                for what, recorded, found in sums
+                if recorded != found
+            ),
             *_in_the_shards(self.layout, self.shards, self.settings.token_dtype),
             *_in_the_counts(job, self.reports, self.shards, totals),
         ]
@@ -348,12 +352,6 @@ def unfinished_redaction(storage: Storage, following: Job | None) -> str:
         f"a redaction of {documents} of {storage.root} is not finished, so it cannot be used now. "
         "Finish it with the same fineshards redact command, then run this again."
     )
-
-
-def _in_the_sums(what: str, recorded: object, found: object) -> Iterator[str]:
-    """Checks what is recorded of all records against what they give."""
-    if recorded != found:
-        yield f"its {what} {clipped(str(recorded))}, but its records give {found}"
 
 
 def _in_the_shards(
