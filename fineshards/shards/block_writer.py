@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -67,21 +68,23 @@ class CheckedFile(io.RawIOBase):
         return Range(self._name, self._start, self._start + self.size, self.checksum)
 
 
+@dataclass
 class StreamPart:
-    """One stream's part of a token block: tokens in memory, or in a file since `spill`."""
+    """One stream's part of a token block: tokens in memory, or in `file` since `spill`.
 
-    def __init__(self, table: CheckedFile, documents: pq.ParquetWriter) -> None:
-        """documents: writes to `table`, the file of the documents."""
-        self._table = table
-        self._documents_file = documents
-        self.file: CheckedFile | None = None
-        self._held: list[npt.NDArray[np.unsignedinteger]] = []
-        self._ends: list[int] = []  # of these, in tokens
-        self._pending: list[pa.Table] = []
-        self._pending_documents = 0
-        self._end = 0
-        self.tokens = 0
-        self.documents = 0
+    rows: writes to `table`, the file of the documents.
+    """
+
+    table: CheckedFile
+    rows: pq.ParquetWriter
+    file: CheckedFile | None = None
+    tokens: int = 0
+    documents: int = 0
+    _held: list[npt.NDArray[np.unsignedinteger]] = field(default_factory=list)
+    _ends: list[int] = field(default_factory=list)  # of these, in tokens
+    _pending: list[pa.Table] = field(default_factory=list)
+    _pending_documents: int = 0
+    _end: int = 0
 
     def write_tokens(self, tokens: npt.NDArray[np.unsignedinteger]) -> None:
         """Appends tokens; `add_documents` says whose they are."""
@@ -107,15 +110,13 @@ class StreamPart:
 
     def ranges(self) -> list[Range]:
         """All of its files."""
-        return [each.range() for each in (self._table, self.file) if each is not None]
+        return [each.range() for each in (self.table, self.file) if each is not None]
 
     def add_documents(self, lengths: npt.NDArray[np.int64], sources: pa.RecordBatch) -> None:
         """Appends documents: their lengths and sources (`source_schema`)."""
         ends = np.cumsum(lengths) + self._end
         numbers = np.arange(self.documents, self.documents + len(lengths), dtype=np.int64)
-        table = pa.table(
-            [numbers, ends - lengths, ends, *sources.columns], schema=self._documents_file.schema
-        )
+        table = pa.table([numbers, ends - lengths, ends, *sources.columns], schema=self.rows.schema)
         self._pending.append(table)
         self._end += int(lengths.sum())
         self.documents += len(lengths)
@@ -127,36 +128,27 @@ class StreamPart:
         """Writes the rows of documents that are still in memory."""
         if self._pending:
             table = pa.concat_tables(self._pending)
-            self._documents_file.write_table(table, row_group_size=_ROW_GROUP_DOCUMENTS)
+            self.rows.write_table(table, row_group_size=_ROW_GROUP_DOCUMENTS)
             self._pending = []
             self._pending_documents = 0
 
 
+@dataclass
 class BlockWriter:
     """Appends documents to a token block that is being written.
 
     open_part: opens the part of a stream; open_tokens: a file for its tokens. most: bytes of tokens
-    that stay in memory, if there are no more.
+    that stay in memory, if there are no more. parts: of the streams with documents in this block.
     """
 
-    def __init__(
-        self,
-        open_part: Callable[[str], StreamPart],
-        open_tokens: Callable[[str], CheckedFile],
-        name: TokenBlock,
-        dtype: np.dtype[np.unsignedinteger],
-        rule: SplitRule,
-        most: int = 0,
-    ) -> None:
-        self.name = name
-        self._open_part = open_part
-        self._open_tokens = open_tokens
-        self._dtype = dtype
-        self._rule = rule
-        self._most = most
-        # A stream without documents in this block has no part.
-        self.parts: dict[str, StreamPart] = {}
-        self.summary: BlockSummary | None = None
+    open_part: Callable[[str], StreamPart]
+    open_tokens: Callable[[str], CheckedFile]
+    name: TokenBlock
+    dtype: np.dtype[np.unsignedinteger]
+    rule: SplitRule
+    most: int = 0
+    parts: dict[str, StreamPart] = field(default_factory=dict)
+    summary: BlockSummary | None = None
 
     @property
     def tokens(self) -> int:
@@ -171,8 +163,8 @@ class BlockWriter:
     def append(self, documents: Documents) -> None:
         """Appends documents; raises OutputError for a token id that the dtype cannot hold."""
         tokens, offsets, sources = documents
-        content = fitting(tokens, self._dtype)
-        streams = streams_of(sources, self._rule)
+        content = fitting(tokens, self.dtype)
+        streams = streams_of(sources, self.rule)
         # Neighbours of one stream are written together: tokens are not copied to sort them.
         borders = np.flatnonzero(np.diff(streams)) + 1
         firsts = [0, *borders.tolist()] if len(streams) else []
@@ -187,32 +179,32 @@ class BlockWriter:
         if not self.is_held:
             for stream, part in self.parts.items():
                 if part.file is None:
-                    part.spill(self._open_tokens(stream))
+                    part.spill(self.open_tokens(stream))
 
     @property
     def bytes(self) -> int:
         """Of its tokens."""
-        return self.tokens * self._dtype.itemsize
+        return self.tokens * self.dtype.itemsize
 
     @property
     def is_held(self) -> bool:
         """Whether all tokens are in memory."""
-        return 0 < self._most >= self.bytes
+        return 0 < self.most >= self.bytes
 
     def _part(self, number: int) -> StreamPart:
-        stream = self._rule.streams[number]
+        stream = self.rule.streams[number]
         if stream not in self.parts:
-            self.parts[stream] = self._open_part(stream)
+            self.parts[stream] = self.open_part(stream)
         return self.parts[stream]
 
     def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
         """Writes what is left; returns the summary of block `index` of `blocks`."""
         check_counts(self.name, counts, self.documents, self.tokens)
-        of_streams = {stream: self.parts.get(stream) for stream in self._rule.streams}
+        of_streams = {stream: self.parts.get(stream) for stream in self.rule.streams}
         self.parts = {stream: part for stream, part in of_streams.items() if part is not None}
         for part in self.parts.values():
             part.write_documents()
-        test = Sums(0, 0) if self._rule.by_document else None
+        test = Sums(0, 0) if self.rule.by_document else None
         if "test" in self.parts:
             test = Sums(self.parts["test"].documents, self.parts["test"].tokens)
         self.summary = BlockSummary(self.name.file, index, blocks, counts, test)

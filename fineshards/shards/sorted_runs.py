@@ -28,7 +28,7 @@ from fineshards.shards.block_writer import (
 )
 from fineshards.shards.counts import BlockSummary, Counts, SortedRun, Sums
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.layout import Shuffle, SplitRule
+from fineshards.shards.layout import SplitRule
 from fineshards.shards.shuffle_order import CELL_BYTES, cell_borders, key_order, shuffle_keys
 from fineshards.shards.tables.documents import source_schema
 
@@ -76,34 +76,28 @@ class Gathered:
             yield order[at:upto], np.concatenate(parts)
 
 
+@dataclass
 class RunWriter:
     """Writes a sorted token block. run_bytes: of documents that are sorted at once, in memory."""
 
-    def __init__(
-        self,
-        name: TokenBlock,
-        tokens: CheckedFile,
-        documents: CheckedFile,
-        dtype: np.dtype[np.unsignedinteger],
-        rule: SplitRule,
-        shuffle: Shuffle,
-        run_bytes: int,
-    ) -> None:
-        self._name = name
-        self._tokens_file, self._documents_file = tokens, documents
-        self._dtype = dtype
-        self._rule = rule
-        self._seed = shuffle.seed
-        self._run_bytes = run_bytes
-        self._gathered = Gathered(dtype)
-        self._sums = [[0, 0] for _ in rule.streams]
-        self._runs: list[SortedRun] = []
-        self.summary: BlockSummary | None = None
+    name: TokenBlock
+    tokens: CheckedFile
+    documents: CheckedFile
+    dtype: np.dtype[np.unsignedinteger]
+    rule: SplitRule
+    seed: int
+    run_bytes: int
+    summary: BlockSummary | None = None
+    _runs: list[SortedRun] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._gathered = Gathered(self.dtype)
+        self._sums = [[0, 0] for _ in self.rule.streams]
 
     def append(self, documents: Documents) -> None:
         """Appends documents: see BlockWriter.append."""
         self._gathered.append(documents)
-        if self._gathered.bytes >= self._run_bytes:
+        if self._gathered.bytes >= self.run_bytes:
             self._write_run()
 
     def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
@@ -111,36 +105,36 @@ class RunWriter:
         if self._gathered.batches:
             self._write_run()
         documents, tokens = (sum(sums[which] for sums in self._sums) for which in (0, 1))
-        check_counts(self._name, counts, documents, tokens)
-        test = Sums(*self._sums[0]) if self._rule.by_document else None
-        self.summary = BlockSummary(self._name.file, index, blocks, counts, test, (*self._runs,))
+        check_counts(self.name, counts, documents, tokens)
+        test = Sums(*self._sums[0]) if self.rule.by_document else None
+        self.summary = BlockSummary(self.name.file, index, blocks, counts, test, (*self._runs,))
         return self.summary
 
     def _write_run(self) -> None:
-        gathered, self._gathered = self._gathered, Gathered(self._dtype)
+        gathered, self._gathered = self._gathered, Gathered(self.dtype)
         table = gathered.table()
         if not len(table):
             return
-        keys = shuffle_keys(self._seed, table["file"].to_numpy(), table["row"].to_numpy())
+        keys = shuffle_keys(self.seed, table["file"].to_numpy(), table["row"].to_numpy())
         order = key_order(keys)
         (sources,) = table.to_batches()
-        streams = streams_of(sources, self._rule)[order]
-        for number, stream in enumerate(self._rule.streams):
+        streams = streams_of(sources, self.rule)[order]
+        for number, stream in enumerate(self.rule.streams):
             chosen = order[streams == number]
             if not len(chosen):
                 continue
-            first_token = self._tokens_file.size // self._dtype.itemsize
+            first_token = self.tokens.size // self.dtype.itemsize
             for _, tokens in gathered.take(chosen):
-                self._tokens_file.write(tokens)
+                self.tokens.write(tokens)
             (of_stream,) = table.take(pa.array(chosen)).combine_chunks().to_batches()
             ends = np.concatenate([[0], np.cumsum(of_stream["length"].to_numpy())])
-            cells = int(ends[-1]) * self._dtype.itemsize // CELL_BYTES
+            cells = int(ends[-1]) * self.dtype.itemsize // CELL_BYTES
             borders = cell_borders(keys[chosen, 0], max(cells, 1).bit_length() - 1)
-            places = [self._documents_file.size]
+            places = [self.documents.size]
             for first, stop in pairwise(borders.tolist()):
                 if first < stop:
-                    self._documents_file.write(of_stream.slice(first, stop - first).serialize())
-                places.append(self._documents_file.size)
+                    self.documents.write(of_stream.slice(first, stop - first).serialize())
+                places.append(self.documents.size)
             token_places = (ends[borders] + first_token).tolist()
             self._runs.append(SortedRun(stream, tuple(token_places), tuple(places)))
             self._sums[number][0] += len(chosen)

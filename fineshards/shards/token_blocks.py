@@ -209,7 +209,9 @@ class TokenBlocks:
             self._create(self.tokens_name(name)) as tokens,
             self._create(self._cells_name(name)) as documents,
         ):
-            writer = RunWriter(name, tokens, documents, self._dtype, self._rule, shuffle, run_bytes)
+            writer = RunWriter(
+                name, tokens, documents, self._dtype, self._rule, shuffle.seed, run_bytes
+            )
             yield writer
         self._put(name, [tokens.range(), documents.range()], writer.summary)
 
