@@ -21,7 +21,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.measure import measure
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import describe_job
-from fineshards.shards.checkpoints import Checkpoints, DiscoveredFiles
+from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block
 from fineshards.shards.layout import Layout, shard_stem
 from fineshards.storage.base import TEMPORARY
@@ -129,9 +129,9 @@ def _entry(name: str) -> bytes:
     """An entry of the blocks of a file."""
     first = int(name[:5])
     with tempfile.TemporaryDirectory() as folder:
-        discovered = DiscoveredFiles(open_storage(folder), "job")
-        discovered.write_blocks(first, list(_blocks(first)))
-        return (Path(folder) / "job/files" / name).read_bytes()
+        checkpoints = Checkpoints(open_storage(folder), "job")
+        checkpoints.write_blocks(first, list(_blocks(first)))
+        return (Path(folder) / "checkpoints/job/files" / name).read_bytes()
 
 
 def _blocks(file: int) -> Iterator[Block]:

@@ -173,7 +173,7 @@ def build_sample(config: BuildConfig, folder: str) -> tuple[Manifest, list[_Part
     job, _ = take_folder(storage, job, stored, config)
     checkpoints = Checkpoints.of(storage, job)
     for file, block, *_ in parts:  # Discover takes what is found already
-        checkpoints.discovered.write_blocks(file.index, [block])
+        checkpoints.write_blocks(file.index, [block])
     share = sum(read for *_, read in parts) / total if parts else 1.0
     return complete(Launch(job, checkpoints, None, resumes=False), config), parts, share
 

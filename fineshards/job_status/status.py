@@ -197,7 +197,7 @@ class StatusReader:
             return _finished(manifest, self._before if added else None)
         self._check_record()
         if len(self._blocks) < len(self._job.new_files):
-            self._blocks |= self._checkpoints.discovered.read_new_blocks(self._blocks)
+            self._blocks |= self._checkpoints.read_new_blocks(self._blocks)
         self._layout = self._layout or self._checkpoints.read_layout()
         status = self._listed()
         where = self._storage, self._checkpoints.folder

@@ -55,8 +55,8 @@ class Checkpoints:
     """The checkpoints of one job.
 
     dtype: of its tokens. rule: of its split, which decides the streams. settings: the job's, to say
-    how a job that took its place differs. generation: that it makes of the dataset. discovered: its
-    source files. blocks: its token blocks.
+    how a job that took its place differs. generation: that it makes of the dataset. blocks: its
+    token blocks.
     """
 
     def __init__(
@@ -77,7 +77,6 @@ class Checkpoints:
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
         self.ledger = Ledger(storage, self.folder)
-        self.discovered = DiscoveredFiles(storage, self.folder)
         chat = settings is not None and settings.chat is not None
         self.blocks = TokenBlocks(storage, self.folder, dtype, rule, chat)
 
@@ -117,7 +116,7 @@ class Checkpoints:
         Cheap enough for every block: it looks for the file's blocks, which a replacing launch
         deletes, and not into the job record, which may hold 50,000 files.
         """
-        if self.storage.size(self.discovered.blocks_name(file)) is None:
+        if self.storage.size(self.ledger.name(_FILES, f"{file:05d}")) is None:
             self.job()
             # The record goes last of all that a replacing launch deletes.
             raise OutputError(
@@ -178,33 +177,17 @@ class Checkpoints:
         found = self.ledger.get(SHARDS, shard_stem(shard_name))
         return found if found is not None and found.name == shard_name else None
 
-
-class DiscoveredFiles:
-    """The blocks of a job's source files. folder: of its checkpoints."""
-
-    def __init__(self, storage: Storage, folder: str) -> None:
-        self._storage = storage
-        self._ledger = Ledger(storage, folder)
-
     def write_blocks(self, file: int, blocks: list[Block]) -> None:
-        """Stores the blocks of a file."""
-        self._ledger.put(_FILES, _file_key(file), (), blocks)
+        """Stores the blocks of a source file."""
+        self.ledger.put(_FILES, f"{file:05d}", (), blocks)
 
     def read_blocks(self, file: int) -> list[Block] | None:
-        """The blocks of a file, or None if they are not stored yet, or damaged."""
-        return self._ledger.get(_FILES, _file_key(file))
+        """The blocks of a source file, or None if they are not stored yet, or damaged."""
+        return self.ledger.get(_FILES, f"{file:05d}")
 
     def read_new_blocks(self, known: Collection[int]) -> dict[int, list[Block]]:
         """The blocks of all files whose blocks are stored, but of those that are known."""
-        files = {int(key) for key in self._ledger.list(_FILES) if key.isdecimal()}.difference(known)
-        with ThreadPoolExecutor(1 if self._storage.on_disk else _READ_THREADS) as pool:
+        files = {int(key) for key in self.ledger.list(_FILES) if key.isdecimal()}.difference(known)
+        with ThreadPoolExecutor(1 if self.storage.on_disk else _READ_THREADS) as pool:
             found = zip(files, pool.map(self.read_blocks, files), strict=True)
             return {file: blocks for file, blocks in found if blocks is not None}
-
-    def blocks_name(self, file: int) -> str:
-        """The file of the blocks of a source file."""
-        return self._ledger.name(_FILES, _file_key(file))
-
-
-def _file_key(file: int) -> str:
-    return f"{file:05d}"

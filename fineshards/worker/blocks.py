@@ -28,10 +28,10 @@ _ADDENDS = 64
 
 def discover_file(file: SourceFile, work: Work) -> list[Block]:
     """Returns the blocks of a file, as an earlier run found them or from its metadata."""
-    found = work.checkpoints.discovered.read_blocks(file.index)
+    found = work.checkpoints.read_blocks(file.index)
     if found is None:
         found = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
-        work.checkpoints.discovered.write_blocks(file.index, found)
+        work.checkpoints.write_blocks(file.index, found)
     return found
 
 

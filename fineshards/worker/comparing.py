@@ -114,7 +114,7 @@ class Comparing(Marking):
 
         Returns (file, where the marks are, or the marks); with the rule `components`, (0, links).
         """
-        if self._work.checkpoints.discovered.read_blocks(file) is None:
+        if self._work.checkpoints.read_blocks(file) is None:
             return []  # a file of an earlier generation
 
         def compare() -> dict[str, Records]:
@@ -184,7 +184,7 @@ class Comparing(Marking):
     def _decisions(self, source: SourceFile) -> Decisions:
         """The decisions about a file, at least those before the step."""
         checkpoints, number = self._work.checkpoints, self._stage.number
-        blocks = checkpoints.discovered.read_blocks(source.index)
+        blocks = checkpoints.read_blocks(source.index)
         if blocks is None:
             return read_decisions(checkpoints.storage, source.index)
         of_blocks = (earlier_decisions(checkpoints, each, number, self._marked) for each in blocks)

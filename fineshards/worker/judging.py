@@ -116,13 +116,13 @@ class Judging:
 
     def statistics(self, file: int) -> list[pa.Table]:
         """What all stages counted of a source file, block by block."""
-        blocks = self._work.checkpoints.discovered.read_blocks(file) or []
+        blocks = self._work.checkpoints.read_blocks(file) or []
         stages = map(self._stage, range(self.curator.stages))
         return [stage.judged(block).counted() for stage in stages for block in blocks]
 
     def write_decisions(self, file: int) -> list[MetadataFile]:
         """Writes a source file's decisions and scores, if any, and its keys, if they are kept."""
-        blocks = self._work.checkpoints.discovered.read_blocks(file) or []
+        blocks = self._work.checkpoints.read_blocks(file) or []
         tables, written = [], []
         for number in range(self.curator.stages):
             stage = self._stage(number)

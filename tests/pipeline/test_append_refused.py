@@ -251,14 +251,14 @@ def test_an_append_that_withdraws_late_leaves_the_next_one_alone(
         check()
         monkeypatch.undo()
         launches.append(prepare_append(second))
-        launches[0].checkpoints.discovered.write_blocks(1, [])
+        launches[0].checkpoints.write_blocks(1, [])
         deleted(storage, name)
 
     monkeypatch.setattr(LocalStorage, "delete_folder", delete_late)
     with pytest.raises(UsageError, match="was launched at the same time, and was faster"):
         withdraw(other)
     assert launches[0].checkpoints.job() == launches[0].job
-    assert launches[0].checkpoints.discovered.read_blocks(1) == []
+    assert launches[0].checkpoints.read_blocks(1) == []
 
 
 def test_the_end_of_a_job_keeps_the_checkpoints_of_the_append_after_it(

@@ -104,11 +104,7 @@ def test_a_job_resumes_from_16_bit_blocks(dataset: Path, tokenizer: Path, sample
     job = Job.load(open_storage(str(output)))
     assert job is not None
     checkpoints = Checkpoints.of(open_storage(str(output)), job)
-    blocks = [
-        block
-        for file in job.files
-        for block in checkpoints.discovered.read_blocks(file.index) or []
-    ]
+    blocks = [block for file in job.files for block in checkpoints.read_blocks(file.index) or []]
     assert len(blocks) > 1
     for block in blocks:
         summary = checkpoints.blocks.read_summary(block.place)

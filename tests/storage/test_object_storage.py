@@ -267,7 +267,7 @@ def test_checkpoints_of_many_files_are_listed_and_read_side_by_side(
     checkpoints = Checkpoints(storage, "f" * 64)
     files = (0, 99, 100, 101, 999, 1000, 9999, 12_999)
     for file in files:
-        checkpoints.discovered.write_blocks(file, [Block(file, 0, 1, 0, 0, 0, bytes=9)])
+        checkpoints.write_blocks(file, [Block(file, 0, 1, 0, 0, 0, bytes=9)])
     folder = f"{checkpoints.folder}/files"
     found = list(storage.entries_by_beginning(folder, beginnings(13_000)))
     assert len(beginnings(13_000)) == 130
@@ -275,10 +275,10 @@ def test_checkpoints_of_many_files_are_listed_and_read_side_by_side(
     assert {entry.name: (entry.size, entry.modified) for entry in found} == by_name
     assert len(found) == len(files)
 
-    read = checkpoints.discovered.read_new_blocks([0, 1])
+    read = checkpoints.read_new_blocks([0, 1])
     assert {file: blocks[0].file for file, blocks in read.items()} == {n: n for n in files[1:]}
     before = len(cloud.requests)
-    assert checkpoints.discovered.read_new_blocks(files) == {}
+    assert checkpoints.read_new_blocks(files) == {}
     assert len(cloud.requests) == before + 1
     if cloud.scheme == "gs":
         assert cloud.count("fields=items") > 130

@@ -121,7 +121,7 @@ def finished_work(output: Path) -> tuple[int, dict[str, int]]:
         found = [
             checkpoints.blocks.read_summary(block.place)
             for file in job.files
-            for block in checkpoints.discovered.read_blocks(file.index) or []
+            for block in checkpoints.read_blocks(file.index) or []
         ]
         documents = sum(summary.counts.documents for summary in found if summary)
         marks = [Path(entry.name).stem for entry in storage.entries(f"{checkpoints.folder}/shards")]

@@ -208,7 +208,7 @@ def has_block(checkpoints: Checkpoints, block: Block) -> bool:
 def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) -> MetadataFile:
     """Writes the statistics of a source file. judged: what the stages of a recipe counted of it."""
     storage, name = checkpoints.storage, statistics_name(file)
-    blocks = checkpoints.discovered.read_blocks(file) or []
+    blocks = checkpoints.read_blocks(file) or []
     stored = [checkpoints.ledger.finished(_OF_BLOCKS, block.place.key) for block in blocks]
     tables = [read_table(each.record, checkpoints.folder, SCHEMA) for each in stored]
     content = parquet_bytes(merged([*tables, *judged]))
