@@ -27,8 +27,8 @@ BUILDS = {
     "plain": (
         [],
         {
-            *("blocks/-.json", "blocks/-.test.tokens", "blocks/-.train.parquet", "files/.json"),
-            *("plan.json", "shards/test_.json", "shards/train_.json"),
+            *("blocks/-.json", "blocks/-.train.parquet", "files/.json", "plan.json"),
+            *("shards/test_.json", "shards/train_.json"),
         },
     ),
     "shuffle": (
