@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ _KEY = re.compile(r"(\d{5,})-(\d{5,})", re.ASCII)
 _UNFINISHED = re.compile(r"/shards/(test|train)-(\d+)\.npy\Z", re.ASCII)
 
 
+@dataclass
 class TokenBlocks:
     """Names, readers and writers of the token blocks below a folder of checkpoints.
 
@@ -50,19 +52,14 @@ class TokenBlocks:
     conversations.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        folder: str,
-        dtype: np.dtype[np.unsignedinteger],
-        rule: SplitRule,
-        chat: bool,
-    ) -> None:
-        self._storage = storage
-        self._ledger = Ledger(storage, folder)
-        self._dtype = dtype
-        self._rule = rule
-        self._chat = chat
+    storage: Storage
+    folder: str
+    dtype: np.dtype[np.unsignedinteger]
+    rule: SplitRule
+    chat: bool
+
+    def __post_init__(self) -> None:
+        self._ledger = Ledger(self.storage, self.folder)
         self._layout: Layout | None = None
         # Tokens of finished blocks, which `status` asks for again and again.
         self._counted: dict[TokenBlock, int] = {}
@@ -77,14 +74,14 @@ class TokenBlocks:
 
         def open_part(stream: str) -> StreamPart:
             table = files.enter_context(self._create(self.documents_name(name, stream)))
-            documents = files.enter_context(documents_writer(table, self._rule, self._chat))
+            documents = files.enter_context(documents_writer(table, self.rule, self.chat))
             return StreamPart(table, documents)
 
         def open_tokens(stream: str) -> CheckedFile:
             return files.enter_context(self._create(self.tokens_name(name, stream)))
 
         with ExitStack() as files:
-            writer = BlockWriter(open_part, open_tokens, name, self._dtype, self._rule, most)
+            writer = BlockWriter(open_part, open_tokens, name, self.dtype, self.rule, most)
             yield writer
         if not writer.is_held:
             self._put(name, writer.ranges(), writer.summary)
@@ -99,12 +96,12 @@ class TokenBlocks:
     def place(self, block: BlockWriter, place: Place) -> None:
         """Finishes a block that is in memory: its tokens go to where they stay in the shards."""
         assert block.summary is not None, "finish comes first"
-        ranges, size = block.ranges(), self._dtype.itemsize
-        streams = zip(self._rule.streams, block.summary.streams(), place.offsets, strict=True)
+        ranges, size = block.ranges(), self.dtype.itemsize
+        streams = zip(self.rule.streams, block.summary.streams(), place.offsets, strict=True)
         for stream, sums, offset in streams:
             for cut in place.layout.slices(offset, sums.tokens):
                 name, at = self.unfinished_name(cut.key), npy.HEADER_BYTES + cut.at * size
-                with self._storage.open_at(name, at, new=True) as opened:
+                with self.storage.open_at(name, at, new=True) as opened:
                     file = CheckedFile(name, opened, at)
                     for chunk in block.parts[stream].cut(cut.start, cut.stop):
                         file.write(chunk)
@@ -113,23 +110,19 @@ class TokenBlocks:
 
     @contextmanager
     def _create(self, file: str) -> Iterator[CheckedFile]:
-        with self._storage.create(file, durable=False) as opened:
+        with self.storage.create(file, durable=False) as opened:
             yield CheckedFile(file, opened)
 
     def _put(self, name: TokenBlock, ranges: list[Range], summary: BlockSummary | None) -> None:
         assert summary is not None, "finish comes first"
         self._ledger.put(_kind(name.folder), name.key, ranges, summary)
 
-    def _entry(self, name: TokenBlock) -> Finished[BlockSummary] | None:
-        found = self._ledger.read(_kind(name.folder), name.key)
-        return found and self._named(found)
-
     def _named(self, entry: Finished[BlockSummary]) -> Finished[BlockSummary]:
         """An entry with the names that shards have got since it was written."""
         ranges = list(entry.ranges)
         for number, part in enumerate(ranges):
             found = _UNFINISHED.search(part.file)
-            if found is not None and self._storage.size(part.file) is None:
+            if found is not None and self.storage.size(part.file) is None:
                 self._layout = self._layout or self._ledger.get(LAYOUT, PLAN)
                 if self._layout is not None:  # no shard has its name before there is one
                     name = self._layout.shard_name(ShardKey(found[1], int(found[2])))
@@ -147,12 +140,12 @@ class TokenBlocks:
 
         checked: streams whose files, and ranges in shards, are looked at; all ranges by default.
         """
-        found = self._entry(name)
+        found = self._ledger.read(_kind(name.folder), name.key)
         if found is None:
             return None
-        ranges = found.ranges
+        ranges = self._named(found).ranges
         if checked is not None:
-            files, streams = (self.tokens_name, self.documents_name), self._rule.streams
+            files, streams = (self.tokens_name, self.documents_name), self.rule.streams
             others = {file(name, each) for file in files for each in streams if each not in checked}
             ranges = tuple(each for each in ranges if checked and each.file not in others)
         return found.record if self._ledger.holds(ranges) else None
@@ -163,13 +156,13 @@ class TokenBlocks:
         Raises OutputError if the block is not finished any more. On object storage, where each
         request has a price, nothing is asked: there each part of a block is a file.
         """
-        size = self._dtype.itemsize
-        if not self._storage.on_disk:
+        size = self.dtype.itemsize
+        if not self.storage.on_disk:
             name = self.tokens_name(piece.block, piece.stream)
             yield FileRange(name, piece.start * size, piece.stop * size), None
             return
         found = self._named(self._ledger.finished(_kind(piece.block.folder), piece.block.key))
-        sums = found.record.streams()[: self._rule.streams.index(piece.stream)]
+        sums = found.record.streams()[: self.rule.streams.index(piece.stream)]
         position = sum(each.tokens for each in sums) * -size
         for each in found.ranges:
             if each.file.endswith(".parquet"):
@@ -186,7 +179,7 @@ class TokenBlocks:
     def read_documents(self, name: TokenBlock, stream: str, start: int, stop: int) -> pa.Table:
         """The documents of a block's part that have tokens in `[start, stop)`."""
         # Arrow's filters could do this, but take a fifth of a second to import.
-        with self._storage.open(self.documents_name(name, stream), _DOCUMENT_BYTES) as opened:
+        with self.storage.open(self.documents_name(name, stream), _DOCUMENT_BYTES) as opened:
             parquet = open_parquet(opened)
             groups = [
                 group
@@ -207,26 +200,26 @@ class TokenBlocks:
         """A sorted token block to write; end the `with` body with the writer's `finish`."""
         with (
             self._create(self.tokens_name(name)) as tokens,
-            self._create(self._cells_name(name)) as documents,
+            self._create(self._part_name(name, "documents")) as documents,
         ):
             writer = RunWriter(
-                name, tokens, documents, self._dtype, self._rule, shuffle.seed, run_bytes
+                name, tokens, documents, self.dtype, self.rule, shuffle.seed, run_bytes
             )
             yield writer
         self._put(name, [tokens.range(), documents.range()], writer.summary)
 
     def read_fragment(self, fragment: Fragment) -> Documents:
         """The documents of a fragment."""
-        size = self._dtype.itemsize
-        content = self._storage.read_range(
-            self._cells_name(fragment.block), fragment.first_byte, fragment.last_byte
+        size = self.dtype.itemsize
+        content = self.storage.read_range(
+            self._part_name(fragment.block, "documents"), fragment.first_byte, fragment.last_byte
         )
-        lengths, sources = parse_cells(content, self._rule, self._chat)
-        tokens = self._storage.read_range(
+        lengths, sources = parse_cells(content, self.rule, self.chat)
+        tokens = self.storage.read_range(
             self.tokens_name(fragment.block), fragment.start * size, fragment.stop * size
         )
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return Documents(np.frombuffer(tokens, self._dtype), offsets, sources)
+        return Documents(np.frombuffer(tokens, self.dtype), offsets, sources)
 
     def tokens_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         """The file of the tokens of a block's part."""
@@ -235,9 +228,6 @@ class TokenBlocks:
     def documents_name(self, name: TokenBlock, stream: str = ONE_STREAM) -> str:
         """The file of the documents of a block's part."""
         return self._part_name(name, "parquet", stream)
-
-    def _cells_name(self, name: TokenBlock) -> str:
-        return self._part_name(name, "documents")
 
     def _part_name(self, name: TokenBlock, ending: str, stream: str = ONE_STREAM) -> str:
         suffix = "" if stream == ONE_STREAM else f".{stream}"
@@ -259,8 +249,8 @@ class TokenBlocks:
                 sizes[key] += file.size
             elif key is not None and ending == ENTRY:
                 times[key] = file.modified
-        if not self._storage.on_disk:
-            return {key: (sizes[key] // self._dtype.itemsize, times[key]) for key in times}
+        if not self.storage.on_disk:
+            return {key: (sizes[key] // self.dtype.itemsize, times[key]) for key in times}
         counts = {key: self._count(TokenBlock(folder, *key)) for key in times}
         return {key: (count, times[key]) for key, count in counts.items() if count is not None}
 
