@@ -21,7 +21,7 @@ from support.oracle import side_of, tokens_of
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.errors import UsageError
+from fineshards.errors import OutputError, UsageError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks
 from fineshards.shards.layout import SplitRule
@@ -286,7 +286,6 @@ def dataset(tmp_path: Path) -> Path:
             {"leaks": {"test_documents": 1, "train_documents": 1}},
             "by the hashes in the document tables: the number of test documents with a ",
         ),
-        ({"leaks": None}, "it counts leaks where there can be none, or the other way round"),
         ({"repeats": 3}, "the number of new documents with the text of an earlier one is"),
     ],
 )
@@ -294,6 +293,12 @@ def test_verify_finds_other_counts(dataset: Path, edit: dict[str, Any], problem:
     edit_manifest(dataset, lambda content: content.update(edit))
     shutil.copy(dataset / "metadata/manifest.json", dataset / "metadata/generations/0002.json")
     assert any(problem in found for found in fineshards.verify(dataset).problems)
+
+
+def test_a_manifest_without_its_counts_of_leaks_is_refused(dataset: Path) -> None:
+    edit_manifest(dataset, lambda content: content.update(leaks=None))
+    with pytest.raises(OutputError, match="it counts leaks where there can be none"):
+        fineshards.verify(dataset)
 
 
 def test_verify_finds_a_text_hash_that_is_not_of_the_text(dataset: Path) -> None:
