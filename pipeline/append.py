@@ -20,10 +20,9 @@ from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import Manifest, unfinished_redaction
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import Generation, SourceFile, blocks_name, kept_name
-from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER
+from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, REJECTED_FOLDER
 from fineshards.shards.piece_plan import EarlierGeneration
 from fineshards.shards.record import replace
-from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.roots import below_root, job_with_sources
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage

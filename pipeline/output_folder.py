@@ -23,9 +23,8 @@ from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import GENERATIONS_FOLDER, SourceFile, blocks_name
 from fineshards.shards.job.runs import is_running
 from fineshards.shards.job.settings import STORED_FILES
-from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, SPLITS
+from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, REJECTED_FOLDER, SPLITS
 from fineshards.shards.record import replace
-from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.storage.base import TEMPORARY, Storage
 
 _log = logging.getLogger("fineshards")

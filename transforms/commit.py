@@ -13,8 +13,8 @@ import apache_beam as beam
 
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import FileReport
+from fineshards.shards.job.job import metadata_files, of_earlier_jobs
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.metadata import metadata_files, of_earlier_jobs
 from fineshards.shards.job.records import MetadataFile, ShardRecord, blocks_name
 from fineshards.shards.layout import SPLITS
 from fineshards.shards.piece_plan import StreamPlan

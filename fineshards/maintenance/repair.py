@@ -51,12 +51,18 @@ from fineshards.shards.job.records import (
 )
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Tokenizer
-from fineshards.shards.layout import CURATED_FOLDERS, ShardKey, decisions_name, files_of, table_name
+from fineshards.shards.layout import (
+    CURATED_FOLDERS,
+    REJECTED_FOLDER,
+    ShardKey,
+    decisions_name,
+    files_of,
+    table_name,
+)
 from fineshards.shards.piece_plan import EarlierGeneration, StreamPlan, pieces_of_shards
 from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of
 from fineshards.shards.tables import block_counts
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
-from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
 from fineshards.sources.finding import as_it_is
 from fineshards.sources.places.schemes import imports_libraries
 from fineshards.sources.roots import with_sources

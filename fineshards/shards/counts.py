@@ -12,9 +12,9 @@ from msgspec.structs import astuple
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job.records import SourceFile, TokenBlock
-from fineshards.shards.layout import SplitRule
+from fineshards.shards.layout import REJECTED_FOLDER, SplitRule
 from fineshards.shards.record import Count, Record
-from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER, check_total
+from fineshards.shards.tables.rejected_rows import check_total
 
 # Values of a label column that are counted one by one. FineWeb has about a hundred dumps, FineWeb-2
 # fewer than two thousand languages; a column with more values holds something else.

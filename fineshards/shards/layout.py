@@ -21,6 +21,7 @@ from fineshards.shards.record import Count, Record
 
 SPLITS = ("test", "train")
 MASKS_FOLDER = "metadata/masks"
+REJECTED_FOLDER = "metadata/rejected"
 
 # The stream of a job whose documents are not divided: its first windows are the test split.
 ONE_STREAM = "all"

@@ -18,8 +18,7 @@ from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import GENERATIONS_FOLDER
-from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, SPLITS
-from fineshards.shards.tables.rejected_rows import REJECTED_FOLDER
+from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, REJECTED_FOLDER, SPLITS
 from fineshards.storage.base import READ_AHEAD, TEMPORARY, Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.wording import counted

@@ -10,8 +10,7 @@ from support.damage import checksum
 from support.made_up_job import JOB, RANKS
 
 from fineshards.errors import OutputError
-from fineshards.shards.job.job import JOB_NAME
-from fineshards.shards.job.metadata import metadata_files
+from fineshards.shards.job.job import JOB_NAME, metadata_files
 from fineshards.shards.job.records import MetadataFile
 from fineshards.shards.job.settings import VOCABULARY_NAME
 from fineshards.storage.base import Storage

@@ -7,6 +7,8 @@ finished datasets read the list of source files from it.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import force_setattr, replace
@@ -15,13 +17,17 @@ from fineshards.errors import OutputError, clipped, contrasted, contrasted_texts
 from fineshards.shards.job.records import (
     GENERATIONS_FOLDER,
     Generation,
+    MetadataFile,
     SourceFile,
     below_roots,
+    block_tables,
     borders,
     checked,
+    kept_name,
 )
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Settings
+from fineshards.shards.layout import CURATED_FOLDERS, REJECTED_FOLDER
 from fineshards.shards.record import FORMAT_VERSION, RecordFile, sha256_of
 from fineshards.storage.base import Storage
 
@@ -175,6 +181,38 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
             "documents were redacted. Make it again with fineshards repair."
         )
     return redaction
+
+
+def of_earlier_jobs(job: Job, metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
+    """Those of the generation before `job` that only the job of their generation makes."""
+    kept = (*CURATED_FOLDERS, *block_tables(job.generations[:-1]).values())
+    return [file for file in metadata if file.name.startswith(kept)]
+
+
+def metadata_files(storage: Storage, job: Job) -> Iterator[MetadataFile]:
+    """The record of each file in `metadata/` that exists before the manifest does.
+
+    Raises OutputError for a tokenizer or template that is not the job's.
+    """
+    from fineshards.storage.checksums import checksum_to_base64, crc32c  # loading lacks it
+
+    settings, hashes = job.settings, [job.settings.tokenizer.vocabulary_sha256]
+    if settings.chat is not None:
+        hashes.append(settings.chat.template_sha256)
+    expected = dict(zip(settings.stored_files, hashes, strict=True))
+    rejected = sorted(entry.name for entry in storage.entries(REJECTED_FOLDER))
+    records = [job_name(number) for number in range(1, job.generation + 1)]
+    kept = [kept_name(number) for number in range(1, job.generation)]
+    for name in (*records, *expected, *rejected, *kept):
+        content = storage.read(name)
+        found = hashlib.sha256(content).hexdigest()
+        if found != expected.get(name, found):
+            raise OutputError(
+                f"{storage.path(name)} has sha256 {found}, expected that of the job, "
+                f"{expected[name]}. Someone changed the folder while the job ran; start again with "
+                "--overwrite."
+            )
+        yield MetadataFile(name, len(content), checksum_to_base64(crc32c(content)))
 
 
 def _deciding(file: SourceFile) -> SourceFile:

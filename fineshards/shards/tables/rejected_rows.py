@@ -13,9 +13,8 @@ from msgspec import json
 
 from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
+from fineshards.shards.layout import REJECTED_FOLDER
 from fineshards.storage.base import Storage
-
-REJECTED_FOLDER = "metadata/rejected"
 
 
 @dataclass(slots=True)
