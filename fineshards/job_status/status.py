@@ -226,8 +226,7 @@ class StatusReader:
 
     def _check_record(self) -> None:
         """Raises OutputError if the job is gone. A record that was only copied or touched is it."""
-        version = self._storage.version(self._job.record_name)
-        if version == self._record:
+        if (version := self._storage.version(self._job.record_name)) == self._record:
             return
         now = None if version is None else Job.load(self._storage, self._job.generation)
         if now is None or now.fingerprint() != self._job.fingerprint():

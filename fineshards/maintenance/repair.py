@@ -32,7 +32,7 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer
 from fineshards.errors import FineshardsError, InputError, OutputError
 from fineshards.extras import naming_the_extra
-from fineshards.shards import record
+from fineshards.shards import layout, record
 from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, report_file, sums_by_stream
@@ -51,14 +51,6 @@ from fineshards.shards.job.records import (
 )
 from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Tokenizer
-from fineshards.shards.layout import (
-    CURATED_FOLDERS,
-    REJECTED_FOLDER,
-    ShardKey,
-    decisions_name,
-    files_of,
-    table_name,
-)
 from fineshards.shards.piece_plan import EarlierGeneration, StreamPlan, pieces_of_shards
 from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of
 from fineshards.shards.tables import block_counts
@@ -208,11 +200,11 @@ def _make_again(
     settings, dataset = manifest.settings, Dataset(storage, manifest)
     compares = settings.recipe is not None and bool(settings.recipe.keyed)
     lost = {*settings.stored_files[1:], *map(kept_name, range(1, manifest.generation))}
-    if any(table_name(shard.name) in damaged for shard in manifest.shards):
+    if any(layout.table_name(shard.name) in damaged for shard in manifest.shards):
         # Tables say which documents were redacted, and nothing else does.
         lost |= {job_name(n) for n, each in enumerate(manifest.generations, 1) if each.redacted}
     for name in damaged:
-        follows = compares and name.startswith(CURATED_FOLDERS)
+        follows = compares and name.startswith(layout.CURATED_FOLDERS)
         if follows or name in lost:
             why = ", and follows from all documents together" * follows
             raise InputError(
@@ -255,12 +247,10 @@ def _make_of_sources(
 
     Returns the numbers of their source files, and how many blocks were tokenized.
     """
-    manifest, settings = dataset.manifest, dataset.manifest.settings
+    manifest, settings, names = dataset.manifest, dataset.manifest.settings, {*damaged}
     reports, rule, ends = manifest.reports, settings.split, borders(manifest.generations)
     generation_of = partial(bisect_right, (0, *ends))  # of the number of a file
-    shards = {
-        each.key: each for each in manifest.shards if not {*files_of(each.name)}.isdisjoint(damaged)
-    }
+    shards = {each.key: each for each in manifest.shards if names & {*layout.files_of(each.name)}}
     plan = StreamPlan.of(manifest.layout, rule, reports)
     of_files = ([BlockSummary(each.file, 0, 1, each.counts, each.test)] for each in reports)
     touched = {piece.block.file for _, piece in pieces_of_shards(of_files, plan, shards)}
@@ -268,8 +258,8 @@ def _make_of_sources(
     shuffled = {*map(generation_of, touched)} if settings.shuffle else set[int]()
     tables = block_tables(manifest.generations)
     lost = {generation for generation, name in tables.items() if name in damaged}
-    judged = _files_of(damaged, CURATED_FOLDERS)
-    whole = judged | _files_of(damaged, (REJECTED_FOLDER,))
+    judged = _files_of(damaged, layout.CURATED_FOLDERS)
+    whole = judged | _files_of(damaged, (layout.REJECTED_FOLDER,))
     whole |= {file for file in range(len(reports)) if generation_of(file) in shuffled | lost}
     whole_tables = (name for name in tables.values() if name not in damaged)
     rows = block_counts.read_blocks(dataset.storage, whole_tables)
@@ -289,7 +279,7 @@ def _make_of_sources(
     work = Work(checkpoints, settings, max_bad_rows=sys.maxsize, redacted=places, decided=decided)
     if decided:
         there = {file.name for file in manifest.metadata}
-        for name in there.intersection(map(decisions_name, needed)):
+        for name in there.intersection(map(layout.decisions_name, needed)):
             _copy(dataset.storage, name, scratch)
     files = [manifest.files[file] for file in needed]
     apart = any(imports_libraries(file.path) for file in files)
@@ -317,7 +307,7 @@ def _make_of_sources(
         for generation in shuffled:
             summaries = chain(*(read[file] for file in needed if generation_of(file) == generation))
             placed.append(_sorted(pool, summaries, manifest, work, generation, shards))
-        pieces = defaultdict[ShardKey, list[Piece]](list)
+        pieces = defaultdict[layout.ShardKey, list[Piece]](list)
         for key, piece in chain(*placed):
             pieces[key].append(piece)
         tasks = [write_shard(manifest.layout.shard(key), tuple(pieces[key])) for key in shards]
@@ -340,8 +330,8 @@ def _sorted(
     manifest: Manifest,
     work: Work,
     generation: int,
-    wanted: Container[ShardKey],
-) -> Iterator[tuple[ShardKey, Piece]]:
+    wanted: Container[layout.ShardKey],
+) -> Iterator[tuple[layout.ShardKey, Piece]]:
     """The pieces of some shards of a generation, of the buckets that its blocks are sorted into."""
     settings, ends = work.settings, (0, *borders(manifest.generations))
     reports, rule = manifest.reports[ends[generation - 1] : ends[generation]], settings.split
@@ -368,7 +358,7 @@ def _mark_redacted(
 
     Their tokens were overwritten before they were written.
     """
-    _, name, mask_name = files_of(shard.name)
+    _, name, mask_name = layout.files_of(shard.name)
     table = DocumentTable(DocumentTable.parse(own.read(name)))
     files = table.file_numbers({file.name: file.index for file in manifest.files})
     places = zip(files.tolist(), table.row.tolist(), strict=True)
@@ -385,7 +375,7 @@ def _write_what_follows(dataset: Dataset, damaged: list[str], records: Storage) 
     """Makes what follows from other files: loss masks, job records, the latest manifest's copy."""
     manifest = dataset.manifest
     for shard in manifest.shards:
-        _, table, mask_name = files_of(shard.name)
+        _, table, mask_name = layout.files_of(shard.name)
         if mask_name in damaged and table not in damaged:
             mask, _ = shard_mask(DocumentTable.parse(dataset.storage.read(table)), shard.tokens)
             records.write(mask_name, mask or b"")
