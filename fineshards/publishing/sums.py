@@ -78,12 +78,7 @@ def _hash(storage: Storage, name: str) -> tuple[int, str, str]:
 
 
 def to_bytes(sums: Sums) -> bytes:
-    """The content of `SHA256SUMS`.
-
-    Example:
-        >>> to_bytes({"b": "0" * 64, "a": "f" * 64}).decode().splitlines()[0][60:]
-        'ffff  a'
-    """
+    """The content of `SHA256SUMS`, sorted by names."""
     return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)).encode()
 
 
