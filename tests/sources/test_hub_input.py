@@ -159,6 +159,25 @@ def test_a_reader_waits_as_long_as_the_hub_says(
     assert [r.status for r in hub.requests if "/resolve/" in r.path] == [429, 302]
 
 
+@pytest.mark.parametrize(("gated", "offline"), [(True, "0"), (False, "0"), (True, "1")])
+def test_a_read_that_is_refused_says_what_to_do(
+    hub: HubServer, folder: Path, tmp_path: Path, gated: bool, offline: str
+) -> None:
+    hub.push("acme/text", folder / "in/deep")
+    ((file,),) = run(hub.url, tmp_path, find("hf://datasets/acme/text/d.parquet"))
+    hub.repositories["acme/text"].token, hub.repositories["acme/text"].gated = "hf_right", gated
+    hub.requests.clear()
+    (refused,) = run(hub.url, tmp_path, read_texts(file), HF_HUB_OFFLINE=offline)
+    if offline == "1":
+        said, requests = f"HF_HUB_OFFLINE is set, so {hub.url} is not contacted. Unset it", 0
+    else:
+        said, requests = "the hub refuses access. If the dataset is gated, accept its terms", 1
+        assert "set HF_TOKEN to a token with read access" in refused["message"]
+    assert refused["message"].startswith(f"{file['name']}: {said}"), refused
+    assert len(hub.requests) == requests
+    assert run(hub.url, tmp_path, read_texts(file), HF_TOKEN="hf_right")[0][0]
+
+
 @pytest.mark.cloud
 def test_a_build_from_the_hub_has_the_bytes_of_one_from_a_folder(
     hub: HubServer, folder: Path, tmp_path: Path

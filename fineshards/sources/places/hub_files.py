@@ -21,7 +21,7 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.patterns import FoundFile, Matches, find_matches
 from fineshards.sources.places.http_files import RefusedError, WebRange, fetch
-from fineshards.sources.places.hub_errors import hub_failures, quiet_hub
+from fineshards.sources.places.hub_errors import access_refused, hub_failures, quiet_hub
 
 # The hub's own references hold slashes.
 _URL = re.compile(
@@ -99,14 +99,19 @@ class HubFiles:
 
 def _resolved(file: SourceFile, start: int, stop: int) -> WebRange:
     """Bytes of a file, from where the hub says that they are."""
-    from huggingface_hub import hf_hub_url
+    from huggingface_hub import constants, errors, hf_hub_url
 
     match = _URL.fullmatch(file.path)
     assert match is not None
     name, path, revision = match["name"], match["wanted"], match["revision"]
-    with _in_turn():
+    with hub_failures(file.path), _in_turn():
+        if constants.HF_HUB_OFFLINE:
+            raise errors.OfflineModeIsEnabled
         url = hf_hub_url(name, path, repo_type="dataset", revision=revision)
-        found = _fetch(url, file, start, stop)
+        try:
+            found = _fetch(url, file, start, stop)
+        except RefusedError as error:
+            raise access_refused(file.path) from error
     if len(_addresses) >= _MOST_ADDRESSES:
         _addresses.clear()
     _addresses[file.path] = found.url
