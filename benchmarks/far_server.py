@@ -4,7 +4,8 @@
 
 serves `gs://BUCKET/NAME` from FOLDER/BUCKET/NAME: an object's metadata, and ranges of its content.
 Every answer waits DELAY seconds, as a far service's does. It prints its port. `GET /counts` says
-how many requests there were, by object, and how many were open at once at most.
+how many requests there were, by object, and how many were open at once at most. After `GET /hold?N`
+no request is answered until N are open at once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -34,6 +36,15 @@ class Counts:
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.open = self.most_open = 0
+        self.held: dict[Connection, Callable[[], None]] = {}
+        self.hold = 0
+
+    def release(self) -> None:
+        """Lets requests be answered that are held back, if enough are open."""
+        if self.open >= self.hold:
+            held, self.held, self.hold = self.held, {}, 0
+            for answer in held.values():
+                answer()
 
 
 class Connection(asyncio.Protocol):
@@ -75,14 +86,27 @@ class StorageConnection(Connection):
 
     def request(self, target: str, headers: bytes) -> None:
         if target == "/counts":
-            found = {**self.counts.requests, "": self.counts.most_open}
+            found = {**self.counts.requests, "": self.counts.most_open, "open": self.counts.open}
             self._transport.write(response_of(200, json.dumps(found).encode()))
             self.counts.requests.clear()
             self.counts.most_open = 0
             return
+        if target.startswith("/hold?"):
+            self.counts.hold = int(target.partition("?")[2])
+            self.counts.release()
+            self._transport.write(response_of(200, b""))
+            return
         self.counts.open += 1
         self.counts.most_open = max(self.counts.most_open, self.counts.open)
-        super().request(target, headers)
+        if not self.counts.hold:
+            super().request(target, headers)
+            return
+        self.counts.held[self] = partial(super().request, target, headers)
+        self.counts.release()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forgets a request that its client has given up."""
+        self.counts.open -= self.counts.held.pop(self, None) is not None
 
     def answer(self, target: str, headers: bytes) -> None:
         self.counts.open -= 1
@@ -152,11 +176,19 @@ class FarServer:
     def counts(self) -> Counter[str]:
         """Requests by object since the last call; the key is empty for the most open at once.
 
-        Requests for metadata have the key `about BUCKET/NAME`.
+        Requests for metadata have the key `about BUCKET/NAME`. open: those that wait for an answer.
         """
+        return Counter(json.loads(self._ask("counts")))
+
+    def hold(self, number: int) -> None:
+        """Answers nothing until so many requests are open at once; 0 to go on at once."""
+        self._ask(f"hold?{number}")
+
+    def _ask(self, what: str) -> bytes:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.address}/counts", timeout=10) as answer:
-            return Counter(json.loads(answer.read()))
+        with opener.open(f"{self.address}/{what}", timeout=10) as answer:
+            content: bytes = answer.read()
+        return content
 
 
 @contextmanager
