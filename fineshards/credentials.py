@@ -20,7 +20,7 @@ _SECRETS = (
     # A user alone, where the store has none: it is a token.
     re.compile(r"((?:https?|s3|gs)://)[^\s/?#@]{1,999}(?=@)", re.IGNORECASE),
     re.compile(
-        r"([?&](?:password|passwd|pwd|(?:\w+_)?secret|api[_-]?key|token"
+        r"([?&](?:password|passwd|pwd|(?:\w+_)?secret|api[_-]?key|token|sig|(?:x-\w+-|q-)?signature"
         rf"|(?:\w+_)?(?:{_TOKENS})[_-]?token)=)[^\s&#'\"]+",
         re.IGNORECASE,
     ),
@@ -48,9 +48,9 @@ def refuse_secrets(place: str, flag: str = "") -> str:
     shown = masked(place) if _URL.match(place) else place
     if shown != place:
         raise UsageError(
-            f"{flag and f'{flag} '}{shown}: a user or password in a URL, or a token, would be "
-            "written into records and messages. Leave it out: credentials come from the "
-            "environment, ~/.netrc or the files of the store's own tools."
+            f"{flag and f'{flag} '}{shown}: a user or password in a URL, a token or a signature, "
+            "would be written into records and messages. Leave it out (download what a signature "
+            "opens): credentials come from the environment, ~/.netrc or the store's own tools."
         )
     return place
 

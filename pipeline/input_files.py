@@ -20,9 +20,8 @@ from fineshards.shards.record import replace
 from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.format import FORMATS
-from fineshards.sources.patterns import matches
-from fineshards.sources.places.http_files import unsigned
 from fineshards.sources.places.hub_token import provide_token
+from fineshards.sources.places.place import matches
 from fineshards.sources.places.schemes import imports_libraries, is_url, without_scheme
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.roots import moved_patterns
@@ -89,7 +88,7 @@ def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
         apart = any(map(imports_libraries, patterns))
         files, test_files = call_apart(find_splits, *named) if apart else find_splits(*named)
         # The DAG of Composer knows by it that files in a store are in the dataset already.
-        stored = " ".join(map(unsigned, given)) if all("://" in each for each in given) else ""
+        stored = " ".join(given) if all("://" in each for each in given) else ""
         return FoundInput(files, {"input": stored} if stored else {}, test_files)
     resolved = call_apart(_resolve, config)
     if resolved.warning:

@@ -165,9 +165,7 @@ def resumed(
     ours = job.as_begun(existing)
     for was, now in zip(existing.files, ours.files, strict=True):
         refuse_other_version(was, now, config)
-    # The recipe is the same, but for how the files that it names are signed now.
-    settings = replace(existing.settings, recipe=ours.settings.recipe)
-    ours = replace(existing, settings=settings, files=ours.files, generations=ours.generations)
+    ours = replace(existing, files=ours.files, generations=ours.generations)
     if ours != existing:
         storage.replace(existing.record_name, ours.to_bytes(), record)
     return ours

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from fineshards.config import BuildConfig
 from fineshards.curation.curator import describe, rewrites
@@ -21,7 +20,6 @@ from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.layout import keys_name
 from fineshards.sources.finding import find_files
-from fineshards.sources.places.http_files import unsigned
 from fineshards.storage.open import open_storage
 
 # Parameters of keyed steps that decide no key.
@@ -94,13 +92,7 @@ def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | No
     """The record of a job's steps; None if it has none."""
     if not steps:
         return None
-    recorded = [
-        replace(each, step=replace(step, files=tuple(map(unsigned, step.files))))
-        if isinstance(step := each.step, SeenIn)
-        else each
-        for each in steps
-    ]
-    recipe = describe(recorded, keep_keys, tuple(_indexes(steps)))
+    recipe = describe(steps, keep_keys, tuple(_indexes(steps)))
     if keep_keys and not any(step.compares for step in recipe.steps):
         raise UsageError("--keep_keys goes with deduplication, and no step compares documents.")
     return recipe

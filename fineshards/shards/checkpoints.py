@@ -34,7 +34,6 @@ from fineshards.shards.job.records import Block, ShardRecord, SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import Layout, SplitRule, shard_stem
 from fineshards.shards.ledger import ENTRY, Kind, Ledger, Range
-from fineshards.shards.record import replace
 from fineshards.shards.token_blocks import BLOCKS, LAYOUT, PLAN, SHARDS, TokenBlocks, block_of
 from fineshards.storage.base import TEMPORARY, Storage
 
@@ -73,7 +72,6 @@ class Checkpoints:
         self.rule = rule
         self._settings = settings
         self._generation = generation
-        self._signed: dict[str, str] = {}
         self.folder = f"{FOLDER}/{fingerprint}"
         self._fingerprint = fingerprint
         self.ledger = Ledger(storage, self.folder)
@@ -84,9 +82,7 @@ class Checkpoints:
     def of(cls, storage: Storage, job: Job) -> Checkpoints:
         """The checkpoints of a job in its output folder."""
         of, fingerprint = job.settings, job.fingerprint()
-        found = cls(storage, fingerprint, of.token_dtype, of.split, of, job.generation)
-        found._signed = {file.path: file.signed for file in job.new_files if file.signed}
-        return found
+        return cls(storage, fingerprint, of.token_dtype, of.split, of, job.generation)
 
     def job(self) -> Job:
         """The job of these checkpoints, read from the output folder.
@@ -142,10 +138,9 @@ class Checkpoints:
             raise _FollowedError
 
     def files_to_read(self, earlier: bool = False) -> tuple[SourceFile, ...]:
-        """The source files that the job reads, or all that it has; signed as at launch."""
-        job, signed = self.job(), self._signed
-        files = job.files if earlier else job.new_files
-        return tuple(replace(f, signed=signed.get(f.path, "")) for f in files) if signed else files
+        """The source files that the job reads. earlier: those of earlier generations too."""
+        job = self.job()
+        return job.files if earlier else job.new_files
 
     def has_finished_blocks(self) -> bool:
         """Whether any block is finished, or judged in a stage of a recipe."""

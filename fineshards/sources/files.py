@@ -14,9 +14,8 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.sources.compression import ENDINGS
 from fineshards.sources.formats.format import FORMATS, file_name
-from fineshards.sources.patterns import check_same
-from fineshards.sources.places import schemes
-from fineshards.sources.places.schemes import is_url
+from fineshards.sources.places.place import check_same
+from fineshards.sources.places.schemes import is_url, open_raw, place_of
 
 
 def readable() -> str:
@@ -81,10 +80,8 @@ def describe_local_file(path: str, format_name: str, compression: str = "none") 
 
 def check_unchanged(file: SourceFile) -> None:
     """Raises InputError if the file has changed since launch."""
-    if is_url(file.path):
-        schemes.check(file)
-    else:
-        check_same(file, _local_state(file.path))
+    is_far = is_url(file.path)
+    check_same(file, place_of(file.path).state(file) if is_far else _local_state(file.path))
 
 
 def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
@@ -94,7 +91,7 @@ def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
     """
     if is_url(file.path):
         ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
-        return schemes.open_raw(file, ahead)
+        return open_raw(file, ahead)
     return open(file.path, "rb")
 
 

@@ -23,9 +23,8 @@ from fineshards.sources.files import (
     readable,
 )
 from fineshards.sources.formats.format import FORMATS
-from fineshards.sources.patterns import FoundFile
-from fineshards.sources.places.http_files import unsigned
-from fineshards.sources.places.schemes import is_url, never_changes, place_of, without_scheme
+from fineshards.sources.places.place import FoundFile
+from fineshards.sources.places.schemes import is_url, place_of, without_scheme
 
 # Beside data files: descriptions for people, and those that the Hugging Face hub writes.
 _DESCRIPTION = re.compile(
@@ -50,7 +49,7 @@ def find_splits(test: Sequence[str], train: Sequence[str]) -> tuple[list[SourceF
     files: list[SourceFile] = []
     test_files = 0
     for number, pattern in enumerate((*test, *train)):
-        named = f"{'--test_input' if number < len(test) else '--input'} {unsigned(pattern)}"
+        named = f"{'--test_input' if number < len(test) else '--input'} {pattern}"
         matches = _find_stored(pattern) if is_url(pattern) else _find_local(pattern)
         if not matches:
             raise UsageError(
@@ -95,7 +94,7 @@ def as_it_is(file: SourceFile, trust_input: bool = True) -> SourceFile:
     trust_input: whether another version of the same size may be read. Raises InputError if the
     file is not there any more, or has another size.
     """
-    if never_changes(file):
+    if place_of(file.path).pinned:
         return file
     found = find_file(file.path, file.format)
     if found is None:
@@ -221,5 +220,4 @@ def _describe(found: FoundFile) -> SourceFile:
                 "with gzip is supported. Upload it again without Content-Encoding."
             )
         compression = "gzip"
-    file = SourceFile(0, found.path, found.size, found.identity, format_name, compression)
-    return replace(file, signed=found.signed)
+    return SourceFile(0, found.path, found.size, found.identity, format_name, compression)

@@ -104,7 +104,7 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
         """
         deciding: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
-            "settings": self.settings.recorded(),
+            "settings": self.settings,
             "files": [*map(_deciding, self.files)],
         }
         grown = sorted({*borders(self.generations)})
@@ -155,7 +155,7 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
     def to_bytes(self) -> bytes:
         """The content of the record."""
         files = tuple(file.recorded() for file in self.files)
-        return RecordFile.to_bytes(replace(self, settings=self.settings.recorded(), files=files))
+        return RecordFile.to_bytes(replace(self, files=files))
 
     @classmethod
     def load(cls, storage: Storage, generation: int = 1) -> Job | None:

@@ -242,7 +242,7 @@ class Manifest(
     def to_bytes(self) -> bytes:
         """The content of the file, as `save` writes it."""
         files = tuple(file.recorded() for file in self.files)
-        return RecordFile.to_bytes(replace(self, settings=self.settings.recorded(), files=files))
+        return RecordFile.to_bytes(replace(self, files=files))
 
     def save(self, storage: Storage, before: Manifest | None = None) -> str:
         """Writes the manifest to an output folder, twice; returns the name of the file.

@@ -69,7 +69,6 @@ class SourceFile(Record, frozen=True):
             `--trust_input`.
         root: What its path begins with, before the name: that of its generation's input. Not part
             of the record.
-        signed: The URL by which it is read, if its path lacks a signature. Not part of the record.
     """
 
     index: Count
@@ -82,7 +81,6 @@ class SourceFile(Record, frozen=True):
     stop_row: Count | None = None
     trusted: str | None = None
     root: str = ""
-    signed: str = ""
 
     @property
     def path(self) -> str:
@@ -99,8 +97,8 @@ class SourceFile(Record, frozen=True):
         return describe_state(self.size, self.version)
 
     def recorded(self) -> SourceFile:
-        """The file as records have it: wherever it is, and however it is signed."""
-        return replace(self, root="", signed="") if self.root or self.signed else self
+        """The file as records have it, wherever it is."""
+        return replace(self, root="") if self.root else self
 
 
 class Block(Record, frozen=True):

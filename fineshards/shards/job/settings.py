@@ -12,7 +12,7 @@ from fineshards.errors import contrasted
 from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.layout import FRACTION, HASH_VERSION, Shuffle, SplitRule
 from fineshards.shards.npy import DTYPES
-from fineshards.shards.record import Count, Record, replace
+from fineshards.shards.record import Count, Record
 from fineshards.text_template import template_parts
 
 VOCABULARY_NAME = "metadata/vocabulary.tiktoken"
@@ -187,10 +187,6 @@ class Settings(Record, frozen=True):
     def stored_files(self) -> tuple[str, ...]:
         """The files that are stored with the job record."""
         return (self.tokenizer.file, *([CHAT_TEMPLATE_NAME] if self.chat else []))
-
-    def recorded(self) -> Settings:
-        """The settings as records have them: however the files of a recipe are signed."""
-        return replace(self, recipe=self.recipe and self.recipe.recorded())
 
     def differences(self, other: Settings) -> list[str]:
         """How other settings differ from these, by flag; empty if they do not."""

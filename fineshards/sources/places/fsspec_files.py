@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fineshards.errors import InputError, MissingLibraryError, UsageError
 from fineshards.extras import missing_extra
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import WILDCARDS, FoundFile, Matches, find_matches
+from fineshards.sources.places.place import WILDCARDS, FoundFile, Matches, Place, find_matches
 from fineshards.storage.retries import retried, translating
 
 # What stores call the version of a file's content, the best first. They are compared as text.
@@ -29,8 +29,8 @@ _SUPPORTED = "local paths, file://, gs://, s3://, https://, http://, hf://datase
 _Result = TypeVar("_Result")
 
 
-class FsspecFiles:
-    """Files of any protocol that fsspec knows. See Place."""
+class FsspecFiles(Place):
+    """Files of any protocol that fsspec knows."""
 
     def find(self, pattern: str) -> Matches:
         """Returns the files that a URL, a folder or a pattern means.

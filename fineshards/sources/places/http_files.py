@@ -10,15 +10,14 @@ from __future__ import annotations
 import functools
 import os
 import re
-import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import FoundFile, Matches, check_same
+from fineshards.sources.places.place import FoundFile, Matches, Place, check_same
 from fineshards.storage.retries import TRANSIENT_STATUS, retried, translating
 
 if TYPE_CHECKING:
@@ -30,14 +29,6 @@ _FIND_SECONDS = 3.0
 _TIMEOUT = (20.0, 60.0)
 _RATE_LIMIT = re.compile(r";\s*r=0\s*;\s*t=(\d{1,9})\b")
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
-
-# The parameter of a URL that holds its signature: that of stores, of CloudFront, of Azure.
-_SIGNATURE = re.compile(r"(x-\w+-|q-)?(signature|sig)")
-# Those that come with one without a prefix.
-_WITH_IT = {
-    "signature": "expires|policy|key-pair-id|hash-algorithm|.*access_?(key_?)?id|.*security-token",
-    "sig": r"s\w\w?|sktid|(sko|sao|suo|sc)id",
-}
 
 
 class WebRange(NamedTuple):
@@ -53,25 +44,8 @@ class WebRange(NamedTuple):
     url: str
 
 
-def unsigned(url: str) -> str:
-    """A URL without its signature and what comes with it, which are others when it is signed again.
-
-    Example:
-        >>> unsigned("https://host/x.csv?id=3&X-Amz-Date=20261127&X-Amz-Signature=5e")
-        'https://host/x.csv?id=3'
-    """
-    place, _, query = url.partition("?")
-    parts = {each: each.partition("=")[0].lower() for each in query.split("&")}
-    found = next(filter(None, map(_SIGNATURE.fullmatch, parts.values())), None)
-    if found is None or not url.startswith(("http://", "https://")):
-        return url
-    signing = re.compile(f"{found[0]}|" + (f"{found[1]}.*" if found[1] else _WITH_IT[found[2]]))
-    left = "&".join(each for each, name in parts.items() if not signing.fullmatch(name))
-    return f"{place}?{left}" if left else place
-
-
-class WebFiles:
-    """Single files, of which servers tell no more than their headers. See Place."""
+class WebFiles(Place):
+    """Single files, of which servers tell no more than their headers."""
 
     def find(self, url: str) -> Matches:
         """Returns the one file that a URL names.
@@ -88,17 +62,16 @@ class WebFiles:
                 f"--input {url}: a web server does not list its files, so patterns and folders "
                 "cannot be read from it. Give the URL of each file."
             )
-        name = unsigned(url)
-        _, size, identity, encoding, _ = fetch(url, 0, 1, name=name, seconds=_FIND_SECONDS)
-        signed = url if url != name else ""
-        return Matches([FoundFile(name, parts.path, size, identity, encoding, signed)])
+        found = fetch(url, 0, 1, seconds=_FIND_SECONDS)
+        file = FoundFile(url, parts.path, found.size, found.identity, found.encoding)
+        return Matches([file])
 
     def state(self, file: SourceFile) -> tuple[int, str]:
-        found = fetch(file.signed or file.path, 0, 1, name=file.path)
+        found = fetch(file.path, 0, 1)
         return found.size, found.identity
 
     def read(self, file: SourceFile, start: int, stop: int) -> bytes:
-        found = fetch(file.signed or file.path, start, stop, name=file.path)
+        found = fetch(file.path, start, stop)
         check_same(file, (found.size, found.identity))
         return found.content
 
@@ -119,13 +92,13 @@ def fetch(
     start: int,
     stop: int,
     *,
-    name: str,
+    name: str | None = None,
     headers: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> WebRange:
     """Bytes `[start, stop)` of a file; fewer if it has fewer.
 
-    name: what messages call it, without a signature: that is a secret. headers: credentials.
+    name: what messages call it where its URL is signed, which is a secret. headers: credentials.
     seconds: how long it is tried again where a failure may pass; None for the default. Raises
     RefusedError where the server refuses access, and InputError for other failures that stay.
     """
@@ -134,7 +107,7 @@ def fetch(
 
     stay = (exceptions.InvalidURL, exceptions.InvalidSchema, exceptions.TooManyRedirects)
     passing = (_TransientError, exceptions.RequestException, HTTPError, ConnectionError)
-    session = _session(os.getpid())
+    session, name = _session(os.getpid()), name or url
     headers = {**(headers or {}), "Range": f"bytes={start}-{stop - 1}"}
 
     def attempt() -> WebRange:
@@ -175,15 +148,14 @@ def asked_wait(headers: Any) -> float:
     The hub says them in RateLimit (`"resolvers";r=0;t=120`), most servers in Retry-After, which
     may be a date. https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
     """
+    from urllib3 import Retry
+    from urllib3.exceptions import InvalidHeader
+
     if limit := _RATE_LIMIT.search(headers.get("RateLimit", "")):
         return float(limit[1])
-    said = headers.get("Retry-After", "")
-    if re.fullmatch(r"\d{1,9}", said):
-        return float(said)
-    try:
-        return max(parsedate_to_datetime(said).timestamp() - time.time(), 0.0)
-    except (ValueError, OverflowError):
-        return 0.0
+    with suppress(InvalidHeader, ValueError, OverflowError):
+        return Retry().parse_retry_after(headers.get("Retry-After", ""))
+    return 0.0
 
 
 def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
@@ -204,9 +176,7 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
         )
     if status in (401, 403, 404, 410):
         why = "the server refuses access" if status < 404 else "there is no such file"
-        raise RefusedError(
-            f"{url} cannot be read: {why} ({status}). Check the URL; a signed one may have expired."
-        )
+        raise RefusedError(f"{url} cannot be read: {why} ({status}). Check the URL.")
     if status != 206 or found is None or found[1] is None:
         raise InputError(
             f"{url} cannot be read: to a range request the server answered {status} with "

@@ -17,7 +17,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,14 @@ from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import describe_files, format_of, has_known_format
 from fineshards.sources.finding import is_beside_data, some, walk
-from fineshards.sources.places.hub_errors import (
+from fineshards.sources.places.hub_files import (
     access_refused,
     brief,
-    config_refused,
     hub_failures,
+    list_files,
+    pin,
     quiet_hub,
 )
-from fineshards.sources.places.hub_files import list_files, pin
 from fineshards.storage.temporary import scratch_folder
 
 
@@ -192,16 +191,16 @@ def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any
                 f"{_flags_of(request)}: found no data files ({brief(error)}). "
                 "Check the folder, or data_files in its README.md."
             ) from error
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, ValueError, YAMLError) as error:
+            advice = "Choose another one with --dataset_config, or correct those in its README.md."
+            if isinstance(error, RuntimeError):
+                advice = (
+                    "On the hub, --dataset_revision refs/convert/parquet often has the same data "
+                    "as plain files."
+                )
             raise UsageError(
-                f"{_flags_of(request)}: its files cannot be listed ({brief(error)}). On the hub, "
-                "--dataset_revision refs/convert/parquet often has the same data as plain files."
+                f"{_flags_of(request)}: its files cannot be listed ({brief(error)}). {advice}"
             ) from error
-        except (TypeError, ValueError, YAMLError) as error:
-            names: list[str] = []
-            with suppress(TypeError, ValueError, YAMLError):  # if README.md is malformed
-                names = datasets.get_dataset_config_names(path, revision=commit)
-            raise config_refused(_flags_of(request), request.config, names, error) from error
 
 
 def _flags_of(request: DatasetRequest) -> str:

@@ -7,9 +7,11 @@ cannot change.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import tempfile
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,11 +19,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import FoundFile, Matches, find_matches
 from fineshards.sources.places.http_files import RefusedError, WebRange, fetch
-from fineshards.sources.places.hub_errors import access_refused, hub_failures, quiet_hub
+from fineshards.sources.places.place import FoundFile, Matches, Place, find_matches
 
 # The hub's own references hold slashes.
 _URL = re.compile(
@@ -50,12 +52,14 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-class HubFiles:
-    """Files in datasets. See Place.
+class HubFiles(Place):
+    """Files in datasets.
 
     Each process asks the hub once per file, which counts against the hub's limit, and reads from
     where the hub keeps the content until that address is refused.
     """
+
+    pinned = True
 
     def find(self, pattern: str) -> Matches:
         """Returns the files that `hf://datasets/OWNER/NAME@REVISION/pattern` means.
@@ -180,3 +184,77 @@ def list_files(
     except EntryNotFoundError:  # no such folder
         pass
     return files, folders
+
+
+def quiet_hub() -> None:
+    """Keeps huggingface_hub from printing: the terminal shows progress and errors of ours only."""
+    from huggingface_hub.utils import logging as hub_logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    hub_logging.set_verbosity(logging.ERROR)
+    for name in ("httpx", "httpx2"):  # which log every request at level INFO
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def hub_failures(
+    flags: str, what: str = "dataset", revision: str = "--dataset_revision"
+) -> Iterator[None]:
+    """Turns failures of the hub into UsageError or InputError: why a name cannot be resolved.
+
+    flags: those that give the name, or the name. what: kind of the repository. revision: how the
+    user names a revision.
+    """
+    from huggingface_hub import constants, errors
+    from requests import RequestException
+
+    hub = constants.ENDPOINT
+    # Of requests up to 0.36, of httpx from 1.0 and of httpx2 from 2.0.
+    client_error: Any = errors.HfHubHTTPError.__bases__[0]
+    refuse_secrets_in_endpoint(hub, "HF_ENDPOINT")
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise UsageError(f"{flags}: not a valid name on the hub: {error}") from error
+    except errors.GatedRepoError as error:
+        raise access_refused(flags, what) from error
+    except errors.RepositoryNotFoundError as error:
+        raise UsageError(
+            f"{flags}: {hub} has no such {what}, or it is private. Check the name; "
+            f"for a private {what}, set HF_TOKEN to a token with read access."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UsageError(
+            f"{flags}: no such revision. Give a branch, a tag or a full commit hash, "
+            f"or omit {revision} to read the main branch."
+        ) from error
+    except errors.OfflineModeIsEnabled as error:
+        raise UsageError(
+            f"{flags}: HF_HUB_OFFLINE is set, so {hub} is not contacted. Unset it, or give a "
+            "local folder."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise access_refused(flags, what) from error
+        raise InputError(f"{flags}: {hub} answered {status}. Try again later.") from error
+    except (ConnectionError, RequestException, client_error) as error:
+        raise InputError(
+            f"{flags}: {hub} cannot be reached ({brief(error)}). "
+            "Check the network and HF_ENDPOINT, or give a local folder."
+        ) from error
+
+
+def access_refused(flags: str, what: str = "dataset") -> UsageError:
+    """The error for a repository that exists, but whose files need permission."""
+    return UsageError(
+        f"{flags}: the hub refuses access. If the {what} is gated, accept its terms on its "
+        "page, and set HF_TOKEN to a token with read access."
+    )
+
+
+def brief(error: Exception) -> str:
+    """A library's message on one line; some go on with examples or every known format."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return textwrap.shorten(said.rstrip("."), 300, placeholder=" ...")

@@ -12,15 +12,22 @@ from functools import partial
 from fineshards.errors import InputError
 from fineshards.extras import require
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import FoundFile, Matches, check_same, find_matches, split_root
+from fineshards.sources.places.place import (
+    FoundFile,
+    Matches,
+    Place,
+    check_same,
+    find_matches,
+    split_root,
+)
 from fineshards.storage.names import split_url
 from fineshards.storage.objects import ObjectStorage
 
 _VERSIONS = {"gs": "generation", "s3": "etag"}
 
 
-class ObjectFiles:
-    """Objects that `scheme://bucket/pattern` means. See Place."""
+class ObjectFiles(Place):
+    """Objects that `scheme://bucket/pattern` means."""
 
     def find(self, pattern: str) -> Matches:
         root, wanted = split_root(pattern)
@@ -38,6 +45,12 @@ class ObjectFiles:
             check_same(file, self.state(file))
             raise InputError(f"{file.path} was away while it was read. Run the same command again.")
         return content
+
+
+class GcsFiles(ObjectFiles):
+    """Objects that `gs://bucket/pattern` means."""
+
+    is_light = True
 
 
 def _bucket(url: str) -> ObjectStorage:

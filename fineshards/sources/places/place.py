@@ -1,6 +1,6 @@
-"""Which files in a store a pattern or a folder means, found by listings of names.
+"""A kind of place for source files, and which files in it a pattern or a folder means.
 
-Patterns work as for local files, whatever the store.
+Patterns work as for local files, whatever the place.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import fnmatch
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile, describe_state
@@ -20,7 +21,7 @@ WILDCARDS = re.compile(r"[*?[]")
 class FoundFile:
     """A file as its store lists or describes it.
 
-    path: its URL. name: its path below the listed folder. identity, signed: see `SourceFile`.
+    path: its URL. name: its path below the listed folder. identity: see `SourceFile`.
     encoding: its Content-Encoding, empty for none.
     """
 
@@ -29,7 +30,6 @@ class FoundFile:
     size: int
     identity: str
     encoding: str = ""
-    signed: str = ""
 
 
 # (prefix of names, whether deeper folders too) -> the files with that prefix, and the names of
@@ -48,6 +48,31 @@ class Matches:
     files: list[FoundFile]
     beside: list[FoundFile] = field(default_factory=list)
     is_folder: bool = False
+
+
+class Place(Protocol):
+    """A kind of place. Its libraries are imported when a file is read from it.
+
+    Failures that may pass are tried again, and what stays is raised as InputError or UsageError.
+
+    pinned: whether files are of a commit, so that none can be another one than it was. is_light:
+    whether finding files imports no libraries that are large or start threads.
+    """
+
+    pinned: bool = False
+    is_light: bool = False
+
+    def find(self, pattern: str, /) -> Matches:
+        """Returns the files that a URL, pattern or folder means, as they are now."""
+        ...
+
+    def state(self, file: SourceFile, /) -> tuple[int, str] | None:
+        """The size and the identity of a file now; None if it is not there any more."""
+        ...
+
+    def read(self, file: SourceFile, start: int, stop: int, /) -> bytes:
+        """Bytes `[start, stop)` of a file in its version, by one request. Threads may call it."""
+        ...
 
 
 def find_matches(wanted: str, list_files: List) -> Matches:

@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.patterns import Matches, check_same
 from fineshards.sources.places.fsspec_files import FsspecFiles
+from fineshards.sources.places.place import Place
 from fineshards.storage.ranges import RangeReader
-
-
-class Place(Protocol):
-    """A kind of place. Its libraries are imported when a file is read from it.
-
-    Failures that may pass are tried again, and what stays is raised as InputError or UsageError.
-    """
-
-    def find(self, pattern: str, /) -> Matches:
-        """Returns the files that a URL, pattern or folder means, as they are now."""
-        ...
-
-    def state(self, file: SourceFile, /) -> tuple[int, str] | None:
-        """The size and the identity of a file now; None if it is not there any more."""
-        ...
-
-    def read(self, file: SourceFile, start: int, stop: int, /) -> bytes:
-        """Bytes `[start, stop)` of a file in its version, by one request. Threads may call it."""
-        ...
-
 
 _PLACES: Plugins[Place] = Plugins("places", makes=True)
 _OTHERS = FsspecFiles()
@@ -39,11 +19,6 @@ _OTHERS = FsspecFiles()
 def place_of(url: str) -> Place:
     """Returns the place of a URL: that of its scheme, or fsspec's."""
     return _PLACES.get(url.partition("://")[0], _OTHERS)
-
-
-def check(file: SourceFile) -> None:
-    """Raises InputError if a file has changed since launch."""
-    check_same(file, place_of(file.path).state(file))
 
 
 def open_raw(file: SourceFile, read_ahead: int) -> BinaryIO:
@@ -68,9 +43,4 @@ def without_scheme(path: str) -> str:
 
 def imports_libraries(pattern: str) -> bool:
     """Whether finding files by a pattern imports libraries that are large or start threads."""
-    return is_url(pattern) and not pattern.startswith("gs://")
-
-
-def never_changes(file: SourceFile) -> bool:
-    """Whether a file cannot be another one than it was: it is of a commit."""
-    return file.path.startswith("hf://")
+    return is_url(pattern) and not place_of(pattern).is_light
