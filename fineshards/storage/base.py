@@ -65,9 +65,8 @@ class Storage(ABC):
     def path(self, name: str) -> str:
         """The full path or URL of a name."""
 
-    @abstractmethod
-    def make_folders(self, folders: tuple[str, ...]) -> None:
-        """Creates folders that readers expect to exist; existing ones are kept."""
+    def make_folders(self, folders: tuple[str, ...]) -> None:  # noqa: B027
+        """Creates folders that readers expect to exist, where files alone do not make them."""
 
     def scratch_folder(self) -> str | None:
         """The path of a folder for scratch files, on a disk; None elsewhere."""

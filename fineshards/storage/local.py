@@ -12,7 +12,6 @@ import filecmp
 import io
 import mmap
 import os
-import resource
 import shutil
 import stat
 import uuid
@@ -26,8 +25,6 @@ from fineshards.storage.names import below
 
 # What Linux answers where a file system lacks what is asked of it; to a link it is EPERM.
 _NOT_SUPPORTED = {errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
-# Of renameat2 (linux/fcntl.h, linux/fs.h).
-_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 # Unwritten bytes at which the disk starts to write.
 _WRITE_BEHIND_BYTES = 16 << 20
 
@@ -42,9 +39,6 @@ class LocalStorage(Storage):
 
     def path(self, name: str) -> str:
         return os.path.join(self.root, below(name, self.root))
-
-    def make_folders(self, folders: tuple[str, ...]) -> None:
-        """Does nothing: `create` makes a file's folders."""
 
     def scratch_folder(self) -> str:
         self._refuse_linked_folder(f"{TEMPORARY}/x", "written")
@@ -129,32 +123,20 @@ class LocalStorage(Storage):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                self._move_to_free_name(temporary, target)
+            try:
+                os.link(temporary, target)  # unlike a rename, this never replaces a file
+            except FileExistsError:
+                pass
+            except OSError as error:
+                if error.errno not in _NOT_SUPPORTED:
+                    raise
+                raise OutputError(
+                    f"{target} cannot be written: its file system has no hard links, which keep "
+                    "two commands from overwriting each other. Choose a folder on another disk; a "
+                    "dataset can be copied there."
+                ) from error
             _sync_folder(os.path.dirname(target))
         return self.read(name) == content
-
-    def _move_to_free_name(self, path: str, target: str) -> None:
-        """Gives a file a name of which there is none yet; raises FileExistsError if there is."""
-        try:
-            os.link(path, target)  # unlike a rename, this never replaces a file
-        except OSError as error:
-            if error.errno not in _NOT_SUPPORTED:
-                raise
-            try:
-                _rename_to_free_name(path, target)
-            except OSError as second:
-                if second.errno not in _NOT_SUPPORTED:
-                    raise
-                mount = os.path.realpath(os.path.dirname(target))
-                while not os.path.ismount(mount):
-                    mount = os.path.dirname(mount)
-                raise OutputError(
-                    f"{target} cannot be written: the file system mounted at {mount} has neither "
-                    "hard links nor renames that never replace a file, and one of them must keep "
-                    "two commands from overwriting each other. Choose a folder on another disk; "
-                    "a dataset can be copied there."
-                ) from error
 
     @contextmanager
     def _writing(self, name: str, durable: bool, replaced: str | None) -> Iterator[BinaryIO]:
@@ -301,9 +283,14 @@ class LocalStorage(Storage):
             "deleted": "Check that you may write to its folder, then run again.",
             "mapped into memory": "Copy the dataset to a disk whose files can be mapped.",
         }
+        of_process = {
+            errno.EMFILE: "Close files and connections, or raise the limit (ulimit -n).",
+            errno.ENFILE: "Close files on this machine, or raise the limit (sysctl fs.file-max).",
+            errno.ENOMEM: "Free memory, or allow more mappings (sysctl vm.max_map_count).",
+        }
         return OutputError(
             f"{self.path(name)} cannot be {action}: {error.strerror or error}. "
-            f"{_advice_about_limits(error) or advice[action]}"
+            f"{of_process.get(error.errno or 0) or advice[action]}"
         )
 
 
@@ -332,32 +319,6 @@ class _WriteBehind(io.FileIO):
         with suppress(OSError, AttributeError):
             os.posix_fadvise(self.fileno(), self._submitted, waiting, os.POSIX_FADV_DONTNEED)
         self._submitted = self._written
-
-
-def _advice_about_limits(error: OSError) -> str | None:
-    """What to do about an error that has nothing to do with the file; None for other errors."""
-    if error.errno == errno.EMFILE:
-        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return (
-            f"The process has {allowed:,} files and connections open, as many as it may: close "
-            "some, or raise the limit (ulimit -n)."
-        )
-    if error.errno == errno.ENFILE:
-        return "The machine has as many files open as it may: close some (sysctl fs.file-max)."
-    if error.errno == errno.ENOMEM:
-        return "The process has too many mappings, or too little memory (sysctl vm.max_map_count)."
-    return None
-
-
-def _rename_to_free_name(path: str, target: str) -> None:
-    """Renames a file unless the new name is taken. Never tried on the kernel's own FAT drivers."""
-    import ctypes  # hardly ever needed
-
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    names = os.fsencode(path), _AT_FDCWD, os.fsencode(target)
-    if rename is None or rename(_AT_FDCWD, *names, _RENAME_NOREPLACE):
-        code = errno.ENOSYS if rename is None else ctypes.get_errno()
-        raise OSError(code, os.strerror(code), target)
 
 
 def _sync_folder(path: str) -> None:
