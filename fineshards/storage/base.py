@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import BinaryIO
 
 from fineshards.errors import OutputError
@@ -126,17 +125,11 @@ class Storage(ABC):
         """
 
     def open_ranges(self, name: str) -> RangeReader:
-        """Opens a file for reading ranges of it; raises OutputError if there is none.
+        """Opens the version of an object that is there now; only where `on_disk` is false.
 
-        Where the storage has versions, all ranges are of the one that is there now.
+        Raises OutputError if there is none.
         """
-        size = self.size(name)
-        if size is None:
-            raise OutputError(
-                f"{self.path(name)} cannot be read: there is no such file. Check the name, or "
-                "build the dataset again."
-            )
-        return RangeReader(size, partial(self.read_range, name))
+        raise NotImplementedError
 
     def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         """A file to write. It appears under `name` if the `with` body ends without an exception.
@@ -182,10 +175,7 @@ class Storage(ABC):
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
         """A whole file, mapped into memory for reading; only where `on_disk` is true."""
-        raise OutputError(
-            f"{self.path(name)} cannot be mapped into memory: it is not on a local disk. Copy the "
-            "dataset to a disk and open it there."
-        )
+        raise NotImplementedError
 
     def open_at(self, name: str, start: int, new: bool = False) -> AbstractContextManager[BinaryIO]:
         """A place in an unfinished file on a disk, to write to; others may write to other places.

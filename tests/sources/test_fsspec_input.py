@@ -119,8 +119,8 @@ def test_the_identity_is_the_best_that_a_store_tells(
     [
         ("foo://a/b.csv", r"--input foo://a/b\.csv: foo:// cannot be read\. Give local paths, fil"),
         ("zip://a.csv::memory://a.zip", r"zip:// cannot be read"),
-        ("memory://*/a.csv", r"memory://\*/a\.csv: expected memory://container-or-host/f"),
-        ("memory://", r"--input memory://: expected memory://container-or-host/folder"),
+        ("memory://*/a.csv", r"memory://\*/a\.csv: expected memory://bucket-or-host/f"),
+        ("memory://", r"--input memory://: expected memory://bucket-or-host/folder"),
         ("memory://nowhere/*.csv", r"--input memory://nowhere/\*\.csv: no file matches"),
         ("memory://nowhere/a.csv", r"--input memory://nowhere/a\.csv: no file matches"),
     ],

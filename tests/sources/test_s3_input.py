@@ -95,7 +95,7 @@ def test_a_folder_means_all_data_files_below_it(s3: S3Proxy) -> None:
     [
         ("s3://data/nothing/*.jsonl", UsageError, r"--input s3://data/nothing/\*\.jsonl: no file"),
         ("s3://nothing/a.jsonl", InputError, "cannot be listed: there is no bucket nothing"),
-        ("s3://*/a.jsonl", UsageError, "does not name a bucket; expected s3://bucket/folder"),
+        ("s3://*/a.jsonl", UsageError, "expected s3://bucket-or-host/folder"),
     ],
 )
 def test_what_is_not_there_is_one_sentence(

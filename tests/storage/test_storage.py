@@ -20,7 +20,6 @@ import google_crc32c
 import pytest
 from support.checkout import ROOT
 from support.damage import checksum
-from support.faulty_proxy import Proxy
 
 from fineshards.errors import OutputError, UsageError
 from fineshards.storage.base import TEMPORARY, FileRange, Storage
@@ -349,18 +348,6 @@ def test_a_missing_file_cannot_be_mapped(storage: Storage) -> None:
         storage.open_mapped("gone")
 
 
-def test_an_object_cannot_be_mapped(cloud: Proxy) -> None:
-    storage = open_storage("gs://data/deep/out")
-    assert not storage.on_disk
-    storage.write("a", b"content")
-    with pytest.raises(OutputError) as caught:
-        storage.open_mapped("a")
-    assert str(caught.value) == (
-        "gs://data/deep/out/a cannot be mapped into memory: it is not on a local disk. Copy the "
-        "dataset to a disk and open it there."
-    )
-
-
 def test_entries_are_all_files_at_any_depth(storage: Storage) -> None:
     for name in ("train/b", "train/a", "train/x/y/z"):
         storage.write(name, name.encode())
@@ -520,7 +507,6 @@ def test_no_name_leads_out_of_the_folder(root: str, name: str, tmp_path: Path) -
         storage.read,
         storage.delete,
         storage.version,
-        storage.open_ranges,
         lambda name: storage.write(name, b"x"),
         lambda name: storage.claim(name, b"x"),
         lambda name: storage.read_range(name, 0, 1),

@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 from fineshards.errors import InputError, MissingLibraryError, UsageError
 from fineshards.extras import missing_extra
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.places.place import WILDCARDS, FoundFile, Matches, Place, find_matches
+from fineshards.sources.places.place import (
+    WILDCARDS,
+    FoundFile,
+    Matches,
+    Place,
+    find_matches,
+    split_root,
+)
 from fineshards.storage.retries import retried, translating
 
 # What stores call the version of a file's content, the best first. They are compared as text.
@@ -43,15 +50,8 @@ class FsspecFiles(Place):
             info = _info(store, pattern)
             if info is not None and info["type"] == "file":
                 return Matches([_found(pattern, pattern, info)])
-        scheme, _, rest = pattern.partition("://")
-        root, _, wanted = rest.partition("/")
-        if not rest or WILDCARDS.search(root):
-            raise UsageError(
-                f"--input {pattern}: expected {scheme}://container-or-host/folder/*.parquet, "
-                "without wildcards in the first part."
-            )
-        # A URL such as hdfs:///folder names no host.
-        return find_matches(wanted, partial(_list, store, f"{scheme}://{root}"))
+        root, wanted = split_root(pattern)  # hdfs:///folder names no host
+        return find_matches(wanted, partial(_list, store, root))
 
     def state(self, file: SourceFile) -> tuple[int, str] | None:
         store = _store(file.path)

@@ -54,11 +54,10 @@ def _fetch(secret: str) -> str:
             url = f"{endpoint.rstrip('/')}/v1/{secret}:access"
             response = session.get(url, timeout=_TIMEOUT_SECONDS)
         response.raise_for_status()
-        return base64.b64decode(response.json()["payload"]["data"]).decode("ascii").strip()
+        return base64.b64decode(response.json()["payload"]["data"]).decode(errors="replace").strip()
 
     def status(error: Exception) -> int | None:
-        found: int | None = getattr(getattr(error, "response", None), "status_code", None)
-        return found
+        return getattr(getattr(error, "response", None), "status_code", None)
 
     def pause(error: Exception) -> float | None:
         broken = isinstance(error, requests.ConnectionError | TransportError)
@@ -71,14 +70,13 @@ def _fetch(secret: str) -> str:
                 "secretmanager.googleapis.com is enabled, and that the account has "
                 "roles/secretmanager.secretAccessor on the secret."
             )
-        if isinstance(error, GoogleAuthError | requests.RequestException):
-            return str(error)
-        if isinstance(error, ValueError | KeyError | TypeError):
-            return "the secret is not a token, one ASCII word."
-        return None
+        return (
+            str(error) if isinstance(error, GoogleAuthError | requests.RequestException) else None
+        )
 
-    with translating(reason, "read", f"--hf_token_secret {secret}", UsageError):
+    flag = f"--hf_token_secret {secret}"
+    with translating(reason, "read", flag, UsageError):
         token = retried(attempt, pause, lambda error: f"{secret}: {type(error).__name__}")
-        if not re.fullmatch(r"[!-~]+", token):
-            raise ValueError
+    if not re.fullmatch(r"[!-~]+", token):
+        raise UsageError(f"{flag} cannot be used: the secret is not a token, one ASCII word.")
     return token

@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import partial
 
 from fineshards.errors import InputError
-from fineshards.extras import require
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.places.place import (
     FoundFile,
@@ -22,6 +21,7 @@ from fineshards.sources.places.place import (
 )
 from fineshards.storage.names import split_url
 from fineshards.storage.objects import ObjectStorage
+from fineshards.storage.open import open_storage
 
 _VERSIONS = {"gs": "generation", "s3": "etag"}
 
@@ -30,8 +30,7 @@ class ObjectFiles(Place):
     """Objects that `scheme://bucket/pattern` means."""
 
     def find(self, pattern: str) -> Matches:
-        root, wanted = split_root(pattern)
-        return find_matches(wanted, partial(_list, _bucket(root)))
+        return find_matches(split_root(pattern)[1], partial(_list, _bucket(pattern)))
 
     def state(self, file: SourceFile) -> tuple[int, str] | None:
         store = _bucket(file.path)
@@ -54,16 +53,9 @@ class GcsFiles(ObjectFiles):
 
 
 def _bucket(url: str) -> ObjectStorage:
-    scheme, bucket = url.partition("://")[0], split_url(url)[0]
-    if scheme == "gs":
-        require("google.cloud.storage", "google-cloud-storage", "gcs")
-        from fineshards.storage.gcs import GcsStorage
-
-        return GcsStorage(f"gs://{bucket}", InputError)
-    require("boto3", "boto3", "s3")
-    from fineshards.storage.s3 import S3Storage
-
-    return S3Storage(f"s3://{bucket}", error=InputError)
+    store = open_storage(split_root(url)[0], error=InputError)
+    assert isinstance(store, ObjectStorage)
+    return store
 
 
 def _list(store: ObjectStorage, prefix: str, deep: bool) -> tuple[list[FoundFile], set[str]]:

@@ -126,14 +126,14 @@ def check_same(file: SourceFile, now: tuple[int, str] | None) -> None:
 def split_root(url: str) -> tuple[str, str]:
     """Splits a URL into its root, such as `gs://bucket`, and the name or pattern below it.
 
-    Raises UsageError for a URL without a bucket, or with wildcards in its name.
+    Raises UsageError for a URL that is none of files, or with wildcards in the root.
     """
     scheme, _, rest = url.partition("://")
     root, _, name = rest.partition("/")
-    if not root or WILDCARDS.search(root):
+    if not rest or WILDCARDS.search(root):
         raise UsageError(
-            f"--input {url}: does not name a bucket; expected {scheme}://bucket/folder/*.parquet, "
-            "without wildcards in the bucket name."
+            f"--input {url}: expected {scheme}://bucket-or-host/folder/*.parquet, without "
+            "wildcards in the first part."
         )
     return f"{scheme}://{root}", name
 
