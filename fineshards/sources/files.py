@@ -80,8 +80,14 @@ def describe_local_file(path: str, format_name: str, compression: str = "none") 
 
 def check_unchanged(file: SourceFile) -> None:
     """Raises InputError if the file has changed since launch."""
-    is_far = is_url(file.path)
-    check_same(file, place_of(file.path).state(file) if is_far else _local_state(file.path))
+    check_same(file, state_of(file))
+
+
+def state_of(file: SourceFile) -> tuple[int, str] | None:
+    """The size and the identity of a file now; None if it is not there any more."""
+    if is_url(file.path):
+        return place_of(file.path).state(file)
+    return _local_state(file.path) if os.path.lexists(file.path) else None
 
 
 def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:

@@ -17,10 +17,10 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.sources.files import (
     describe_files,
-    describe_local_file,
     format_of,
     has_known_format,
     readable,
+    state_of,
 )
 from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.places.place import FoundFile
@@ -72,22 +72,6 @@ def find_splits(test: Sequence[str], train: Sequence[str]) -> tuple[list[SourceF
     return files, test_files
 
 
-def find_file(path: str, format_name: str) -> SourceFile | None:
-    """The file at a path, of a format, whatever its name; None if there is none.
-
-    Raises InputError for one that cannot be inspected.
-    """
-    if not is_url(path):
-        return describe_local_file(path, format_name) if os.path.lexists(path) else None
-    try:
-        found = [each for each in place_of(path).find(path).files if each.path == path]
-    except UsageError:  # there is no such file, in the words of its place
-        return None
-    if not found:
-        return None
-    return SourceFile(0, path, found[0].size, found[0].identity, format_name, "none")
-
-
 def as_it_is(file: SourceFile, trust_input: bool = True) -> SourceFile:
     """A source file of a dataset in the version that it has now: it may have been copied.
 
@@ -96,17 +80,18 @@ def as_it_is(file: SourceFile, trust_input: bool = True) -> SourceFile:
     """
     if place_of(file.path).pinned:
         return file
-    found = find_file(file.path, file.format)
+    found = state_of(file)
     if found is None:
         raise InputError(
             f"{file.path} is not there. Put it back, or say where it is with --sources OLD=NEW."
         )
-    if found.size != file.size:
+    size, identity = found
+    if size != file.size:
         raise InputError(
-            f"{file.path} has changed since the dataset was built: it has {found.size:,} bytes, "
+            f"{file.path} has changed since the dataset was built: it has {size:,} bytes, "
             f"expected {file.size:,}. Put the file back as it was."
         )
-    now = replace(file, trusted=found.identity)
+    now = replace(file, trusted=identity)
     if now.version != file.version and not trust_input:
         raise InputError(
             f"{file.path} has another version than the dataset was built from: it had "
