@@ -82,10 +82,11 @@ test-all: $(EVERYTHING) ## run all tests and checks (hours)
 
 # Another SEED tries other moments and other bytes.
 SEED ?= 1
-storms: .venv/installed ## kill all commands 1,000 times, damage datasets 10,000 times, and records 300 times (1 h)
+storms: .venv/installed ## kill all commands 1,000 times, damage datasets 10,000 times, records 300 times, and requests 1,000 times (1 h)
 	PYTHONPATH=tests $(BIN)/python -m storms.kills $(SEED) $(or $(KILLS),1000)
 	PYTHONPATH=tests $(BIN)/python -m storms.damages $(SEED) $(or $(DAMAGES),10000)
 	PYTHONPATH=tests $(BIN)/python -m storms.digits $(SEED) $(or $(DIGITS),300)
+	PYTHONPATH=tests $(BIN)/python -m storms.faults $(SEED) $(or $(FAULTS),500)
 
 # Supported beside the Python of .venv.
 PYTHONS := 3.12 3.13
