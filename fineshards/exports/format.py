@@ -95,7 +95,7 @@ class Target:
     @contextmanager
     def create(self, name: str) -> Iterator[Writer]:
         """A file to write, maybe over a damaged one. It appears when the body ends well."""
-        with self.storage.replacing(name, self.storage.version(name)) as opened:
+        with self.storage.create(name, old=self.storage.version(name)) as opened:
             writer = Writer(opened)
             yield writer
         self.files.append(FileRecord(name, writer.bytes, checksum_to_base64(writer.crc32c)))

@@ -253,7 +253,7 @@ def _plan(
         storage.replace(table_file, marked, versions[1])
         if mask is not None:
             storage.replace(mask_file, mask, versions[2])
-        with storage.replacing(name, versions[0]) as target:
+        with storage.create(name, old=versions[0]) as target:
             # The old content is read, because the new one appears at the end.
             for part in _content(dataset, shard, ranges):
                 target.write(part)

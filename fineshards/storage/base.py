@@ -131,24 +131,16 @@ class Storage(ABC):
         """
         raise NotImplementedError
 
-    def create(self, name: str, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+    @abstractmethod
+    @contextmanager
+    def create(self, name: str, durable: bool = True, old: str | None = None) -> Iterator[BinaryIO]:
         """A file to write. It appears under `name` if the `with` body ends without an exception.
 
         durable: whether the file must survive a power cut. Otherwise one may damage it.
+        old: the `version` of the file that it takes the place of. Of two attempts that replace it
+        with other bytes the later one fails, on a disk unless both end within the same instant.
         """
-        return self._writing(name, durable, None)
-
-    def replacing(self, name: str, version: str | None) -> AbstractContextManager[BinaryIO]:
-        """As `create`, but the file takes the place of another one.
-
-        version: the `version` of that one; None if there must be none. Of two attempts that replace
-        it with other bytes the later one fails, on a disk unless both end within the same instant.
-        """
-        return self._writing(name, True, version)
-
-    @abstractmethod
-    @contextmanager
-    def _writing(self, name: str, durable: bool, replaced: str | None) -> Iterator[BinaryIO]: ...
+        ...
 
     @abstractmethod
     def claim(self, name: str, content: bytes) -> bool:
@@ -257,8 +249,8 @@ class Storage(ABC):
             return None  # deleted meanwhile
 
     def replace(self, name: str, content: bytes, version: str | None) -> None:
-        """Writes a small file in the place of another one: see `replacing`."""
-        with self.replacing(name, version) as file:
+        """Writes a small file in the place of another one: see `create`."""
+        with self.create(name, old=version) as file:
             file.write(content)
 
     def write(self, name: str, content: bytes, durable: bool = True) -> int:

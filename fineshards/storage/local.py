@@ -139,7 +139,7 @@ class LocalStorage(Storage):
         return self.read(name) == content
 
     @contextmanager
-    def _writing(self, name: str, durable: bool, replaced: str | None) -> Iterator[BinaryIO]:
+    def create(self, name: str, durable: bool = True, old: str | None = None) -> Iterator[BinaryIO]:
         target = self.path(name)
         with self._temporary(name) as temporary:
             raw = _WriteBehind(temporary) if durable else io.FileIO(temporary, "x")
@@ -148,7 +148,7 @@ class LocalStorage(Storage):
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
-            if replaced is not None and self.version(name) != replaced:
+            if old is not None and self.version(name) != old:
                 self._check_same(name, temporary)
             os.replace(temporary, target)
             if durable:

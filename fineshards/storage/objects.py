@@ -202,10 +202,10 @@ class ObjectStorage(Storage):
         return self._whole_range(name, content, start, stop)
 
     @contextmanager
-    def _writing(self, name: str, durable: bool, replaced: str | None) -> Iterator[BinaryIO]:
+    def create(self, name: str, durable: bool = True, old: str | None = None) -> Iterator[BinaryIO]:
         with temporary_room(), tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as content:
             yield content  # type: ignore[misc]
-            self._upload(name, content, replaced)
+            self._upload(name, content, old)
 
     def claim(self, name: str, content: bytes) -> bool:
         try:
