@@ -40,6 +40,8 @@ _REFUSED_CREDENTIALS = {
     *("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"),
 }
 
+# Refusals because of who sent a request, or where to.
+_ABOUT_US = {"NoSuchBucket", *_REFUSED_CREDENTIALS}
 _Result = TypeVar("_Result")
 
 # By process, because a fork that used its parent's connections would read the responses to its
@@ -72,7 +74,8 @@ class S3Storage(ObjectStorage):
         error: type[FineshardsError] = OutputError,
     ) -> None:
         super().__init__(root, error)
-        self.endpoint = endpoint or endpoint_of_environment()
+        by_environment = map(os.environ.get, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+        self.endpoint = next(filter(None, (endpoint, *by_environment)), None)
         # Goes with the storage to the workers of a job, so that only its launch tries the store.
         self._keeps_promises = False
 
@@ -173,7 +176,7 @@ class S3Storage(ObjectStorage):
                 self._client.put_object(**put | change)
             except Exception as error:
                 status = status_of(error)
-                if status != expected and (status not in (400, 501) or is_about_us(error)):
+                if status != expected and (status not in (400, 501) or code_of(error) in _ABOUT_US):
                     raise
                 return status or 0, said(error)
             return 200, ""
@@ -277,11 +280,6 @@ def _condition_failed(error: BaseException) -> bool:
     return status_of(error) == 412 or code_of(error) in ("NoSuchKey", "404")
 
 
-def endpoint_of_environment() -> str | None:
-    """The URL of the store that the environment names; None for AWS's own."""
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-
-
 def client(endpoint: str | None) -> Any:
     """This process's boto3 client for a store, made when it is first used; threads share it.
 
@@ -348,11 +346,6 @@ def code_of(error: BaseException) -> str:
     """S3's name of an error, such as NoSuchKey; the status code if the response had no body."""
     response: dict[str, Any] = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
-
-
-def is_about_us(error: BaseException) -> bool:
-    """Whether a request was refused because of who sent it, or where to."""
-    return code_of(error) in {"NoSuchBucket", *_REFUSED_CREDENTIALS}
 
 
 def said(error: BaseException) -> str:
