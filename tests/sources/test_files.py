@@ -242,5 +242,5 @@ def test_a_changed_size_or_time_is_detected(tree: Path) -> None:
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     check_unchanged(file)
     path.unlink()
-    with pytest.raises(InputError, match=r"a\.parquet cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"a\.parquet was deleted since the job was launched"):
         check_unchanged(file)

@@ -22,7 +22,9 @@ import yaml
 from support.served import Served
 
 LFS_ENDINGS = (".parquet", ".gz", ".zst")
-API = re.compile(r"/api/datasets/([^/]+/[^/]+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
+API = re.compile(
+    r"/api/datasets/([^/]+(?:/[^/]+?)?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?"
+)
 # Datasets, and models without a prefix.
 RESOLVE = re.compile(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 LFS = re.compile(r"/lfs/([0-9a-f]{64})")
