@@ -16,12 +16,13 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.storage.base import TEMPORARY, Entry, Storage, always
 from fineshards.storage.names import below
+from fineshards.storage.retries import translating
 
 # What Linux answers where a file system lacks what is asked of it; to a link it is EPERM.
 _NOT_SUPPORTED = {errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
@@ -69,8 +70,8 @@ class LocalStorage(Storage):
 
         def refuse(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                place = os.path.relpath(error.filename, self.root)
-                raise self._error("read", "" if place == "." else place, error)
+                with translating(_reason, "read", os.path.normpath(error.filename)):
+                    raise error
 
         for parent, folders, files in os.walk(self.path(folder), onerror=refuse):
             place = os.path.relpath(parent, self.root).replace(os.sep, "/")
@@ -80,12 +81,9 @@ class LocalStorage(Storage):
 
     def names(self, prefix: str) -> Iterator[str]:
         folder, separator, beginning = prefix.rpartition("/")
-        try:
+        found: list[str] = []
+        with self._explained("read", folder), suppress(FileNotFoundError, NotADirectoryError):
             found = os.listdir(self.path(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise self._error("read", folder, error) from error
         for name in found:
             if name.startswith(beginning):
                 full = f"{folder}{separator}{name}"
@@ -102,19 +100,15 @@ class LocalStorage(Storage):
                 f"{self.path(name)} cannot be read: it is {kind}, not a file. Put the file back, "
                 "or build the dataset again."
             )
-        try:
+        with self._explained("read", name):
             return open(self.path(name), "rb", buffering)
-        except OSError as error:
-            raise self._error("read", name, error) from error
 
     def open_mapped(self, name: str) -> mmap.mmap | bytes:
         with self._open(name, buffering=0) as file:  # a buffer would take half of the time
             if os.fstat(file.fileno()).st_size == 0:
                 return b""  # The system refuses to map an empty file.
-            try:
+            with self._explained("mapped into memory", name):
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except OSError as error:
-                raise self._error("mapped into memory", name, error) from error
 
     def claim(self, name: str, content: bytes) -> bool:
         target = self.path(name)
@@ -157,39 +151,34 @@ class LocalStorage(Storage):
     @contextmanager
     def _temporary(self, name: str) -> Iterator[str]:
         """A path to write a file at first, which is deleted; turns OSError into OutputError."""
-        temporary = None
         self._refuse_linked_folder(name, "written")
+        temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
         try:
-            os.makedirs(self.scratch_folder(), exist_ok=True)
-            os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
-            temporary = self.path(f"{TEMPORARY}/{os.path.basename(name)}.{uuid.uuid4().hex}")
-            yield temporary
-        except OSError as error:
-            raise self._error("written", name, error) from error
+            with self._explained("written", name):
+                os.makedirs(self.scratch_folder(), exist_ok=True)
+                os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+                yield temporary
         finally:
-            if temporary:
-                # What stays of an unfinished file is never taken for one.
-                with suppress(OSError):
-                    os.unlink(temporary)
+            # What stays of an unfinished file is never taken for one.
+            with suppress(OSError):
+                os.unlink(temporary)
 
     @contextmanager
     def open_at(self, name: str, start: int, new: bool = False) -> Iterator[BinaryIO]:
         self._refuse_linked_folder(name, "written")
         path, flags = self.path(name), os.O_CREAT if new else 0
-        try:
+        with self._explained("written", name):
             if new:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
             with _WriteBehind(path, flags, start) as raw, io.BufferedWriter(raw) as file:
                 yield file
                 file.flush()
                 raw.submit()
-        except OSError as error:
-            raise self._error("written", name, error) from error
 
     def publish(self, name: str, target: str, size: int) -> None:
         self._refuse_linked_folder(target, "written")
         path = self.path(target)
-        try:
+        with self._explained("written", target):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(self.path(name), "r+b") as file:
                 if os.fstat(file.fileno()).st_size < size:
@@ -201,8 +190,6 @@ class LocalStorage(Storage):
                 os.fsync(file.fileno())
             os.replace(self.path(name), path)
             _sync_folder(os.path.dirname(path))
-        except OSError as error:
-            raise self._error("written", target, error) from error
 
     def _check_same(self, name: str, temporary: str) -> None:
         """Raises OutputError unless another attempt has written the same file by now."""
@@ -223,12 +210,8 @@ class LocalStorage(Storage):
         """
         check()
         self._refuse_linked_folder(name, "deleted")
-        try:
+        with self._explained("deleted", name), suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(self.path(name))
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            raise self._error("deleted", name, error) from error
 
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
         """See Storage. The check is called once."""
@@ -239,10 +222,8 @@ class LocalStorage(Storage):
             if not isinstance(info[1], FileNotFoundError | NotADirectoryError):
                 raise info[1]
 
-        try:
+        with self._explained("deleted", name):
             shutil.rmtree(self.path(name), onerror=ignore_missing)
-        except OSError as error:
-            raise self._error("deleted", name, error) from error
 
     def _refuse_linked_folder(self, name: str, action: str) -> None:
         """Raises OutputError for a name whose folder is a link that leads out of this one."""
@@ -266,32 +247,36 @@ class LocalStorage(Storage):
 
     def _state(self, name: str) -> os.stat_result | None:
         """The state of a file; None if there is none, also where a link leads nowhere."""
-        try:
-            return os.stat(self.path(name))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                return None
-            raise self._error("read", name, error) from error
+        path = self.path(name)
+        with translating(_reason, "read", path):
+            try:
+                return os.stat(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise
+        return None
 
-    def _error(self, action: str, name: str, error: OSError) -> OutputError:
-        advice = {
-            "read": "Check that it exists and that you may read it.",
-            "written": "Check that the folder exists, that you may write to it and that the disk "
-            "has space, then run again.",
-            "deleted": "Check that you may write to its folder, then run again.",
-            "mapped into memory": "Copy the dataset to a disk whose files can be mapped.",
-        }
-        of_process = {
-            errno.EMFILE: "Close files and connections, or raise the limit (ulimit -n).",
-            errno.ENFILE: "Close files on this machine, or raise the limit (sysctl fs.file-max).",
-            errno.ENOMEM: "Free memory, or allow more mappings (sysctl vm.max_map_count).",
-        }
-        return OutputError(
-            f"{self.path(name)} cannot be {action}: {error.strerror or error}. "
-            f"{of_process.get(error.errno or 0) or advice[action]}"
-        )
+    def _explained(self, action: str, name: str) -> AbstractContextManager[None]:
+        return translating(_reason, action, self.path(name))
+
+
+def _reason(error: Exception, what: str, _path: str) -> str | None:
+    """Why an operation failed and what to do; None for an error that is not the system's."""
+    if not isinstance(error, OSError):
+        return None
+    of_process = {
+        errno.EMFILE: "Close files and connections, or raise the limit (ulimit -n).",
+        errno.ENFILE: "Close files on this machine, or raise the limit (sysctl fs.file-max).",
+        errno.ENOMEM: "Free memory, or allow more mappings (sysctl vm.max_map_count).",
+    }
+    advice = {
+        "read": "Check that it exists and that you may read it.",
+        "written": "Check that the folder exists, that you may write to it and that the disk "
+        "has space, then run again.",
+        "deleted": "Check that you may write to its folder, then run again.",
+        "mapped into memory": "Copy the dataset to a disk whose files can be mapped.",
+    }
+    return f"{error.strerror or error}. {of_process.get(error.errno or 0) or advice[what]}"
 
 
 class _WriteBehind(io.FileIO):
