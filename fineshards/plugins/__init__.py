@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fineshards.sources.compression import read_lines as read_lines
     from fineshards.sources.formats.format import Format as Format
     from fineshards.sources.formats.format import gathered as gathered
-    from fineshards.sources.places.schemes import Place as Place
+    from fineshards.sources.places.place import Place as Place
     from fineshards.sources.rows import RowBatch as RowBatch
 
 _HOME = {
@@ -65,7 +65,7 @@ _HOME = {
     "fineshards.shards.job.settings": ["Columns"],
     "fineshards.sources.compression": ["explained", "open_text", "read_lines"],
     "fineshards.sources.formats.format": ["Format", "gathered"],
-    "fineshards.sources.places.schemes": ["Place"],
+    "fineshards.sources.places.place": ["Place"],
     "fineshards.sources.rows": ["RowBatch"],
 }
 
