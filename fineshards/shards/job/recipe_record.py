@@ -9,7 +9,7 @@ from msgspec import json
 
 from fineshards.errors import clipped, contrasted, contrasted_texts
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.record import Count, Record, canonical, replace
+from fineshards.shards.record import Count, Record, canonical
 
 
 class StepRecord(Record, frozen=True):
@@ -90,11 +90,6 @@ class RecipeRecord(Record, frozen=True):
         """The scores that documents get, by name: the number of the step that gives each."""
         return {name: number for number, step in enumerate(self.steps) if (name := step.score)}
 
-    def recorded(self) -> RecipeRecord:
-        """The recipe as records have it: however its files are signed."""
-        indexes = tuple((step, file.recorded()) for step, file in self.indexes)
-        return replace(self, indexes=indexes)
-
     def step_name(self, number: int) -> str:
         """A step's number, from 1, and name, as people see it: `3 gopher_quality`."""
         return f"{number + 1} {self.steps[number].use}"
@@ -121,7 +116,7 @@ class RecipeRecord(Record, frozen=True):
             if old.version != new.version:
                 name = clipped(self.step_name(number))
                 found.append(f"version of step {name}: was {old.version}, now {new.version}")
-        if self.recorded().indexes != other.recorded().indexes:
+        if self.indexes != other.indexes:
             found.append("what seen_in looks documents up in: other files, or they have changed")
         if self.keep_keys != other.keep_keys:
             found.append(f"--keep_keys: was {self.keep_keys}, now {other.keep_keys}")
