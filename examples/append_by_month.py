@@ -38,9 +38,10 @@ manifest = fineshards.build(input=months[0], output=web, shard_tokens=50_000)
 print(f"generation {manifest.generation}: {manifest.totals['documents']} documents")
 
 # 2. A run trains on it, while another thread (or job, or machine) appends October and November.
-# generation=1 has the same samples for ever, whatever is appended.
+# generation=1 has the same samples for ever, whatever is appended. A mixture can take more later.
 first = TokenDataset(web, sequence_length=256, generation=1)
-with BatchLoader(first, batch_size=8, seed=1) as loader:
+begun = Mixture({"first": (first, 1)}, exhausted="drop")
+with BatchLoader(begun, batch_size=8, seed=1) as loader:
     with ThreadPoolExecutor() as background:
         for month in months[1:]:
             growing = background.submit(fineshards.append, web, input=month)
@@ -55,8 +56,7 @@ with BatchLoader(first, batch_size=8, seed=1) as loader:
 print(f"trained {state['step']} steps of generation 1 meanwhile")
 
 # 3. The run resumes on its own generation: the same batch follows.
-again = TokenDataset(web, sequence_length=256, generation=1)
-with BatchLoader(again, batch_size=8, seed=1) as loader:
+with BatchLoader(begun, batch_size=8, seed=1) as loader:
     loader.load_state_dict(state)
     assert (next(loader) == following).all()
 print("resumed on generation 1: the same batch follows")
@@ -65,9 +65,9 @@ print("resumed on generation 1: the same batch follows")
 appended = TokenDataset(web, sequence_length=256, after_generation=1)
 left = len(first) - state["consumed"]
 mixture = Mixture(
-    {"": (first, 1), "appended": (appended, 0)},
+    {"first": (first, 1), "appended": (appended, 0)},
     exhausted="drop",
-    schedule={state["consumed"]: {"": left, "appended": len(appended)}},
+    schedule={state["consumed"]: {"first": left, "appended": len(appended)}},
 )
 assert len(mixture) == len(TokenDataset(web, sequence_length=256))
 with BatchLoader(mixture, batch_size=8, seed=1, fields=["inputs", "source_ids"]) as loader:
