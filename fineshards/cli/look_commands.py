@@ -227,7 +227,7 @@ def _inspect_dropped(args: Namespace) -> Answer:
     from fineshards.inspection.dropped import describe_dropped, show_dropped
 
     for name in ("shard", "token", "id", "find"):
-        if getattr(args, name) not in (None, False):
+        if (given := getattr(args, name)) is not None and given is not False:
             raise UsageError(f"--dropped shows what is in no shard: leave out --{name}.")
     document = None if args.document is None else str(args.document)
     wanted = 3 if args.count is None else args.count

@@ -32,6 +32,8 @@ _CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croi
 _NPY = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"
 _JSON, _PARQUET, _TEXT = "application/json", "application/x-parquet", "text/plain"
 
+_OWNERS = {"license": "license", "url": "url", "date_published": "datePublished"}
+_OWNERS |= {"name": "name", "citation": "citeAs"}
 _TABLES = "document-tables"
 _SPLIT_KINDS = {"test": "cr:TestSplit", "train": "cr:TrainingSplit"}
 _COLUMNS = {
@@ -109,7 +111,12 @@ def read(content: bytes) -> tuple[Description, str]:
             raise ValueError("its content is not what its checksum says")
         fields: dict[str, Any] = json.loads(content)
         (digest,) = [file["sha256"] for file in fields["distribution"] if file["@id"] == SUMS_NAME]
-        return convert(fields.get("ownerSays", {}), Description), digest
+        # Files without ownerSays have the same in the fields of Croissant alone.
+        said = {name: fields[key] for name, key in _OWNERS.items() if key in fields}
+        said["description"] = fields["description"].rpartition("\n\n")[0]
+        if creator := fields.get("creator"):
+            said["creator"] = PERSON * (creator["@type"] == "sc:Person") + creator["name"]
+        return convert(fields.get("ownerSays", said), Description), digest
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise OutputError(
             f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."

@@ -122,6 +122,7 @@ def test_a_decision_is_shown_without_its_source(built: Path, capsys) -> None:
         (["--dropped", "--document=c.jsonl:5"], "the input has no files c.jsonl"),
         (["--dropped", "--shard=train/0"], "leave out --shard"),
         (["--dropped", "--id=7"], "leave out --id"),
+        (["--dropped", "--token=0"], "leave out --token"),
         (["--step=3"], "--step goes with --dropped."),
         (["--document=0:3"], "FILE:ROW goes with --dropped."),
     ],

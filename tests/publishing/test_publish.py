@@ -22,6 +22,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
+from fineshards.shards.record import sealed
 from fineshards.storage.open import open_storage
 
 # Of the libraries that read what is published.
@@ -90,6 +91,16 @@ def test_what_was_said_is_remembered_and_can_be_taken_back(published: Path) -> N
     assert problems(published) == []
     changed = {name: SAID[name] for name in ("license", "name", "description")}
     fineshards.publish(published, **changed)
+    assert described(published) == before
+
+
+def test_a_file_without_the_owners_words_gives_its_fields(published: Path) -> None:
+    before = described(published)
+    path = published / CROISSANT_NAME
+    fields = json.loads(path.read_text())
+    del fields["ownerSays"], fields["crc32c"]
+    path.write_bytes(sealed(json.dumps(fields).encode()) + b"\n")
+    fineshards.publish(published)
     assert described(published) == before
 
 
