@@ -133,18 +133,25 @@ def test_a_shard_cut_short_under_a_loader(tmp_path: Path, mapped: bool) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("fineshards.errors.OutputError: the shard ")
-    assert "train/train_0001.npy ends before byte " in last
-    assert last.endswith("it was cut short after it was opened. Copy it again from its origin, or "
-                         "run fineshards repair.")  # fmt: skip
+    assert "train/train_0001.npy has 128 bytes, expected 40,128: it is damaged." in last
 
 
-def test_what_is_left_of_a_shard_that_was_cut_short_is_read(copy: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (npy.HEADER_BYTES + 4 * 501, "has 2,132 bytes, expected 4,128"),
+        (4128, "is not a .npy file"),
+        (1_000_000, "has 1,000,000 bytes, expected 4,128"),
+    ],
+)
+def test_a_shard_that_was_replaced_by_zeros_after_its_first_use_is_refused(
+    copy: Path, size: int, said: str
+) -> None:
     dataset = TokenDataset(copy, sequence_length=100, mapped=False)
     everything(dataset)
-    rewrite(copy / SHARD, lambda old: old[: npy.HEADER_BYTES + 4 * 501])
-    assert np.array_equal(dataset[24], stream(2400, 2501))
-    message = refused(lambda: dataset[25], OutputError)
-    assert f"{SHARD} ends before byte {npy.HEADER_BYTES + 4 * 601:,}" in message
+    rewrite(copy / SHARD, lambda _: bytes(size))
+    for use in (lambda: dataset[24], lambda: dataset.read_tokens(2400, 2500)):
+        assert f"{SHARD} {said}" in refused(use, OutputError)
 
 
 # Reading that fails

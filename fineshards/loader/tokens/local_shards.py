@@ -256,45 +256,45 @@ def _opened(parts: Parts, readers: Sequence[LocalShards]) -> list[Any]:
 
 
 class ReadShard:
-    """A shard that is not mapped: a slice of it opens the file and reads the tokens.
+    """A shard that is not mapped: a slice of it opens the file, checks it and reads the tokens.
 
     No descriptor is kept, which would be stale where a file on a network was replaced.
     """
 
     def __init__(self, split: SplitShards, shard: int) -> None:
-        self._split, self._name = split, split.shard_name(shard)
+        self._split, self._shard = split, shard
         self._tokens = split.length(shard)
-        split.check(shard, *self._read(0, npy.HEADER_BYTES))
+        self._read(0, 0)
 
     def __len__(self) -> int:
         return self._tokens
 
     def __getitem__(self, part: slice) -> Tokens:
-        """A copy of tokens `[start, stop)`; raises OutputError if the file has become shorter."""
+        """A copy of tokens `[start, stop)`; raises OutputError if the file is another by now."""
         start, stop, _ = part.indices(self._tokens)
         begin, count = (each * self._split.dtype.itemsize for each in (start, stop - start))
         begin += npy.HEADER_BYTES
-        _, content = OPEN_SHARDS.with_room(lambda: self._read(begin, count))
-        if len(content) < count:
-            raise OutputError(
-                f"the shard {self._split.storage.path(self._name)} ends before byte "
-                f"{begin + count:,}: it was cut short after it was opened. Copy it again from its "
-                "origin, or run fineshards repair."
-            )
+        content = OPEN_SHARDS.with_room(lambda: self._read(begin, count))
         return np.frombuffer(content, self._split.dtype)
 
-    def _read(self, begin: int, count: int) -> tuple[int, bytes]:
-        """The size of the file, and bytes of it."""
-        storage = self._split.storage
+    def _read(self, begin: int, count: int) -> bytes:
+        """Bytes of the file, whose size and header are those of the shard."""
+        storage, name = self._split.storage, self._split.shard_name(self._shard)
         try:
-            with storage.open(self._name) as file:
+            with storage.open(name) as file:
+                header = file.read(npy.HEADER_BYTES)
                 file.seek(begin)
-                return os.fstat(file.fileno()).st_size, file.read(count)
+                content = file.read(count)
+                size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise OutputError(
-                f"the shard {storage.path(self._name)} cannot be read: {error.strerror}. Check the "
+                f"the shard {storage.path(name)} cannot be read: {error.strerror}. Check the "
                 "disk, or copy the shard again from its origin."
             ) from error
+        if len(content) < count:  # it was cut short, whatever its size is now
+            size = min(size, begin + len(content))
+        self._split.check(self._shard, size, header)
+        return content
 
 
 Shard = memoryview | ReadShard

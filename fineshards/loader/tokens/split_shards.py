@@ -127,7 +127,6 @@ class SplitShards:
 
     def of_masks(self) -> SplitShards:
         """The loss masks of the shards, as shards of one byte for eight tokens."""
-
         size = self.layout.shard_tokens
 
         def packed(tokens: int) -> int:
@@ -183,8 +182,7 @@ class SplitShards:
             except ValueError as error:
                 problem = str(error)
             else:
-                if tokens != self.length(shard):
-                    expected = self.length(shard)
+                if tokens != (expected := self.length(shard)):
                     problem = f"has {tokens:,} tokens in its header, expected {expected:,}"
         if problem:
             raise OutputError(
