@@ -51,7 +51,7 @@ class SavedState(Struct, frozen=True, forbid_unknown_fields=True):
     def of(cls, state: Any) -> SavedState:
         """A state of plain values, or of numpy's and torch's; raises UsageError if it is none."""
         try:
-            return msgspec.convert(msgspec.to_builtins(state, enc_hook=operator.index), cls)
+            return msgspec.convert(msgspec.to_builtins(state, enc_hook=_plain), cls)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(
                 "this is not the state of a BatchLoader of this version: "
@@ -61,6 +61,12 @@ class SavedState(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def position(self) -> Position:
         return Position(self.step, self.consumed, self.begin)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value) if isinstance(value, str) else operator.index(value)
 
 
 class States:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import UserDict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -134,6 +136,16 @@ def test_a_state_of_another_order_or_source_is_refused_by_name(folder: Path) -> 
         )
     )
     assert saved(loader) == state
+
+
+@pytest.mark.parametrize("kind", [MappingProxyType, UserDict])
+def test_a_state_may_be_another_mapping_with_strings_of_numpy(kind: Any) -> None:
+    loader = BatchLoader(Numbers(25), 4, epochs=1)
+    later = loader.state_dict(3)
+    names = [name for name, value in later.items() if isinstance(value, str)]
+    assert names
+    loader.load_state_dict(kind(later | {name: np.str_(later[name]) for name in names}))
+    assert saved(loader) == later
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.array])
