@@ -37,7 +37,6 @@ NAMES = (
     "max_seqlen",
 )
 _DTYPES = ("uint16", "uint32", "int32", "int64")
-_OF_TOKENS = {"inputs", "targets", "labels"}
 # Fields that need to know where documents start.
 _OF_DOCUMENTS = {"position_ids", "document_ids", "cu_seqlens", "max_seqlen"}
 
