@@ -120,7 +120,7 @@ def _add_redact_flags(parser: Parser) -> None:
     add_flag(
         which,
         "--documents N",
-        "Documents by their numbers in the dataset, which inspect and find show.",
+        "Documents by their numbers in the dataset, which inspect shows.",
         nargs="+",
         action="extend",
         default=[],
