@@ -178,6 +178,11 @@ def test_the_order_is_mark_header_meta_and_what_it_looks_like() -> None:
         assert decoded(whole.encode(encoding), "windows-1251") == whole
 
 
+@pytest.mark.parametrize("label", ["unicode", "utf-16", "UTF-16LE", "utf-16be", "ucs-2"])
+def test_a_page_that_declares_utf16_in_a_meta_element_is_not_in_it(label: str) -> None:
+    assert "Café de Paris, Zürich" in decoded(as_page("cp1252", label, CAFE * 3), None)
+
+
 # Labels of the encoding standard, the codec of Python with the same characters, and a text.
 ENCODINGS = {
     "windows-1250": ("cp1250", "Příliš žluťoučký kůň úpěl ďábelské ódy"),
@@ -207,6 +212,8 @@ ENCODINGS = {
     "iso-8859-16": ("iso8859-16", "Țară și înțelepciune"),
     "koi8-r": ("koi8-r", "Широкая электрификация южных губерний"),
     "koi8-u": ("koi8-u", "Чуєш їх, доцю, га? Кумедна ж ти, прощайся без ґольфів"),
+    "x-mac-cyrillic": ("mac-cyrillic", "Широкая электрификация южных губерний"),
+    "x-mac-ukrainian": ("mac-cyrillic", "Широкая электрификация южных губерний"),
     "macintosh": ("mac-roman", "“Voilà” – señor, façade, Zürich"),
     "ibm866": ("cp866", "Широкая электрификация южных губерний"),
     "windows-874": ("cp874", "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า"),
