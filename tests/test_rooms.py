@@ -83,7 +83,7 @@ MOST_LINES = {
     "reports": 985,
     "root": 1_545,
     "shards": 6_414,
-    "sources": 3_751,
+    "sources": 3_757,
     "storage": 2_135,
     "templates": 473,
     "transforms": 879,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import io
@@ -10,6 +11,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
 
@@ -35,7 +37,7 @@ LONGEST = 1 << 30
 _LINE_PIECE = 1 << 24
 # Memory that the dictionary of an xz stream may take: more than xz itself chooses.
 _XZ_MEMORY = 1 << 30
-_FAILURES = (EOFError, zlib.error, lzma.LZMAError, OSError)
+_FAILURES = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError)
 
 
 def open_text(file: SourceFile, opened: BinaryIO) -> BinaryIO:
@@ -141,24 +143,29 @@ def _decompressed(compression: str, opened: BinaryIO) -> Any:
     if compression == "gzip":
         return gzip.GzipFile(fileobj=opened)
     if compression == "xz":
-        return io.BufferedReader(_Xz(opened), _PIECE)
-    # Not the libraries' own readers, which do not detect a truncated file, or garbage after a
+        new = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY)
+        return io.BufferedReader(_Streams(opened, new, padding=b"\0"), _PIECE)
+    if compression == "bzip2":
+        return io.BufferedReader(_Streams(opened, bz2.BZ2Decompressor, padding=b""), _PIECE)
+    # Not the library's own reader, which does not detect a truncated file, or garbage after a
     # stream. pyarrow closes what it is given, and `opened` is still needed.
     lent = SimpleNamespace(read=opened.read, closed=False, close=lambda: None)
-    codec = "bz2" if compression == "bzip2" else compression
-    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(lent, "r"), codec), _PIECE)
+    return io.BufferedReader(
+        pa.CompressedInputStream(pa.PythonFile(lent, "r"), compression), _PIECE
+    )
 
 
-class _Xz(io.RawIOBase):
-    """Streams of xz one after another, with zeros between them.
+class _Streams(io.RawIOBase):
+    """Streams of xz, with zeros between them, or of bzip2, one after another.
 
-    Python's own reader takes all that follows zeros for garbage, and leaves it out without a word.
+    Python's own readers take what follows zeros, or no stream, for garbage, and leave it out
+    without a word. pyarrow's refuses an empty stream of bzip2 between others.
     """
 
-    def __init__(self, opened: BinaryIO) -> None:
+    def __init__(self, opened: BinaryIO, new: Callable[[], Any], padding: bytes) -> None:
         super().__init__()
-        self._opened = opened
-        self._stream: lzma.LZMADecompressor | None = None
+        self._opened, self._new, self._padding = opened, new, padding
+        self._stream: Any = None
 
     def readable(self) -> bool:
         return True
@@ -169,11 +176,10 @@ class _Xz(io.RawIOBase):
         while not content:
             if self._stream is None or self._stream.eof:
                 given = self._stream.unused_data if self._stream else b""
-                while not (given := given.lstrip(b"\0")) and (given := self._opened.read(_PIECE)):
-                    pass
-                if not given:
-                    return 0
-                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
+                while not (given := given.lstrip(self._padding)):
+                    if not (given := self._opened.read(_PIECE)):
+                        return 0
+                self._stream = self._new()
             else:
                 given = self._opened.read(_PIECE) if self._stream.needs_input else b""
                 if self._stream.needs_input and not given:

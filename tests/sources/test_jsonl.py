@@ -39,7 +39,9 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "a.jsonl.zst": zstandard.compress,
     "a.jsonl.xz": lambda content: lzma.compress(content[:25]) + lzma.compress(content[25:]),
     "a.ndjson.xz": lambda content: lzma.compress(content) + bytes(8),
-    "a.jsonl.bz2": lambda content: bz2.compress(content[:25]) + bz2.compress(content[25:]),
+    "a.jsonl.bz2": lambda content: b"".join(
+        map(bz2.compress, (content[:25], b"", content[25:], b""))
+    ),
     "a.json.zst": lambda content: b"".join(
         zstandard.compress(content[start : start + 7]) for start in range(0, len(content) or 1, 7)
     ),
