@@ -63,8 +63,7 @@ class WebFiles(Place):
                 "cannot be read from it. Give the URL of each file."
             )
         found = fetch(url, 0, 1, seconds=_FIND_SECONDS)
-        file = FoundFile(url, parts.path, found.size, found.identity, found.encoding)
-        return Matches([file])
+        return Matches([FoundFile(url, parts.path, found.size, found.identity, found.encoding)])
 
     def state(self, file: SourceFile) -> tuple[int, str]:
         found = fetch(file.path, 0, 1)

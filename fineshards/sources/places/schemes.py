@@ -6,6 +6,7 @@ import os
 from functools import partial
 from typing import BinaryIO
 
+import fineshards.sources.places.hub_files  # noqa: F401 - before workers fork, which share its turns
 from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.places.fsspec_files import FsspecFiles
