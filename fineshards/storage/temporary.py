@@ -103,9 +103,10 @@ def _claim(place: str) -> tuple[str, int]:
         lock = os.open(folder + _LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         with suppress(OSError):  # a file system without locks; then no one removes the folder
             fcntl.flock(lock, fcntl.LOCK_EX)
-        # Another process may have found the file before it was locked.
-        if os.path.exists(folder + _LOCK):
-            return folder, lock
+        # Another process may have removed the file before it was locked, and a third one made it.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), os.stat(folder + _LOCK)):
+                return folder, lock
         os.close(lock)
 
 

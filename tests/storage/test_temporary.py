@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -72,6 +73,24 @@ def test_a_scratch_folder_without_its_lock_is_removed(tmp_path: Path) -> None:
         remove_abandoned(str(tmp_path))
         assert not lost.exists()
         assert Path(used).is_dir()
+
+
+def test_a_lock_that_others_replaced_is_not_taken_for_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it was locked, one command removed it, and another one made it again to lock it."""
+    lock, replaced = fcntl.flock, list[Path]()
+
+    def late(descriptor: int, how: int) -> None:
+        if not replaced:
+            replaced.extend(tmp_path.iterdir())
+            replaced[0].unlink()
+            replaced[0].touch()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with scratch_folder(str(tmp_path)) as folder:
+        assert f"{folder}.lock" != str(replaced[0])
 
 
 def test_what_only_looks_like_a_scratch_folder_stays(tmp_path: Path) -> None:
