@@ -178,6 +178,16 @@ def test_a_read_that_is_refused_says_what_to_do(
     assert run(hub.url, tmp_path, read_texts(file), HF_TOKEN="hf_right")[0][0]
 
 
+def test_a_file_that_is_gone_is_not_called_refused(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    hub.push("acme/text", folder / "in/deep")
+    ((file,),) = run(hub.url, tmp_path, find("hf://datasets/acme/text/d.parquet"))
+    (folder / "in/deep/d.parquet").unlink()
+    (gone,) = run(hub.url, tmp_path, read_texts(file))
+    assert gone["message"].startswith(f"{file['name']} cannot be read: there is no such file (404)")
+
+
 @pytest.mark.cloud
 def test_a_build_from_the_hub_has_the_bytes_of_one_from_a_folder(
     hub: HubServer, folder: Path, tmp_path: Path

@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(503, {})
         elif name in service.secrets:
             data = base64.b64encode(service.secrets[name].encode()).decode()
-            self._send(200, {"name": name, "payload": {"data": data}})
+            self._send(200, {"name": name, "payload": {"data": data} if data else {}})
         else:
             self._send(403, {"error": {"code": 403, "message": "Permission denied"}})
 

@@ -99,7 +99,8 @@ def fetch(
 
     name: what messages call it where its URL is signed, which is a secret. headers: credentials.
     seconds: how long it is tried again where a failure may pass; None for the default. Raises
-    RefusedError where the server refuses access, and InputError for other failures that stay.
+    RefusedError where the server refuses access or has no such file, and InputError for other
+    failures that stay.
     """
     from requests import exceptions
     from urllib3.exceptions import HTTPError
@@ -131,6 +132,10 @@ def fetch(
 
 class RefusedError(InputError):
     """A server refuses access to a file, or has none of that name."""
+
+
+class MissingError(RefusedError):
+    """A server has no file of that name."""
 
 
 class _TransientError(Exception):
@@ -175,7 +180,8 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
         )
     if status in (401, 403, 404, 410):
         why = "the server refuses access" if status < 404 else "there is no such file"
-        raise RefusedError(f"{url} cannot be read: {why} ({status}). Check the URL.")
+        kind = RefusedError if status < 404 else MissingError
+        raise kind(f"{url} cannot be read: {why} ({status}). Check the URL.")
     if status != 206 or found is None or found[1] is None:
         raise InputError(
             f"{url} cannot be read: to a range request the server answered {status} with "

@@ -7,6 +7,7 @@ secret, which is all that a job's flags, graph and logs contain.
 from __future__ import annotations
 
 import base64
+import binascii
 import os
 import re
 from typing import Any
@@ -69,6 +70,10 @@ def _fetch(secret: str) -> str:
                 f"Secret Manager answers {status(error)}. Check the name, that "
                 "secretmanager.googleapis.com is enabled, and that the account has "
                 "roles/secretmanager.secretAccessor on the secret."
+            )
+        if isinstance(error, KeyError | TypeError | binascii.Error | requests.JSONDecodeError):
+            return (
+                f"the answer holds no secret. Check that this version has a value, and {_ENDPOINT}."
             )
         return (
             str(error) if isinstance(error, GoogleAuthError | requests.RequestException) else None
