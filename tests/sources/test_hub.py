@@ -394,18 +394,32 @@ def test_datasets_without_readable_files_are_explained(
 
 
 @pytest.mark.long
+def test_files_of_another_commit_are_refused(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    url = f"hf://datasets/acme/text@{hub.push('acme/text', folder)}/**/*.parquet"
+    (tmp_path / "next").mkdir()
+    (tmp_path / "next/README.md").write_text(
+        f"---\nconfigs:\n- config_name: c\n  data_files: {url}\n---\n"
+    )
+    hub.push("acme/text", tmp_path / "next")
+    (answer,) = run(hub.url, tmp_path, resolve("acme/text"))
+    assert answer["error"] == "InputError"
+    assert "is not a file of this commit" in answer["message"]
+
+
+@pytest.mark.long
 def test_names_of_missing_folders_are_explained(
     hub: HubServer, folder: Path, tmp_path: Path
 ) -> None:
-    names = ["/no/such/folder", "./data", "../data", "a/b/c", "data", "repository/README.md"]
-    answers = run(hub.url, tmp_path, *[resolve(name) for name in names])
-    for name, answer in zip(names, answers, strict=True):
-        is_valid = name in names[-2:]
-        said = f"{hub.url} has no such dataset" if is_valid else "not a valid name on the hub"
+    names = ["data", "/no/such/folder", "./data", "../data", "a/b/c", "repository/README.md"]
+    *missing, file = run(hub.url, tmp_path, *[resolve(name) for name in names])
+    for name, answer in zip(names, missing, strict=False):
         assert answer["error"] == "UsageError"
-        assert answer["message"].startswith(f"--dataset {name}: {said}"), answer
+        assert f"--dataset {name}: expected a folder or OWNER/NAME" in answer["message"]
+        assert "no such folder exists" in answer["message"]
+    assert "this is a file; use --input" in file["message"]
     (answer,) = run(hub.url, tmp_path, resolve("repository", "full", revision="main"))
     assert "has no revisions" in answer["message"]
+    assert hub.paths("GET", "/api/datasets") == []
 
 
 @pytest.mark.long
@@ -498,7 +512,9 @@ TOKEN = "hf_very_secret"
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecretServer]:
     monkeypatch.setattr(hub_token, "_fetched", set())
     monkeypatch.setenv("HF_TOKEN", "hf_before")
-    with SecretServer({NAME: f"{TOKEN}\n", "projects/p/secrets/x/versions/1": "two words"}) as one:
+    others = {"projects/p/secrets/x/versions/1": "two words"}
+    others["projects/p/secrets/empty/versions/1"] = ""
+    with SecretServer({NAME: f"{TOKEN}\n"} | others) as one:
         for name, value in one.environment(tmp_path).items():
             monkeypatch.setenv(name, value)
         yield one
@@ -523,6 +539,7 @@ def test_without_a_secret_the_environment_decides(server: SecretServer) -> None:
     [
         ("projects/p/secrets/other/versions/1", "answers 403. Check the name"),
         ("projects/p/secrets/x/versions/1", "the secret is not a token"),
+        ("projects/p/secrets/empty/versions/1", "the answer holds no secret"),
     ],
 )
 def test_a_secret_that_cannot_be_read(server: SecretServer, name: str, sentence: str) -> None:

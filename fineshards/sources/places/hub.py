@@ -103,12 +103,21 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
 
 
 def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
+    is_file = os.path.isfile(request.name)
+    if is_file or request.name.count("/") != 1 or request.name.startswith(("/", ".", "~")):
+        found = "this is a file; use --input" if is_file else "no such folder exists"
+        raise UsageError(
+            f"--dataset {request.name}: expected a folder or OWNER/NAME on the Hugging Face Hub, "
+            f"but {found}."
+        )
     flags = _flags_of(request)
     with hub_failures(flags):
         info = pin(request.name, request.revision, flags, "cardData")
         config, urls, all_urls = _list_files(request, info.id, info.sha)
         formats = [format_of(url) for url in urls]  # fails before thousands of files are described
         known = {file.path: file for file in list_files(info.id, info.sha, "", deep=True)[0]}
+    if others := [url for url in urls if url not in known]:
+        raise InputError(f"{flags}: {others[0]} is not a file of this commit. Give it by --input.")
     files = [
         SourceFile(index, url, known[url].size, known[url].identity, *format_of_it)
         for index, (url, format_of_it) in enumerate(zip(urls, formats, strict=True))
