@@ -196,8 +196,8 @@ check(dataset, np.arange(len(dataset)))
     shard, manifest = " ".join(said).split(" refused: ")
     for message, file in [(shard, "train_0000.npy"), (manifest, "b/metadata/manifest.json")]:
         assert message.endswith(
-            f"{file} cannot be read: Too many open files. The process has 512 files and "
-            "connections open, as many as it may: close some, or raise the limit (ulimit -n)."
+            f"{file} cannot be read: Too many open files. Close files and connections, or raise "
+            "the limit (ulimit -n)."
         )
 
 
