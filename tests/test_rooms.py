@@ -75,7 +75,7 @@ MOST_LINES = {
     "exports": 2_749,
     "inspection": 1_621,
     "job_status": 690,
-    "loader": 6_683,
+    "loader": 6_685,
     "maintenance": 752,
     "pipeline": 2_690,
     "plugins": 211,

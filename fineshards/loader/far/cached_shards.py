@@ -195,9 +195,11 @@ class CachedShards(LocalShards):
     in_order: whether the shard after the ones requested will be needed next.
     """
 
-    def __init__(self, split: SplitShards, folder: CacheFolder, in_order: bool) -> None:
+    def __init__(
+        self, split: SplitShards, folder: CacheFolder, in_order: bool, mapped: bool
+    ) -> None:
         self._copies = _Copies(split, folder)
-        super().__init__(replace(split, storage=self._copies))
+        super().__init__(replace(split, storage=self._copies), mapped)
         self._in_order = in_order
         self._waiting: deque[int] = deque()
         self._fetching: threading.Thread | None = None

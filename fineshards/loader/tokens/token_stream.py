@@ -59,7 +59,7 @@ class Reading:
         """A reader of a split's shards for an order."""
         if self.folder is not None:
             in_order = order is not None and not order.shuffle
-            return CachedShards(split, self.folder, in_order)
+            return CachedShards(split, self.folder, in_order, self.mapped)
         if split.storage.on_disk:
             return LocalShards(split, self.mapped)
         return RemoteShards(split)

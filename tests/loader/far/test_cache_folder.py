@@ -100,6 +100,16 @@ def test_the_least_recently_opened_shard_is_deleted_and_its_room_is_given_back(
     assert sum("(deleted)" in line and str(tmp_path) in line for line in mapped.splitlines()) <= 1
 
 
+def test_a_copy_that_is_not_mapped_and_was_overwritten_in_use_is_made_again(
+    made: Path, tmp_path: Path
+) -> None:
+    dataset = TokenDataset(made, sequence_length=10, cache_folder=tmp_path / "cache", mapped=False)
+    check_all(dataset)
+    for path in copies(tmp_path / "cache"):
+        path.write_bytes(bytes(SHARD_BYTES))
+    check_all(dataset)
+
+
 def test_datasets_do_not_mix_and_equal_ones_share(tmp_path: Path) -> None:
     make_dataset(open_storage(str(tmp_path / "one")), 9900, 1000)
     make_dataset(open_storage(str(tmp_path / "same")), 9900, 1000, files=2)
