@@ -107,7 +107,7 @@ def commit(
     if work.earlier:
         before = work.earlier.manifest(storage)
         reports = [*before.reports, *reports]
-    metadata = [*metadata_files(storage, job), *written]
+    metadata = [*metadata_files(storage, job, reports), *written]
     metadata.append(write_blocks(storage, blocks_name(job.generation), blocks))
     if before is not None:
         metadata += of_earlier_jobs(job, before.metadata)

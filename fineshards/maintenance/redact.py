@@ -150,7 +150,8 @@ def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, _Rows]) -> No
             checkpoints.ledger.put(REDACTED, shard_stem(record.name), (), record, durable=True)
         list(pool.map(lambda plan: plan[1](), plans))
     records = dict(zip(by_shard, (record for record, _ in plans), strict=True))
-    metadata = [*metadata_files(storage, job), *of_earlier_jobs(job, manifest.metadata)]
+    metadata = list(metadata_files(storage, job, manifest.reports))
+    metadata += of_earlier_jobs(job, manifest.metadata)
     shards = tuple(records.get(at, shard) for at, shard in enumerate(manifest.shards))
     replace(
         manifest,

@@ -171,13 +171,17 @@ class Counts(Record, frozen=True):
 
     def balances(self) -> bool:
         """Whether rows = documents + nulls + rejected + dropped + unextracted."""
-        left_out = self.rejected + self.documents_dropped + self.pages_unextracted
-        return self.rows == self.documents + self.nulls + left_out
+        return self.rows == self.documents + self.nulls + self.documents_dropped + self.listed
 
     @property
     def pages_unextracted(self) -> int:
         """The number of pages whose text cannot be extracted."""
         return sum(each.rows for each in self.unextracted)
+
+    @property
+    def listed(self) -> int:
+        """The number of rows that `metadata/rejected/` lists."""
+        return self.rejected + self.pages_unextracted
 
     @property
     def documents_dropped(self) -> int:

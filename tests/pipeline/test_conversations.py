@@ -17,6 +17,7 @@ from support.build_here import build_here
 from support.chat_families import FAMILIES
 from support.checkout import ROOT
 from support.conversations import TEMPLATE, Conversation, check, made_up, write
+from support.damage import edit_manifest
 from support.kills import crashes_of
 from support.oracle import files_in
 
@@ -69,6 +70,20 @@ def test_every_token_has_the_bit_of_its_conversation(
     assert fineshards.verify(folder, sample="100%").problems == []
     stored = json.loads((folder / "metadata/manifest.json").read_text())
     jsonschema.validate(stored, json.loads((ROOT / "docs/manifest.schema.json").read_text()))
+
+
+def test_learned_tokens_of_files_are_those_of_shards(
+    build: Build, tmp_path: Path, inputs: dict[str, list[Conversation]]
+) -> None:
+    build(input=[*inputs])
+
+    def edit(content: dict[str, Any]) -> None:
+        content["reports"][0]["counts"]["learned"] += 1
+        content["totals"]["learned"] += 1
+
+    edit_manifest(tmp_path / "out", edit)
+    problems = fineshards.verify(tmp_path / "out").problems
+    assert any(" learned tokens, the shards " in problem for problem in problems)
 
 
 def test_every_format_gives_the_same_files(build: Build, tmp_path: Path) -> None:

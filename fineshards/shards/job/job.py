@@ -8,12 +8,14 @@ finished datasets read the list of source files from it.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import force_setattr, replace
 
 from fineshards.errors import OutputError, clipped, contrasted, contrasted_texts
+from fineshards.shards.counts import FileReport
 from fineshards.shards.job.records import (
     GENERATIONS_FOLDER,
     Generation,
@@ -189,10 +191,13 @@ def of_earlier_jobs(job: Job, metadata: Iterable[MetadataFile]) -> list[Metadata
     return [file for file in metadata if file.name.startswith(kept)]
 
 
-def metadata_files(storage: Storage, job: Job) -> Iterator[MetadataFile]:
+def metadata_files(
+    storage: Storage, job: Job, reports: Iterable[FileReport]
+) -> Iterator[MetadataFile]:
     """The record of each file in `metadata/` that exists before the manifest does.
 
-    Raises OutputError for a tokenizer or template that is not the job's.
+    reports: of the source files. Raises OutputError for a tokenizer or template that is not the
+    job's, and for lists of rejected rows that have not as many as the reports.
     """
     from fineshards.storage.checksums import checksum_to_base64, crc32c  # loading lacks it
 
@@ -203,6 +208,7 @@ def metadata_files(storage: Storage, job: Job) -> Iterator[MetadataFile]:
     rejected = sorted(entry.name for entry in storage.entries(REJECTED_FOLDER))
     records = [job_name(number) for number in range(1, job.generation + 1)]
     kept = [kept_name(number) for number in range(1, job.generation)]
+    listed = Counter[str]()
     for name in (*records, *expected, *rejected, *kept):
         content = storage.read(name)
         found = hashlib.sha256(content).hexdigest()
@@ -212,7 +218,17 @@ def metadata_files(storage: Storage, job: Job) -> Iterator[MetadataFile]:
                 f"{expected[name]}. Someone changed the folder while the job ran; start again with "
                 "--overwrite."
             )
+        if name in rejected:  # one line per row; the name says of which source file
+            listed[name.rpartition("-")[0]] += content.count(b"\n")
         yield MetadataFile(name, len(content), checksum_to_base64(crc32c(content)))
+    counted = {f"{REJECTED_FOLDER}/{each.file:05d}": each.counts.listed for each in reports}
+    for name in sorted({*listed, *counted}):
+        if listed[name] != counted.get(name, 0):
+            raise OutputError(
+                f"{storage.path(name)}-*.jsonl list {listed[name]:,} rejected rows, expected "
+                f"{counted.get(name, 0):,}. Someone changed the folder while the job ran; start "
+                "again with --overwrite."
+            )
 
 
 def _deciding(file: SourceFile) -> SourceFile:
