@@ -149,7 +149,7 @@ class BuildConfig:
         tokenizer_engine: The library that encodes. All give the same tokens. Default: auto, the
             fastest one that is proven to do so.
         block_bytes: Bytes of text per block, the unit of work. Default: 16 to 64 MiB, by the size
-            of the input; with a recipe from 1 MiB.
+            of the input; with a recipe from 1 MiB. Use 1GiB to shuffle more than 100 GB of tokens.
         memory_bytes: What a worker holds at a time while it sorts or compares: with --shuffle_seed
             tokens, by default 256 MiB, and more for inputs beyond 70 billion tokens, at most
             1.5 GiB on remote runners; with deduplication keys, by default 64 MiB.

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from fineshards.shards.layout import SplitRule
 from fineshards.shards.tables import shared_texts
 from fineshards.shards.tables.documents import table_schema
 from fineshards.shards.tables.shared_texts import Comparison, Rows, SharedTexts, compare_range
+from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import warn_of_leaks
 
@@ -80,6 +82,32 @@ def test_texts_are_counted_however_hashes_are_cut_into_ranges(
     in_train = {text for split, text in sides if split == "train"}
     assert total.leaking == min(in_test & in_train, default=None)
     assert total.repeated == min(set(old) & set(new), default=None)
+
+
+def test_tables_are_read_side_by_side_for_an_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, schema = SplitRule("1/4", None, "row", 1), table_schema(SplitRule("1/4", None, "row", 1))
+    (tmp_path / "metadata/documents").mkdir(parents=True)
+    rows = []
+    for number in range(8):
+        columns: dict[str, Any] = {name: [0] for name in schema.names} | {"id": [None]}
+        columns |= {"file": pa.array([f"f{number}"]).dictionary_encode(), "text_hash": [number % 4]}
+        name = f"train_{number:04}"
+        pq.write_table(
+            pa.table(columns, schema=schema), tmp_path / f"metadata/documents/{name}.parquet"
+        )
+        rows.append(Rows(f"train/{name}.npy", 0, 1, number // 4, 1))
+    storage, meeting = open_storage(str(tmp_path)), Barrier(4)
+    read = shared_texts._read_hashes
+
+    def wait(storage: Storage, rule: SplitRule, rows: Rows) -> shared_texts.Hashes:
+        meeting.wait(60)  # for the three others of a side
+        return read(storage, rule, rows)
+
+    monkeypatch.setattr(shared_texts, "_read_hashes", wait)
+    found = shared_texts.example(storage, rule, Comparison(tuple(rows), 1), 3, "train")
+    assert found == "row 0 of f3 (test) and row 0 of f7 (train)"
 
 
 def test_no_table_is_read_to_compare_no_documents(tmp_path: Path) -> None:

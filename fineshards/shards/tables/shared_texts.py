@@ -32,6 +32,8 @@ from fineshards.storage.base import Storage
 
 # Documents per range that are held: 0.4 GB of hashes and counts.
 RANGE_DOCUMENTS = 1 << 23
+# Tables that are read side by side for an example.
+_LOOKING = 8
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -168,13 +170,17 @@ def example(
 
     apart: the field of Rows that tells them apart; of `train`, their splits are said too.
     """
+
+    def find(rows: Rows) -> tuple[Rows, npt.NDArray[np.int64]]:
+        return rows, np.flatnonzero(_read_hashes(storage, rule, rows) == text_hash)
+
     places = []
     for value in (0, 1):
-        side = (rows for rows in comparison.rows if getattr(rows, apart) == value)
-        looked = ((each, _read_hashes(storage, rule, each) == text_hash) for each in side)
-        rows, at = next(
-            (rows, rows.first + int(np.argmax(same))) for rows, same in looked if same.any()
-        )
+        side = [rows for rows in comparison.rows if getattr(rows, apart) == value]
+        with ThreadPoolExecutor(_LOOKING) as pool:
+            looked = pool.map(find, side)
+            rows, at = next((rows, rows.first + int(at[0])) for rows, at in looked if len(at))
+            pool.shutdown(cancel_futures=True)
         with storage.open(table_name(rows.shard)) as opened:
             table = DocumentTable.read_columns(opened, table_schema(rule), ["file", "row"])
         split = f" ({SPLITS[value]})" if apart == "train" else ""
