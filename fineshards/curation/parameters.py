@@ -6,8 +6,9 @@ of the value. It returns what the step keeps, and raises ValueError with what it
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -39,7 +40,18 @@ def check_parameters(step: Any, use: str) -> None:
                 value = checked(use, name, value, each, ", or false" * optional)
         if float in types and is_integer(value):
             value = float(value)
-        assign(step, name, value)
+        for part, each in value.items() if isinstance(value, Mapping) else [(name, value)]:
+            try:
+                json.dumps(each, allow_nan=False)
+            except (TypeError, ValueError):
+                expected = "what JSON has: finite numbers, and dates as text, in quotes"
+                check(use, part, each, False, expected)
+        assign(step, name, _hashable(value))
+
+
+def _hashable(value: Any) -> Any:
+    """A value with tuples in place of lists, but those of tables, which functions get as given."""
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
 
 
 def checked(step: str, name: str, value: Any, rule: Rule, also: str = "") -> Any:
@@ -103,10 +115,9 @@ def is_integer(value: object) -> bool:
 
 
 def strings(value: object) -> tuple[str, ...]:
-    """A rule: a string or a list of strings, none of them empty, as a tuple."""
-    found = (value,) if isinstance(value, str) else value
-    if isinstance(found, Sequence) and all(isinstance(one, str) and one for one in found):
-        return tuple(found)
+    """A rule: a list of strings, none of them empty, as a tuple. One string alone is no list."""
+    if isinstance(value, list | tuple) and all(isinstance(one, str) and one for one in value):
+        return tuple(value)
     raise ValueError("a list of strings that are not empty")
 
 
@@ -150,5 +161,6 @@ _OF_TYPES: dict[Any, Rule] = {
     float: rule("a number", is_number),
     str: rule("a string", lambda value: isinstance(value, str)),
     tuple[str, ...]: strings,
+    list[str]: strings,
     Mapping[str, Any]: rule("a table", lambda value: isinstance(value, Mapping)),
 }

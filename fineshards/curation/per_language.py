@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import strings_of
-from fineshards.curation.parameters import assign, check, nonempty
+from fineshards.curation.parameters import assign, check, checked, nonempty
 from fineshards.curation.step import Judge, Outcome, Scorer
 
 
@@ -26,10 +25,11 @@ class PerLanguage(Judge, name="per_language"):
 
     steps: Mapping[str, Judge]
     others: Judge
-    language_column: Annotated[str, nonempty("the name of a column")]
+    language_column: str
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        column = nonempty("the name of a column")
+        checked(self.NAME, "language_column", self.language_column, column)
         kind = type(self.others)
         # Steps that are other people's code have no NAME of their class.
         fits = isinstance(self.others, Judge) and hasattr(self.others, "NAME")

@@ -189,6 +189,8 @@ def test_json_rows_that_an_expression_does_not_fit_are_named() -> None:
     assert kept("v", json_batch([True, None, False])) == [True, False, False]
     assert kept("v->>'a' = '1'", json_batch([{"a": 1}, {"a": 2}, {}])) == [True, False, False]
     assert kept("v[0]::INT = 7", json_batch([[7], [8]])) == [True, False]
+    deep = pa.array(["[" * 1000 + "]" * 1000], pa.string())
+    assert kept("json_array_length(v) = 1", batch({"v": deep}, as_json=True)) == [True]
 
 
 _COMPARED: list[tuple[str, Callable[[Any], bool]]] = [

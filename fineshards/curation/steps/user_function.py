@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-import json
 import os
 import re
 import sys
@@ -75,12 +74,6 @@ class UserFunction(Judge):
         fits = isinstance(self.use, str) and FUNCTION_NAME.fullmatch(self.use) is not None
         check("step", "use", self.use, fits, "package.module:function")
         check_parameters(self, self.use)
-        for name, value in self.parameters.items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError):
-                expected = "what JSON has: finite numbers, and dates as text, in quotes"
-                check(self.use, name, value, False, expected)
         if reserved := sorted({"columns", "batch"}.intersection(self.parameters)):
             others = f"others than {', '.join(reserved)}, which are arguments of their own"
             check(self.use, "parameters", dict(self.parameters), False, others)

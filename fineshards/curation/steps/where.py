@@ -216,9 +216,9 @@ _TYPES = {NoneType: pa.null(), bool: pa.bool_(), float: pa.float64(), str: pa.la
 
 def _typed(text: str | None) -> tuple[pa.DataType | None, Any]:
     """Type and value of JSON text; None and the text itself for an array or object."""
-    value = None if text is None else _decode(text)
-    if isinstance(value, list | dict):
+    if text is not None and text.lstrip().startswith(("[", "{")):  # however deep it is
         return None, text
+    value = None if text is None else _decode(text)
     if type(value) is int:
         return pa.int64() if -(1 << 63) <= value < 1 << 63 else pa.decimal128(38), value
     return _TYPES[type(value)], value
