@@ -45,7 +45,7 @@ class Plugins(Mapping[str, _Plugin]):
         found, points = dict(self.own), list[Any](entry_points(group=f"{_OURS}.{self.group}"))
         for point in points:
             known = found.setdefault(point.name, point)
-            if known != point:
+            if (known, known.dist.name) != (point, point.dist.name):
                 raise UsageError(
                     f"the packages {known.dist.name} and {point.dist.name} both have "
                     f"{point.name!r} among their {self.group}. Uninstall one of them."
@@ -54,8 +54,7 @@ class Plugins(Mapping[str, _Plugin]):
 
     def __getitem__(self, name: str) -> _Plugin:
         if name not in self._loaded:
-            found = self._imported(self.own.get(name) or self._all[name])
-            self._loaded.setdefault(name, found() if self._makes else found)
+            self._loaded.setdefault(name, self._imported(self.own.get(name) or self._all[name]))
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -77,19 +76,20 @@ class Plugins(Mapping[str, _Plugin]):
         return dist and f"{dist.name} {dist.version}"
 
     def recorded(self, name: str, package: str | None) -> _Plugin:
-        """The plug-in that a record names; raises UsageError if it is not here as recorded."""
-        found = self.package(name) if name in self else "none"
-        if found and package and found != package:
+        """The plug-in that a record names; raises UsageError if it is not of that package here."""
+        found = (self.package(name) or _OURS) if name in self else "none"
+        if found == "none" or (package and found != package):
             raise UsageError(
-                f"{name!r}, one of the {self.group}, is of the package {package}; installed is "
-                f"{found}. Other versions may give other bytes: install that one, or begin again "
-                "with --overwrite."
+                f"{name!r}, one of the {self.group}, is of the package {package or _OURS}; "
+                f"installed is {found}. Other versions may give other bytes: install that one, or "
+                "begin again with --overwrite."
             )
         return self[name]
 
     def _imported(self, point: Any) -> Any:
         try:
-            return point.load()
+            found = point.load()
+            return found() if self._makes else found
         except Exception as error:
             if point.name in self.own:
                 raise

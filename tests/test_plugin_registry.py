@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import invalidate_caches
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import pytest
 from support.checkout import ROOT
 from support.fresh_interpreter import run_program
 
+from fineshards.curation.step import Judge
+from fineshards.encoders.loading import encoder_of_vocabulary
+from fineshards.encoders.vocabulary import resolve_vocabulary
 from fineshards.errors import MissingLibraryError, UsageError
 from fineshards.plugin_registry import Plugins
 
@@ -64,6 +68,9 @@ def test_a_name_is_resolved_without_what_has_other_names(install: Install) -> No
         MissingLibraryError, match=r"^'broken' of the package broken cannot .*it is broken.*pip"
     ):
         formats["broken"]
+    install("unfit", "formats", "unfit = unfit:Unfit", "def Unfit(): raise OSError('no room')")
+    with pytest.raises(MissingLibraryError, match=r"^'unfit' of the package unfit .*\(no room\)"):
+        Plugins[object]("formats", makes=True)["unfit"]
     with pytest.raises(KeyError):
         formats["nosuch"]
 
@@ -75,15 +82,18 @@ def test_a_missing_library_is_named_by_its_extra(install: Install) -> None:
 
 
 @pytest.mark.parametrize(("name", "owner"), [("mine", "one"), ("csv", "fineshards")])
+@pytest.mark.parametrize("value", ["two:Two", "one:One"])
 def test_a_name_twice_is_refused_with_both_packages(
-    name: str, owner: str, install: Install
+    name: str, owner: str, value: str, install: Install
 ) -> None:
     install("one", "formats", "mine = one:One")
-    install("two", "formats", f"{name} = two:Two")
+    install("two", "formats", f"{name} = {value}")
     sentence = f"^the packages {owner} and two both have '{name}' among their formats|"
     sentence += f"^the packages two and {owner} both have '{name}' among their formats"
     with pytest.raises(UsageError, match=sentence):
         list(Plugins[object]("formats"))
+    with pytest.raises(UsageError, match=sentence):
+        Plugins[object]("formats").get("nosuch")
 
 
 def test_another_version_than_the_recorded_one_is_refused(install: Install) -> None:
@@ -93,9 +103,23 @@ def test_another_version_than_the_recorded_one_is_refused(install: Install) -> N
     for name, package, here in [
         ("other", "other 1.0", "other 1.1"),
         ("gone", "gone 2", "none"),
+        ("jsonl", "gone 2", "fineshards"),
     ]:
         with pytest.raises(UsageError, match=f"'{name}'.* is of the package {package};.* {here}."):
             formats.recorded(name, package)
+    with pytest.raises(UsageError, match=r"^'gone'.* is of the package fineshards;.* none\."):
+        formats.recorded("gone", None)
+    with pytest.raises(UsageError, match=r"^--tokenizer_engine gone: no package here has this"):
+        encoder_of_vocabulary(resolve_vocabulary("cl100k_base", None), "gone")
+
+
+def test_a_step_without_a_name_is_one_sentence() -> None:
+    @dataclass(frozen=True)
+    class Nameless(Judge):
+        pass
+
+    with pytest.raises(UsageError, match=r"^the class Nameless has no name for recipes: give"):
+        Nameless()
 
 
 def test_an_installation_older_than_its_code_is_one_sentence(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check_parameters
+from fineshards.errors import UsageError
 
 
 class Reason(str):
@@ -89,6 +90,11 @@ class Step:
             cls.NAME = name
 
     def __post_init__(self) -> None:
+        if not hasattr(self, "NAME"):
+            raise UsageError(
+                f"the class {type(self).__name__} has no name for recipes: give the one of its "
+                'entry point, as in class Ascii(Judge, name="ascii").'
+            )
         check_parameters(self, self.NAME)
 
     @property

@@ -140,6 +140,11 @@ def recorded_vocabulary(tokenizer: Tokenizer, data: bytes) -> Vocabulary | Token
 @lru_cache(maxsize=4)
 def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
     library = _REFERENCES[vocabulary.kind]
+    if engine != "auto" and engine not in ENCODERS:
+        raise UsageError(
+            f"--tokenizer_engine {engine}: no package here has this encoder. Install the one that "
+            "has it, on every worker too."
+        )
     if engine in _REFERENCES.values() and engine != library:
         raise UsageError(
             f"--tokenizer_engine {engine}: cannot be used for {vocabulary.name}, which the "

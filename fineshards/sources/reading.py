@@ -14,14 +14,19 @@ from fineshards.shards.job.settings import Columns, Settings
 from fineshards.shards.record import replace
 from fineshards.sources.columns import check_columns, rows_of, types_read
 from fineshards.sources.files import check_unchanged, explain_failures, open_file
-from fineshards.sources.formats.format import FORMATS
+from fineshards.sources.formats.format import FORMATS, Format
 from fineshards.sources.rows import Rows
+
+
+def _format(file: SourceFile) -> Format:
+    # That of a WARC file is no package: `check_versions` compares it.
+    return FORMATS.recorded(file.format, None if file.format == "warc" else file.extraction)
 
 
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:
     """Returns the blocks of a file, from its metadata; raises InputError if it cannot be used."""
     check_unchanged(file)
-    kind = FORMATS.recorded(file.format, file.extraction)
+    kind = _format(file)
     with explain_failures(file), open_file(file, kind.discovery_read_ahead) as opened:
         blocks = kind.blocks(file, opened, columns, block_bytes)
     if file.stop_row is None:
@@ -35,7 +40,7 @@ def column_types(file: SourceFile, columns: Columns) -> pa.Schema:
 
     Raises InputError if the file cannot be used, or lacks a column. Lines of JSON may lack any.
     """
-    kind = FORMATS.recorded(file.format, file.extraction)
+    kind = _format(file)
     if not kind.typed:
         return pa.schema(dict.fromkeys(columns.others, pa.string()))
     check_unchanged(file)
@@ -55,7 +60,7 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
 
 def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block, up to the row that the file is read to."""
-    kind = FORMATS.recorded(file.format, file.extraction)
+    kind = _format(file)
     for batch in kind.read(file, opened, block, columns):
         rows = rows_of(batch, columns, kind.typed)
         if file.stop_row is None:
