@@ -92,8 +92,9 @@ class Warc(Format):
         """Yields all records, with the beginning of their content."""
         number = -1
         with explained(file, lambda: f"record {number}" if number >= 0 else "its beginning"):
-            stream = _Tailed(open_text(file, opened))
+            stream = _Stepped(open_text(file, opened))
             for number, record in enumerate(_archive(stream)):
+                stream.left, stream.end = record.content_length, None
                 body = record.reader.read(min(self.kept_bytes, record.content_length))
                 there = len(body) + record.reader.consume()
                 if there < record.content_length:
@@ -102,8 +103,14 @@ class Warc(Format):
                         f"{record.content_length:,}. The file is damaged or truncated; download it "
                         "again, or exclude it."
                     )
+                if stream.end is None:
+                    stream.read(0)
+                if stream.end != _END_OF_RECORD:
+                    found = f"its content is followed by {stream.end!r}"
+                    raise EOFError(f"{found}, expected two line ends")
+                stream.lines = 0
                 yield _WarcRecord(number, record.headers, body, record.content_length)
-            if stream.tail not in (b"", _END_OF_RECORD):
+            if stream.lines:
                 raise EOFError("it ends inside a record")
 
 
@@ -137,15 +144,29 @@ class _WarcRecord(NamedTuple):
     length: int
 
 
-class _Tailed:
-    """A stream with the end of what was read: fastwarc takes a file that is cut off for whole."""
+class _Stepped:
+    """A stream that fastwarc reads no further than a header, by lines, or a record's content.
+
+    So what follows the content can be compared: fastwarc takes any line ends, and a file that is
+    cut off, for whole. left: bytes of content that are left. end: what follows the content, once it
+    is read. lines: of a header, so far.
+    """
+
+    end: bytes | None = b""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self.tail, self._at = stream, b"", 0
+        self._stream, self._at, self.left, self.lines = stream, 0, 0, 0
 
     def read(self, size: int) -> bytes:
-        content = self._stream.read(size)
-        self.tail, self._at = (self.tail + content[-4:])[-4:], self._at + len(content)
+        if self.left:
+            content = self._stream.read(min(size, self.left))
+            self.left -= len(content)
+        elif self.end is None:
+            content = self.end = self._stream.read(len(_END_OF_RECORD))
+        else:
+            content = self._stream.readline(size)
+            self.lines += bool(content)
+        self._at += len(content)
         return content
 
     def tell(self) -> int:
