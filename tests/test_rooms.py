@@ -83,7 +83,7 @@ MOST_LINES = {
     "reports": 985,
     "root": 1_545,
     "shards": 6_443,
-    "sources": 3_805,
+    "sources": 3_806,
     "storage": 2_134,
     "templates": 473,
     "transforms": 879,

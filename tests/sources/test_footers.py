@@ -14,6 +14,7 @@ from support.source_files import COLUMNS, blocks_of, describe, read_all
 from test_parquet_cost import CountingFile
 
 from fineshards.errors import InputError
+from fineshards.sources.formats import parquet
 from fineshards.sources.formats.format import FORMATS
 
 TABLE = pa.table(
@@ -163,6 +164,20 @@ def test_the_cost_of_many_row_groups_is_linear(tmp_path: Path) -> None:
         assert opened.bytes_read - of_footer < path.stat().st_size
     assert [text for batch in batches for text in batch.columns["text"].to_pylist()] == texts
     assert len(batches) <= len(texts) // 2048 + len(blocks)
+
+
+def test_kept_footers_are_bounded_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(TABLE, path)
+    size = pq.read_metadata(path).serialized_size
+    for limit, most in ((1, 1), (3 * size, 3)):
+        monkeypatch.setattr(parquet, "_FOOTER_BYTES", limit)
+        for number in range(7):
+            other = path.rename(tmp_path / f"{limit}-{number}.parquet")
+            blocks_of(path := other)
+            assert 1 <= len(parquet._footers) <= most
 
 
 def test_a_footer_is_of_one_version_of_a_file(tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ from fineshards.storage.ranges import RangeReader
 # For a remote file each fill is a request, so the buffer is not small either.
 _READ_BUFFER = 8 << 20
 # Footers that this process has parsed. One of 20,000 row groups takes a third of a second, and some
-# hundred megabytes.
+# hundred megabytes. So many bytes of them are kept, as they are in files.
 _footers: dict[SourceFile, pq.FileMetaData] = {}
-_MOST_FOOTERS = 4
+_FOOTER_BYTES = 32 << 20
 
 
 class Parquet(Format):
@@ -130,7 +130,8 @@ def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
             "It may be truncated or in another format; download it again, or exclude it."
         ) from error
     if footer is None:
-        if len(_footers) >= _MOST_FOOTERS:
+        kept = [parquet.metadata, *_footers.values()]
+        if sum(each.serialized_size for each in kept) > _FOOTER_BYTES:
             _footers.clear()
         _footers[file] = parquet.metadata
     return parquet
