@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -130,6 +131,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Python:
 def linked(tmp_path_factory: pytest.TempPathFactory) -> Python:
     """An interpreter that sees the standard library, numpy, msgspec and the package, by links."""
     folder = tmp_path_factory.mktemp("linked")
+    (installed,) = Path(sysconfig.get_path("purelib")).glob("fineshards-*.dist-info")
+    (folder / installed.name).symlink_to(installed)  # the entry points
     numpy = Path(np.__file__).parent
     for library in (numpy, numpy.with_name("numpy.libs"), Path(msgspec.__file__).parent):
         if library.exists():

@@ -36,6 +36,7 @@ URLS = [
         f"https://store.example/x?{name}={SECRET}"
         for name in ("client_secret", "my_access_token", "apikey", "api-key", "pwd")
     ),
+    f"https://store.example/x?tokenizer=a&X-Amz-Signature={SECRET}",
     f"HTTPS://me:{SECRET}@store.example/x",
 ]
 RIGHT = [
@@ -46,7 +47,7 @@ RIGHT = [
     "abfs://container@account.dfs.core.windows.net/x",
     "hf://datasets/OWNER/NAME@main/x",
     "github://OWNER:NAME@main/x.jsonl",
-    "https://store.example/x?tokenizer=a&X-Amz-Signature=b",
+    "https://store.example/x?tokenizer=a&signatures=b",
     "https://store.example/x?page_token=a&next-token=b&continuation_token=c&eot_token=d",
     "a:b@c/d",
 ]
@@ -62,7 +63,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("url", URLS)
 def test_a_secret_in_a_url_is_refused_and_masked(url: str) -> None:
-    with pytest.raises(UsageError, match="a user or password in a URL, or a token") as error:
+    with pytest.raises(
+        UsageError, match="a user or password in a URL, a token or a signature"
+    ) as error:
         refuse_secrets(url, "--x")
     assert SECRET not in str(error.value)
     assert SECRET not in masked(f"'{url}/x' failed: see {url}.")

@@ -1,1 +1,1 @@
-"""The formats of input, one module each."""
+"""The formats of input, one module each; pyproject.toml lists them as entry points."""
