@@ -117,11 +117,11 @@ class Comparing(Marking):
         if self._work.checkpoints.read_blocks(file) is None:
             return []  # a file of an earlier generation
 
-        def compare() -> dict[str, Records]:
+        def compare() -> list[tuple[str, Records]]:
             pairs = [each for each in ranges if each[0] == MARKS]
             sets = [each for each in ranges if each[0] == SETS]
             known = _CandidateContents(sets, self._storage, self._files)
-            return {MARKS: self._alike(file, join_pairs(self._read(pairs, mark_dtype())), known)}
+            return [(MARKS, self._alike(file, join_pairs(self._read(pairs, mark_dtype())), known))]
 
         return self._marks(f"{file:05d}-compared", {MARKS: alike_type(self._keyed)}, compare)
 

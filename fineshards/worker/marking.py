@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from fineshards.shards.tables.marks import (
     edges,
     external_positions,
     file_of,
+    first_records,
     is_external,
     key_dtype,
     key_records,
@@ -43,6 +45,9 @@ from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
 from fineshards.worker.documents import documents
 from fineshards.worker.work import Work
+
+# Bytes of keys that are compared at a time: twice --memory_bytes, which most ranges have at most.
+_RANGE_BYTES = 64 << 20
 
 # The key of what `components` marks, which is not a range of keys.
 _OF_COMPONENTS = "00000-components"
@@ -130,19 +135,38 @@ class Marking:
         key, keyed = f"{partition:05d}-of-{partitions:05d}", self._keyed
         linked = joins(keyed) and not keyed.compared
 
-        def make() -> dict[str, Records]:
-            keys = self._read(ranges, key_type(keyed))
-            if linked:
-                return {MARKS: edges(keys)}
-            if not keyed.compared:
-                return {MARKS: mark(keys, isinstance(keyed, SeenIn))}
-            pairs = candidates(keys, keyed.compared)
-            if self._work.earlier:  # the others were decided before
-                pairs = pairs[file_of(pairs["position"]) >= self._first_file]
-            return {MARKS: pairs, WANTED: wanted_by(pairs)}
+        def make() -> Iterator[tuple[str, Records]]:
+            for number, keys in enumerate(self._in_parts_of_memory(ranges)):
+                if linked:
+                    found = edges(keys)
+                elif not keyed.compared:
+                    found = mark(keys, isinstance(keyed, SeenIn))
+                else:
+                    found = candidates(keys, keyed.compared)
+                    if self._work.earlier:  # the others were decided before
+                        found = found[file_of(found["position"]) >= self._first_file]
+                yield f"{MARKS}-{number}", found
+                if keyed.compared:
+                    yield f"{WANTED}-{number}", wanted_by(found)
 
         types = {MARKS: EDGE if linked else mark_dtype(self._spans), WANTED: mark_dtype()}
         return self._marks(key, types, make)
+
+    def _in_parts_of_memory(self, ranges: Sequence[Slice]) -> Iterator[Records]:
+        """The records of a range of keys: all, or parts, each with the first ones of every key.
+
+        So a key that very many documents have takes no more memory than others.
+        """
+        dtype, most = key_type(self._keyed), max(self._keyed.compared, 1)
+        size = 2 * (self._work.memory_bytes or _RANGE_BYTES)
+        stops = accumulate(stop - start for _, _, start, stop, _ in ranges)
+        numbered = zip(((stop - 1) // size for stop in stops), ranges, strict=True)
+        parts = [[own for _, own in part] for _, part in groupby(numbered, lambda each: each[0])]
+        first = np.empty(0, dtype)
+        for part in parts if len(parts) > 1 else ():
+            first = first_records(np.concatenate([first, self._read(part, dtype)]), most)
+        for part in parts:
+            yield np.concatenate([first, self._read(part, dtype)])
 
     @cached_property
     def _first_file(self) -> int:
@@ -154,7 +178,7 @@ class Marking:
         return self._marks(
             _OF_COMPONENTS,
             {MARKS: mark_dtype()},
-            lambda: {MARKS: components(self._read(ranges, EDGE))},
+            lambda: [(MARKS, components(self._read(ranges, EDGE)))],
         )
 
     def write_marked(
@@ -191,15 +215,16 @@ class Marking:
         self,
         key: str,
         types: Mapping[str, np.dtype[np.void]],
-        make: Callable[[], dict[str, Records]],
+        make: Callable[[], Iterable[tuple[str, Records]]],
     ) -> list[tuple[int, Slice]]:
-        """Marks, stored by an earlier run or made now, by file; all links are those of file 0."""
+        """Marks, stored by an earlier run or made now, by file; all links are those of file 0.
+
+        A kind may come in parts: `marks-0`, `marks-1`.
+        """
         places, found = self._stage.read_marks(key), []
-        made = make() if places is None else {}
-        for kind, place in (places or self._stage.write_marks(key, made.items())).items():
-            marks = made.get(kind)
-            if marks is None:
-                marks = self._read([(kind, place.file, place.start, place.stop, None)], types[kind])
+        for part_of, place in (places or self._stage.write_marks(key, make())).items():
+            kind = part_of.partition("-")[0]
+            marks = self._read([(kind, place.file, place.start, place.stop, None)], types[kind])
             start = place.start
             for file, part in [(0, marks)] if marks.dtype == EDGE else by_file(marks):
                 stop = start + part.nbytes

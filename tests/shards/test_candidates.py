@@ -20,6 +20,8 @@ from fineshards.shards.tables.marks import (
     Records,
     candidates,
     file_of,
+    first_records,
+    join_pairs,
     key_dtype,
     key_records,
     mark,
@@ -60,6 +62,19 @@ def test_each_document_is_paired_with_the_first_ones_of_its_keys(
 ) -> None:
     records = packed(entries)
     assert candidates(records, most).tolist() == expected(records, most)
+
+
+@MOST
+@given(entries=ENTRIES, size=st.integers(1, 40))
+def test_pairs_are_the_same_if_the_records_of_a_key_come_in_parts(
+    most: int, entries: list[tuple[int, int, int]], size: int
+) -> None:
+    whole, first = packed(entries), packed([])
+    parts = [whole[start : start + size] for start in range(0, len(whole), size)]
+    for part in parts:
+        first = first_records(np.concatenate([first, part]), most)
+    pairs = [candidates(np.concatenate([first, part]), most) for part in parts]
+    assert join_pairs(*pairs).tolist() == expected(whole, most)
 
 
 @given(entries=ENTRIES)

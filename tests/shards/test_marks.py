@@ -20,6 +20,7 @@ from fineshards.shards.tables.marks import (
     edges,
     external_positions,
     file_of,
+    first_records,
     is_external,
     key_dtype,
     key_records,
@@ -198,6 +199,25 @@ def test_marks_do_not_depend_on_partitions_or_order(
     # Joined in two steps, and a part twice.
     some = merge_marks(parts[::2], mark_dtype(spans))
     assert merge_marks([some, *parts[::-1]], mark_dtype(spans)).tobytes() == whole.tobytes()
+
+
+@KINDS
+@pytest.mark.parametrize("only_external", [False, True])
+@given(data=st.data())
+def test_marks_and_links_are_the_same_if_the_records_of_a_key_come_in_parts(
+    data: st.DataObject, bits: int, spans: bool, only_external: bool
+) -> None:
+    parts = [packed(part, bits, spans) for part in data.draw(st.lists(entries(bits), max_size=4))]
+    whole = np.concatenate([np.empty(0, key_dtype(bits, spans)), *parts])
+    first = whole[:0]
+    for part in parts:
+        first = first_records(np.concatenate([first, part]), 1)
+    assert len(first) == len(np.unique(whole["key"], axis=0))
+    joined = [np.concatenate([first, part]) for part in parts]
+    marks = merge_marks([mark(each, only_external) for each in joined], mark_dtype(spans))
+    assert marks.tobytes() == mark(whole, only_external).tobytes()
+    links = np.concatenate([np.empty(0, EDGE), *map(edges, joined)])
+    assert set(links.tolist()) == set(edges(whole).tolist())
 
 
 def test_a_line_that_a_document_repeats_has_the_document_as_its_witness() -> None:

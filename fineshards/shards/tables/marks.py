@@ -143,8 +143,9 @@ def mark(records: Records, only_external: bool = False) -> Records:
     The first is the one with the smallest position and, in one document, the smallest span: a line
     that a document repeats is marked, with the document itself as its witness.
 
-    records: all of a range of keys, in any order; the same one may come twice. only_external: mark
-    only what an entry of an index has the key of; entries themselves are never marked.
+    records: all of a range of keys, or a part and the `first_records` of all; in any order; the
+    same one may come twice. only_external: mark only what an entry of an index has the key of;
+    entries themselves are never marked.
 
     Returns each mark once, with the smallest witness of its keys, sorted by position and span. At
     the peak, 40 bytes per record beside the records, and at most 70 more per record that shares
@@ -168,6 +169,22 @@ def mark(records: Records, only_external: bool = False) -> Records:
     if spans:
         marks["span"] = span[marked]
     return _each_once(marks)
+
+
+def first_records(records: Records, most: int) -> Records:
+    """The first `most` records of each key, each once, sorted.
+
+    With them, any part of the records gives its own marks, links or pairs: see `mark`.
+    """
+    spans = records["span"] if "span" in (records.dtype.names or ()) else None
+    records = key_records(records["key"], records["position"], spans)
+    new = np.logical_or.reduce([differs(half) for half in _halves(records["key"])])
+    once = new | differs(records["position"])
+    if spans is not None:
+        once |= differs(records["span"])
+    at = np.flatnonzero(once)
+    sizes = lengths(np.flatnonzero(new[at]), len(at))
+    return records[at[_numbered_from_0(sizes) < most]]
 
 
 def merge_marks(marks: Sequence[Records], dtype: np.dtype[np.void]) -> Records:
