@@ -83,7 +83,7 @@ MOST_LINES = {
     "reports": 985,
     "root": 1_545,
     "shards": 6_460,
-    "sources": 3_806,
+    "sources": 3_827,
     "storage": 2_134,
     "templates": 473,
     "transforms": 879,

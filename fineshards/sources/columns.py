@@ -104,7 +104,9 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
             )
 
 
-def wanted_columns(schema: pa.Schema, columns: Columns) -> list[str]:
+def wanted_columns(
+    schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
+) -> list[str]:
     """The columns to read: those that were asked for, and others that the schema has, usable."""
     named = {*text_columns(columns, schema.names), *columns.others}
     if columns.split is not None:
@@ -112,7 +114,8 @@ def wanted_columns(schema: pa.Schema, columns: Columns) -> list[str]:
     if columns.id_required:
         named.add(columns.id)
     kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
-    return sorted(named | {name for name, fits in kinds.items() if _has(schema, name, fits)})
+    usable = {name for name, fits in kinds.items() if _has(schema, name, fits)} - named
+    return sorted(named | {*filter(can_be_read, usable)})
 
 
 def types_read(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -63,7 +63,7 @@ class Parquet(Format):
         check_columns(file, parquet.schema_arrow, columns)
         footer = parquet.metadata
         groups = range(footer.num_row_groups)
-        for _ in _chunks(file, footer, wanted_columns(parquet.schema_arrow, columns), groups[:1]):
+        for _ in _chunks(file, footer, _wanted(file, parquet, columns), groups[:1]):
             pass
         names = [*text_columns(columns, parquet.schema_arrow.names)]
         runs: list[list[int]] = []  # first row group, stop, first row, bytes
@@ -88,7 +88,7 @@ class Parquet(Format):
         """See Format."""
         parquet = open_source(file, opened)
         footer = parquet.metadata
-        names = wanted_columns(parquet.schema_arrow, columns)
+        names = _wanted(file, parquet, columns)
         if isinstance(opened, RangeReader):
             groups = range(block.first_group, block.stop_group)
             chunks = chain.from_iterable(_chunks(file, footer, names, groups))
@@ -165,6 +165,20 @@ def _chunks(
         yield chunks
 
 
+def _wanted(file: SourceFile, parquet: pq.ParquetFile, columns: Columns) -> list[str]:
+    """`wanted_columns`, without those that are encrypted and that no one asked for."""
+    footer = parquet.metadata
+
+    def can_be_read(name: str) -> bool:
+        try:
+            next(_chunks(file, footer, [name], range(footer.num_row_groups)[:1]), None)
+        except _EncryptedError:
+            return False
+        return True
+
+    return wanted_columns(parquet.schema_arrow, columns, can_be_read)
+
+
 def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """The bytes `[start, stop)` of a column chunk."""
     start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
@@ -212,7 +226,7 @@ def _paths(footer: pq.FileMetaData) -> list[str]:
 def _cannot_decode(file: SourceFile, groups: range, error: Exception) -> InputError:
     """The error for row groups that cannot be read."""
     if "decrypt" in str(error).lower():
-        return InputError(
+        return _EncryptedError(
             f"{file.path}, {_place(groups)}: a column that is needed is encrypted. Decrypt "
             "the file, or exclude it."
         )
@@ -232,6 +246,10 @@ def _reason(error: Exception) -> str:
     """The first line of a library's message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".")
+
+
+class _EncryptedError(InputError):
+    """A column is encrypted."""
 
 
 class _ReadError(Exception):
