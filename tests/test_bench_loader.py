@@ -25,7 +25,6 @@ def test_the_loader_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert all(result["machine"].values())
     timings = {timing["name"]: timing for timing in result["timings"]}
     names = {
-        "export to megatron, link",
         "greedy, 10 sources",
         "nanoset",
         "far, at random",

@@ -39,7 +39,7 @@ def reasons(step: Judge, *texts: str) -> list[str | None]:
 
 def test_languages_are_kept_above_the_threshold() -> None:
     assert reasons(Language(), ENGLISH, GERMAN, "") == [None, None, "language"]
-    assert reasons(Language("en"), ENGLISH, GERMAN, MIXED) == [None, "language", "language"]  # type: ignore[arg-type]
+    assert reasons(Language(("en",)), ENGLISH, GERMAN, MIXED) == [None, "language", "language"]
     assert reasons(Language(("en", "de"), 0.3), ENGLISH, GERMAN, MIXED) == [None] * 3
     assert Language().pins()["model"] == hashlib.sha256(Path(MODEL).read_bytes()).hexdigest()
 
