@@ -242,7 +242,7 @@ INSPECT = Command(
     "show a dataset, or the text of one of its documents",
     "FOLDER [--shard S/N] [--document N | --token N | --id ID] [--find]",
     "Describes a dataset, or shows a document: its source, its tokens and its text. Or\n"
-    "documents that its recipe dropped, beside the earlier ones that they repeat.\n"
+    "documents that its recipe dropped, next to the earlier ones that they repeat.\n"
     "Exits with 1 if --find finds no document.",
     (
         "fineshards inspect out",

@@ -8,7 +8,7 @@ header: a shard of another type is damaged, not something to convert.
 `metadata/masks/train_0017.npy` says which tokens of a shard of conversations are learned. It is
 `|u1` of shape `(ceil(tokens / 8),)`. Bit `i % 8` of byte `i // 8` is 1 where token `i` is learned
 (`numpy.unpackbits` with `bitorder="little"`), and unused bits are 0. It is a function of the
-shard's document table. It does not lie beside the shard, because readers that list `train/` would
+shard's document table. It is not next to the shard, because readers that list `train/` would
 take it for tokens.
 """
 

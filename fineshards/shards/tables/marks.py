@@ -329,7 +329,7 @@ def components(edges: Records, most: int = MOST_EDGES) -> Records:
 
     edges: of all ranges of keys, in any order; the same one may come twice. Marks are sorted by
     position; the witness is the smallest position of the component. Entries of an index are never
-    marked. At the peak, 91 bytes per edge beside the edges.
+    marked. At the peak, 91 bytes per edge in addition to the edges.
 
     Raises FineshardsError, and never stops early, if there are more edges than `most`.
     """
