@@ -17,6 +17,7 @@ from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.permutation import ALGORITHM_VERSION
 from fineshards.loader.sample_sources import Source
 from fineshards.loader.steps import MOST_SAMPLES, Position, Ramp, Steps
+from fineshards.shards.record import described
 
 STATE_VERSION = 2
 # Places of the order are computed in 64 bits.
@@ -51,7 +52,7 @@ class SavedState(Struct, frozen=True, forbid_unknown_fields=True):
     def of(cls, state: Any) -> SavedState:
         """A state of plain values, or of numpy's and torch's; raises UsageError if it is none."""
         try:
-            return msgspec.convert(msgspec.to_builtins(state, enc_hook=_plain), cls)
+            return msgspec.convert(msgspec.to_builtins(state, enc_hook=_plain), described(cls))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(
                 "this is not the state of a BatchLoader of this version: "

@@ -13,7 +13,9 @@ CRC-32C, in base64 as Cloud Storage writes it, of all that is before that line.
 from __future__ import annotations
 
 import hashlib
+import os
 from io import BytesIO
+from threading import Lock
 from typing import Annotated, ClassVar, Self, TypeVar
 
 import msgspec
@@ -34,6 +36,12 @@ Crc32c = Annotated[str, Meta(min_length=8, max_length=8)]
 
 _SEAL = b' "crc32c": '
 _Kind = TypeVar("_Kind")
+_describing = Lock()
+os.register_at_fork(
+    before=_describing.acquire,
+    after_in_parent=_describing.release,
+    after_in_child=_describing.release,
+)
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -108,4 +116,11 @@ def seal_holds(stored: bytes) -> bool | None:
 def unsealed(stored: bytes, kind: type[_Kind]) -> _Kind:
     """The record that was sealed; raises MsgspecError or RecursionError for other content."""
     content = stored[: max(stored.rfind(_SEAL), 0)].removesuffix(b",\n") + b"}"
-    return json.decode(content, type=kind)
+    return json.decode(content, type=described(kind))
+
+
+def described(kind: type[_Kind]) -> type[_Kind]:
+    """A type that msgspec may decode in any thread: describing one in several crashes it."""
+    with _describing:
+        json.Decoder(kind)
+    return kind
