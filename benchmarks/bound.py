@@ -6,8 +6,6 @@ One plain process per core, each with a share of the row groups, the fastest exa
 Run as `python bound.py INPUT OUTPUT`, in the peers' environment.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -4,8 +4,6 @@
 docs/images/speed.svg from the results that the README shows.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

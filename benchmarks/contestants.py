@@ -4,8 +4,6 @@ To add one, write a program that takes `INPUT OUTPUT`, and list it here. Tokens 
 files that a contestant writes, not taken from what it prints.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ To compare other steps, add a pair of functions to COMPARED. Each makes a functi
 the texts that are kept, in order.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

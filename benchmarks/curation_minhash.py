@@ -12,8 +12,6 @@ little. Before, ours read other documents of the file, since a worker remembers 
 ones, and datatrove some, to load spaCy.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,8 +5,6 @@ short documents with `--dedup minhash`, and measures time and memory of all proc
 `--plan` (`make bench-scale`) only does the arithmetic of 15 trillion tokens.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -6,8 +6,6 @@ tokens go straight to the output. EOT comes after each document, not before.
 Run as `python datatrove_method.py INPUT OUTPUT TOKENIZER`, in the peers' environment.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How long exports take compared with reading the shards once, all from the disk."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

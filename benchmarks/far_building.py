@@ -4,8 +4,6 @@ The files are laid out as FineWeb's, with a row group per 1,000 documents, but s
 block. All builds must give the same shards.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -10,8 +10,6 @@ were, how many were refused, and in how many windows.
 https://huggingface.co/docs/hub/rate-limits
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Groups of shards are read as docs/loader.md says, from an empty cache folder.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

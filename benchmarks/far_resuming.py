@@ -5,8 +5,6 @@ then once more before there is a plan of the shards.
 With a folder and a delay, this module is that server.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

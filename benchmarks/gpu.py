@@ -5,8 +5,6 @@ on a batch that lies on the GPU. Run as `python -m benchmarks.gpu [DATASET]`; wi
 reads made-up tokens.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Run as `python -m benchmarks.inputs FOLDER`, it prints the contents as JSON. It 
 process because the memory of the process that starts the contestants would be a minimum of theirs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

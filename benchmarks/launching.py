@@ -5,8 +5,6 @@ kind. The workers answer at once, with made-up counts. So the processor time of 
 what its dispatcher and Beam take for a task, whatever else the machine does.
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 import tempfile

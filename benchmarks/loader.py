@@ -1,7 +1,5 @@
 """The loader's benchmark: reading, starting and mixing speed, other loaders, and exports."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

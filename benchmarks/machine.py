@@ -1,7 +1,5 @@
 """The machine and the versions of a measurement, without names of hosts, users or paths."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Finished datasets of made-up tokens, of any size, written without a build."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

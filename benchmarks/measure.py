@@ -5,8 +5,6 @@ Some libraries leave helper processes that outlive the command and hold the CPU 
 They become our children, so that their time is counted. Linux only: /proc, wait4 and prctl.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

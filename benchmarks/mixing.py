@@ -6,8 +6,6 @@ installed; the first call, which compiles it, is not timed. "greedy without numb
 runs where it is not.
 """
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

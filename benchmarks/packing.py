@@ -4,8 +4,6 @@ Run as `python -m benchmarks.packing FOLDER`: prints the tables of docs/loader.m
 train split. Only the lengths of its documents matter, so the numbers are the same on any machine.
 """
 
-from __future__ import annotations
-
 import argparse
 from bisect import bisect_left, insort
 from collections.abc import Sequence

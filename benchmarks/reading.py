@@ -3,8 +3,6 @@
 All read the same files, which are in the page cache: the work per sample is measured, not a disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

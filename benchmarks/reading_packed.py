@@ -3,8 +3,6 @@
 Reading the same fields without packing is beside it.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

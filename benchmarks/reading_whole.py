@@ -1,7 +1,5 @@
 """How fast rows of whole conversations are read, with loss masks, compared with a loop by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

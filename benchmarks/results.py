@@ -1,7 +1,5 @@
 """Results: medians, rates and ratios of the contestants, as JSON and as a table."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

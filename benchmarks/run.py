@@ -4,8 +4,6 @@ Each run is a whole command in its own process, start-up included. It writes to 
 deleted afterwards. All must give the same number of tokens, or the benchmark fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

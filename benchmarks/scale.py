@@ -5,8 +5,6 @@ of `fineshards/shards`, called as `transforms/shards.py` calls them: the summari
 time, all reports at once. Sizes are those of Beam's own coders.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

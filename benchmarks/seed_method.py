@@ -5,8 +5,6 @@ copies them into a buffer of one shard and saves it when it is full. The first s
 shard. Run as `python seed_method.py INPUT OUTPUT`: two folders, parquet files and shards.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

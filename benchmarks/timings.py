@@ -1,7 +1,5 @@
 """Timings of alternatives that are run repeatedly, in turn."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -7,8 +7,6 @@ way to cut a token into two tokens is a merge, in the order of the ranks.
 Run as `python tokenizer_file.py PATH`, in the peers' environment.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

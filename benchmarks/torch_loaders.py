@@ -4,8 +4,6 @@ All read the same tokens, from the page cache, in batches of the same shape, eac
 own. A loader that is not installed is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec

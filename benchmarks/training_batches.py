@@ -1,7 +1,5 @@
 """How fast batches are read as trainers take them: mixed, and as int64 tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path

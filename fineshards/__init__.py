@@ -9,8 +9,6 @@ Names are imported when they are first used. So `import fineshards` loads no oth
 training machine needs numpy and msgspec alone.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,7 +1,5 @@
 """What to build, and how: one frozen object, checked once. The flags of `build` are its fields."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

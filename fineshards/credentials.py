@@ -3,8 +3,6 @@
 Whatever names a place is recorded in datasets and shown in messages, so no secret may be in it.
 """
 
-from __future__ import annotations
-
 import re
 
 from fineshards.errors import UsageError

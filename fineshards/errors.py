@@ -4,8 +4,6 @@ Also how messages show values, which may be of any length and hold any character
 a misspelt one was meant to be.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Names the extra to install when an optional library is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec

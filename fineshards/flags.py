@@ -1,7 +1,5 @@
 """Flags that are the fields of a class: what each takes, its help, and its values in one form."""
 
-from __future__ import annotations
-
 import operator
 import os
 import re

@@ -1,7 +1,5 @@
 """Processes and those that start them: how they end together, and how one has ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Parsers of commands: flags with underscores or hyphens, near-misses, the look of help pages."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

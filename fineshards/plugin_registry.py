@@ -3,8 +3,6 @@
 Those of fineshards are in its pyproject.toml. A name imports nothing of others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Templates of a text: literal text, and names of columns in braces."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The launch of an append: new files for a finished dataset, as a new generation of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fineshards.config import BuildConfig

@@ -1,7 +1,5 @@
 """Turns what a runner raises into the one sentence that the failed step meant to say."""
 
-from __future__ import annotations
-
 import errno
 import re
 import traceback

@@ -1,7 +1,5 @@
 """The graph: the steps, wired together. Nothing here decides a byte."""
 
-from __future__ import annotations
-
 import apache_beam as beam
 
 from fineshards.pipeline.share import Share

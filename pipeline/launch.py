@@ -5,8 +5,6 @@ something else. It writes the vocabulary and then the job record. The graph take
 from the record, so on any runner nothing depends on the launching machine afterwards.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

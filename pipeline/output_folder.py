@@ -3,8 +3,6 @@
 A folder is taken by writing the job record into it, after everything else that a job needs there.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

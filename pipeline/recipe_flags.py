@@ -1,7 +1,5 @@
 """Recipes by path or name, and the flags that they give. Cheap to import."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from importlib.resources import files

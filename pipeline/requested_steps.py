@@ -1,7 +1,5 @@
 """The steps that a command asks for, and their record."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 

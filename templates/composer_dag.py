@@ -17,8 +17,6 @@ Unpausing the DAG starts the run of the month that has begun, at once.
 Setup and troubleshooting: `docs/cloud.md` of fineshards.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """`import fineshards`: the public names, and the state of the process after a build."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import pickle

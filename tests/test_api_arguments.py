@@ -1,7 +1,5 @@
 """What the public functions take, and how they refuse the rest."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import date

@@ -1,7 +1,5 @@
 """What a program hears of a build: warnings in its log, and progress."""
 
-from __future__ import annotations
-
 import logging
 import time
 from pathlib import Path

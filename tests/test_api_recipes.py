@@ -1,7 +1,5 @@
 """Recipes of objects and functions, in place of files."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path

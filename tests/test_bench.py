@@ -1,7 +1,5 @@
 """The benchmark driver, with real processes and tiny inputs. Measured values are not asserted."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The loader's benchmark on tiny sizes; the measured speeds are not asserted."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

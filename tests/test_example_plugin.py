@@ -1,7 +1,5 @@
 """The example package of plug-ins, installed as pip would: then commands know what it has."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

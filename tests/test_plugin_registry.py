@@ -1,7 +1,5 @@
 """Plug-ins are entry points of installed packages: found by name, imported when they are used."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -4,8 +4,6 @@ They are copied from the tokenizer.json files of the models that they are named 
 `ignore_merges`, which has effect only within pretokens (`fineshards/encoders/tokenizer_json.py`).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -13,8 +13,6 @@ Where text is normalized first, sequences of characters that compose are compare
 that differs in ASCII, or in more code points than a newer Unicode version explains, has no entry.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -7,8 +7,6 @@ the matcher changes, and the words are compared with those of spaCy. A language 
 that was not foreseen is left out, and so is one whose words spaCy does not find by rules.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pkgutil

@@ -4,8 +4,6 @@
 compares values with their regular expressions before it starts a job.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import Field
 from typing import Any

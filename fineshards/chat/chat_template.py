@@ -1,7 +1,5 @@
 """Finds a chat template: the tokenizer's own, a file, or one that comes with fineshards."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ Compact, in UTF-8. The keys of a message keep their order, because templates wri
 tools in it. `tools` is left out where there are none, and fields that are null everywhere.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands that check and change a dataset: `verify`, `repair`, `redact`."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from contextlib import suppress
 

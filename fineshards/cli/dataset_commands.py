@@ -1,7 +1,5 @@
 """The commands that build: `build`, `append`, and `estimate` and `recipe` beforehand."""
 
-from __future__ import annotations
-
 import tomllib
 from argparse import SUPPRESS, Namespace
 

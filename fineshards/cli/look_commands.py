@@ -1,7 +1,5 @@
 """The commands that look at a job or a dataset: `status`, `stats`, `explain`, `inspect`."""
 
-from __future__ import annotations
-
 import signal
 from argparse import Namespace
 

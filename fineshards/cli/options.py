@@ -1,7 +1,5 @@
 """The flags of `build` and `export`, which come from the fields of their options."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Container, Sequence

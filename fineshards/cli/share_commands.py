@@ -1,7 +1,5 @@
 """The commands that pass a dataset on: `export`, `publish`, `report`."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 from msgspec import to_builtins

@@ -1,7 +1,5 @@
 """Values of a batch's columns as Python values, whatever the format."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts of evaluations, read from JSON Lines, csv, tsv and Parquet files."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

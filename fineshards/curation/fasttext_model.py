@@ -18,8 +18,6 @@ it calls:
     quantizer: int32 dimension, 3 int32, 256 float32 for each dimension
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ The annotation of a parameter says what is allowed, as a rule: `rate: Share`. A 
 of the value. It returns what the step keeps, and raises ValueError with what it expects.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

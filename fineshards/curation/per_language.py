@@ -1,7 +1,5 @@
 """A filter or rewrite with other parameters for each language of the documents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

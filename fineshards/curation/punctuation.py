@@ -1,7 +1,5 @@
 """The characters that FineWeb's filters take for punctuation, as datatrove 0.10 defines them."""
 
-from __future__ import annotations
-
 
 def _characters(ranges: str) -> frozenset[str]:
     """The characters of code points and ranges of code points, in hexadecimal."""

@@ -12,8 +12,6 @@ A recipe is a TOML file:
 docs/recipe.schema.json describes it.
 """
 
-from __future__ import annotations
-
 import inspect
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Recipes as TOML text, the inverse of `parse_recipe`; and what their steps are, as text."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -5,8 +5,6 @@ found last in this process, so that it costs nothing per record batch. `read` an
 the content that was pinned or fail. What is made of a file is cached by its `Pinned`.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import glob
 import hashlib

@@ -7,8 +7,6 @@ no fast path for a pattern that is not in the table, or with other versions of g
 reference.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

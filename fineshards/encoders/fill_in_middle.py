@@ -14,8 +14,6 @@ hashes in place of its random numbers:
 PREFIX, SUFFIX and MIDDLE are special tokens; each part is encoded on its own.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

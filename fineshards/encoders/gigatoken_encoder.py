@@ -6,8 +6,6 @@ does, and it merges in the order of ids instead of the order of the list. Files 
 silently differ are refused here, and merges are compared on texts made of the vocabulary itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

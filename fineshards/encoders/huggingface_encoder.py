@@ -1,7 +1,5 @@
 """The reference encoder of a tokenizer.json: Hugging Face's `tokenizers`."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loads encoders: from a tokenizer's name or record to a ready, checked encoder."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The reference encoder: tiktoken, document by document."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 from importlib.metadata import version

@@ -3,8 +3,6 @@
 Ids always come from the library. The JSON is read here only for what the library does not expose.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ splitting pattern and special tokens. The rank file is written from the loaded r
 For the published encodings this gives the published file, byte for byte.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from binascii import a2b_base64

@@ -7,8 +7,6 @@ seven bits per byte. The files around the records are made by the library, whose
 their bytes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 

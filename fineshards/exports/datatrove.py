@@ -5,8 +5,6 @@
 number for people. `NAME.ds.loss` has a byte per token of conversations, 1 where it is learned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fineshards.exports.format import (

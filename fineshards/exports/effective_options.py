@@ -1,7 +1,5 @@
 """The options of an export in effect: those that were given, of the format, or of the dataset."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 from fineshards.errors import UsageError

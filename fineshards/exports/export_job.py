@@ -4,8 +4,6 @@ Parts are independent, so any number of workers may do them, and a part that was
 earlier run is found finished. What was read is proven before the end.
 """
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

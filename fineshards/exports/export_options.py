@@ -1,7 +1,5 @@
 """What to export, and how: one object. The flags of `export` are its fields."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass

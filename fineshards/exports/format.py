@@ -1,7 +1,5 @@
 """What a format is: how it cuts a stream into files, and what it writes of each part."""
 
-from __future__ import annotations
-
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

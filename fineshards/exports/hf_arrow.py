@@ -5,8 +5,6 @@ the types of the columns, and `SPLIT/state.json` the names of the files and a fi
 `dataset_dict.json` names the splits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Sequence

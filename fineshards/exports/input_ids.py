@@ -8,8 +8,6 @@ A row is a document, or with `--sequence_length` so many tokens of the stream; t
 shorter. Tokens are int32, which trainers take as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 

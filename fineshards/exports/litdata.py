@@ -5,8 +5,6 @@ items; here the one item is all tokens of the chunk. `SPLIT/index.json` lists th
 dtype. TokensLoader skips offsets unread, by the number of items that the index says.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,6 @@ what follows, u8 4 + c, the number of tokens in 1, 2 or 4 bytes, for which c is 
 tokens.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@ the same bytes in int32.
 Conversations also have `NAME.loss_mask.bin` and `.idx`: a float32 per token, 1 where it is learned.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@
 `part-0-00000.csv.gz` has a line per document: start and end in tokens, id, source file, line of it.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A part is the unit of work and of resuming: one file of tokens, with the indexes beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise

@@ -9,8 +9,6 @@ A redacted document is a run of EOTs in its shard, which a reader that finds doc
 takes for many documents without text. `--skip redacted` leaves these tokens out.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

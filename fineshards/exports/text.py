@@ -4,8 +4,6 @@ Texts are decoded from the tokens, so neither the sources nor the recipe are nee
 encoded again and compared with its tokens, so a build of the files gives the same shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise

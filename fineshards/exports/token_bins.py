@@ -9,8 +9,6 @@ token; the rest are 0. The EOT leads, as in our shards.
 - modded-nanogpt: train_gpt.py.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What the recipe of a dataset dropped or cut: decisions, with the texts that they are about."""
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Explain: what a training step was made of, and which steps a document went into."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Inspect: what a finished dataset holds, where its documents are, and the text of tokens."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Stats: what each step dropped, what the dataset's documents are like, and values of a column."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence

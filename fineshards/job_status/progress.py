@@ -4,8 +4,6 @@ A thread looks at the output folder. So progress needs nothing from the runner, 
 in every running mode, and from another machine (`fineshards status --watch`).
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """The progress of a job, read from its output folder alone, wherever the job runs."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping

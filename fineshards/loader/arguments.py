@@ -1,7 +1,5 @@
 """Checks of numbers in arguments, so that a wrong one raises one sentence, not a traceback."""
 
-from __future__ import annotations
-
 import operator
 from typing import SupportsIndex
 

@@ -1,7 +1,5 @@
 """Training batches: the same for any number of ranks, and resumable at any step."""
 
-from __future__ import annotations
-
 import os
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """Batches as a function of their position: which samples each holds, for any world size."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ were redacted: all tokens of such a document are EOT. Each public function takes
 of a document, even where it begins in the middle of one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -7,8 +7,6 @@ causal attention is the same work for all: the rule of TransformerEngine's
 parts, for attention that gathers all keys.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 

@@ -1,7 +1,5 @@
 """Which samples the batches of a loader hold, and with which documents: computed, not searched."""
 
-from __future__ import annotations
-
 from fineshards.errors import UsageError
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batches import Batches, DrawnSample

@@ -1,7 +1,5 @@
 """Several datasets on a local disk, whose samples or documents are read together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 

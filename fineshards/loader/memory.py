@@ -1,7 +1,5 @@
 """Memory for batches, used again as soon as no one refers to it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from io import BytesIO

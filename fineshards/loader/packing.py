@@ -13,8 +13,6 @@ A window is `rows * T` consecutive tokens of a split. It becomes exactly `rows` 
 Everything is computed with integers and stable sorts, so all machines find the same.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left, insort
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ takes. So the thread works only for a caller who is away for a while between two
 comes back at once computes the items itself: there is nothing that could go on in the meantime.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import weakref

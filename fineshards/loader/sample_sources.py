@@ -1,7 +1,5 @@
 """What a BatchLoader reads from: a source of numbered samples."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

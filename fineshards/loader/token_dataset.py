@@ -1,7 +1,5 @@
 """One split of a finished dataset as numbered samples of a fixed length."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

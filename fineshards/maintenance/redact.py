@@ -1,7 +1,5 @@
 """Redact: overwrite documents' tokens in place, as a new generation of the dataset."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -10,8 +10,6 @@ each block is known, so a shard costs the reading of the blocks that lie in it. 
 documents of all blocks of its generation, and a lost table of blocks has the counts of all.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

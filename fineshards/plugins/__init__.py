@@ -19,8 +19,6 @@ version, and another one is refused:
 imported when they are first used.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -3,8 +3,6 @@
 Each raises AssertionError with a sentence. The package must be installed.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ fields, and their split follows from the file's name. The specification:
 https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Its last line has the SHA-256 of all lines before. So a card that someone has ch
 is left as it is.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

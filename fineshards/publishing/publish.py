@@ -4,8 +4,6 @@ All of it is a function of the dataset and of what its owner says, so the same c
 bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Mapping

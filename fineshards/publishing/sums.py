@@ -4,8 +4,6 @@ Each file is read once, and its size and CRC-32C are compared with the manifest 
 has a SHA-256 here is what the build has written.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

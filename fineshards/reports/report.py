@@ -5,8 +5,6 @@ control characters show as escapes. The page loads nothing and has no script: it
 and its Content-Security-Policy admits that by its hash.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

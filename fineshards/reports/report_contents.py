@@ -3,8 +3,6 @@
 Lists have an end, so that a report of 150,000 files is as small as one of ten.
 """
 
-from __future__ import annotations
-
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ The bytes pass through the worker in small chunks, which proves their checksum. 
 written to their places in an unfinished shard, only what is elsewhere is copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

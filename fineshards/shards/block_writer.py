@@ -1,7 +1,5 @@
 """Writes a token block: appends documents to the parts of their streams."""
 
-from __future__ import annotations
-
 import io
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator

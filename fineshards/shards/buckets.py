@@ -1,7 +1,5 @@
 """Buckets: from sorted token blocks to token blocks in the order of the keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 

@@ -12,8 +12,6 @@ shard's document table. It is not next to the shard, because readers that list `
 take it for tokens.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 

@@ -1,7 +1,5 @@
 """Parquet files: opened in the one way that is safe when the process may end soon, and written."""
 
-from __future__ import annotations
-
 import io
 from typing import BinaryIO
 

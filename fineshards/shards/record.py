@@ -10,8 +10,6 @@ CRC-32C, in base64 as Cloud Storage writes it, of all that is before that line.
     }
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from io import BytesIO

@@ -9,8 +9,6 @@ A run is what was sorted at once: of a block, as much as fits into memory. All k
 the same leading bits, so a bucket's part of a run is one range of either file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -19,8 +19,6 @@ The key is the UTF-8 bytes of one of these:
 A document without a key (null id, null value, a URL without a host) takes its `row` key.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from itertools import repeat

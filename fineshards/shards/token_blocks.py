@@ -1,7 +1,5 @@
 """Token blocks in the checkpoints of a job: tokens and documents, in order or sorted."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator

@@ -5,8 +5,6 @@ the column that `--text_column` names (`messages`), or where that is null or abs
 and `completion`; and from `tools`, if there is such a column.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce

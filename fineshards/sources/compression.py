@@ -1,7 +1,5 @@
 """Compressed text: opened as a stream, with one sentence for what is damaged or cut off."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

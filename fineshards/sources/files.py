@@ -1,7 +1,5 @@
 """Describes and opens input files, and checks that they have not changed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

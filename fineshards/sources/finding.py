@@ -4,8 +4,6 @@ No file is left out without a word. A pattern means the files that it matches. A
 data files below it, at any depth. What lies beside data is left out: see `is_beside_data`.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import re

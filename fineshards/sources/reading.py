@@ -1,7 +1,5 @@
 """Reads blocks of a file of any format, or some of its rows, and notices a file that changes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from itertools import chain
 from typing import BinaryIO

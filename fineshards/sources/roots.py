@@ -1,7 +1,5 @@
 """Where the source files of a dataset are: the root of its input, and where that is now."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Sequence
 

@@ -7,8 +7,6 @@ shards, so a reader that lists a folder and loads every file in it (as the seed 
 while the job runs.
 """
 
-from __future__ import annotations
-
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 https://cloud.google.com/storage/docs/data-validation
 """
 
-from __future__ import annotations
-
 import base64
 import sys
 from typing import BinaryIO

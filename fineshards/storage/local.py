@@ -5,8 +5,6 @@ file that exists is complete, and `test/` and `train/` never show an unfinished 
 not durable are not flushed, so a power cut may damage them.
 """
 
-from __future__ import annotations
-
 import errno
 import filecmp
 import io

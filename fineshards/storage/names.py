@@ -4,8 +4,6 @@ Names come from records in the folder, which anyone can have written. A storage 
 name that it gets, so no record leads out of the folder.
 """
 
-from __future__ import annotations
-
 import os
 
 from fineshards.errors import OutputError

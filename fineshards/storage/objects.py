@@ -6,8 +6,6 @@ few that are replaced, such as the manifest when a dataset grows, are replaced i
 was found.
 """
 
-from __future__ import annotations
-
 import io
 import tempfile
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """The storage of an output folder, by its path or URL."""
 
-from __future__ import annotations
-
 import os
 
 from fineshards.credentials import refuse_secrets, refuse_secrets_in_endpoint

@@ -1,7 +1,5 @@
 """Files that are read by ranges of their bytes, and the threads that send the requests."""
 
-from __future__ import annotations
-
 import io
 import os
 import threading

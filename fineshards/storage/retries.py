@@ -1,7 +1,5 @@
 """Requests that are retried until a failure has passed, and what is said of one that stays."""
 
-from __future__ import annotations
-
 import logging
 import random
 import time

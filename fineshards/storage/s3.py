@@ -8,8 +8,6 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-requests.html
 needs it.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import uuid

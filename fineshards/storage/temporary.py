@@ -1,7 +1,5 @@
 """Temporary files: a folder for them, and what to say if there is no room for them."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

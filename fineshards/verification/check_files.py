@@ -4,8 +4,6 @@ What is in a file with the manifest's checksum is what the build wrote, unless s
 manifest with it. The other checks are of that, and of the build itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """What was made of a dataset: published files, and exports; as part of verify."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256

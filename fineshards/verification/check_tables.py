@@ -4,8 +4,6 @@ Tables are read side by side. Of each a few numbers are left, which are added up
 table of what is counted, what the tables give, and what the manifest says.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Documents and decisions made again from their sources, and compared; as part of verify."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ checksum in the manifest, and every total is recomputed from the shards and docu
 Optionally, documents are tokenized again and compared with their sources.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Sequence

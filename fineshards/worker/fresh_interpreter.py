@@ -4,8 +4,6 @@ A build must fork workers from a process that holds little and has no threads, a
 global state. So a build in a user's program runs in an interpreter of its own.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the stages of a recipe do to the rows of blocks. No Beam."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial

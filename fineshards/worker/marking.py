@@ -1,7 +1,5 @@
 """What keyed steps do with files of keys: ranges, marks of a range, marks by file. No Beam."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, groupby

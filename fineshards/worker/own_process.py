@@ -8,8 +8,6 @@ any `except` in a library, and shows a traceback where none is expected.
 Imports little, because it comes first.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -3,8 +3,6 @@
 Each step asks for one kind of task: a call of a function below, without the worker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What one process needs for the tasks of a job, and the token blocks that it keeps. No Beam."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from fineshards.encoders.encoder import Encoder

@@ -1,7 +1,5 @@
 """Runners that submit the job to a job service, such as Flink's and Spark's."""
 
-from __future__ import annotations
-
 import re
 import traceback
 from collections.abc import Callable

@@ -5,8 +5,6 @@ is changed: the Dataflow hook's endpoint, the channel of its asynchronous client
 configuration, the storage's address, the credentials and the kubeconfig file.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -10,8 +10,6 @@ image is only recorded. It serves what KubernetesPodOperator requests: pods are 
 created, read, patched (labels) and deleted, and their logs followed. There are never events.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The Composer DAG as a real Airflow reads it, without running it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Whole runs of the Composer DAG against local servers; the job really builds a dataset."""
 
-from __future__ import annotations
-
 import json
 import time
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Pages in Debian's Chromium, with a record of what a page asks for and complains about."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A report in a real browser: it renders, loads nothing, and is there for everyone."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

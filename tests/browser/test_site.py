@@ -1,7 +1,5 @@
 """The documentation site in a real browser: it asks no other server, and its search finds pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer

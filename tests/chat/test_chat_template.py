@@ -1,7 +1,5 @@
 """Where a chat template is found."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

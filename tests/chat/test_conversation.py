@@ -1,7 +1,5 @@
 """A conversation's canonical JSON, and what is not a conversation."""
 
-from __future__ import annotations
-
 import doctest
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens of conversations and what is learned, compared with plain definitions."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Special strings are found as tokenizers find them, and marked wherever content could have one."""
 
-from __future__ import annotations
-
 import doctest
 import re
 

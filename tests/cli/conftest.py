@@ -1,7 +1,5 @@
 """Three files to build from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

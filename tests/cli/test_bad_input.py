@@ -1,7 +1,5 @@
 """Bad input, flags or output give one sentence and the right exit code, and harm nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

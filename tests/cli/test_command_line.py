@@ -1,7 +1,5 @@
 """The command line as a person types it: help, spellings, near-misses, exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Completion, in the shells themselves."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

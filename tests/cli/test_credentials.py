@@ -1,7 +1,5 @@
 """Passwords and tokens in URLs: refused wherever a URL is given, and shown and stored nowhere."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tokenizer that is named by its repository on a hub."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Messages show a line of a value that a record or an option has, however long it is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

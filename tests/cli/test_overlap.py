@@ -1,7 +1,5 @@
 """An input and an output that overlap are refused before anything is written or deleted."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What data holds prints no control characters and no markup."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

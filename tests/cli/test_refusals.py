@@ -1,7 +1,5 @@
 """What is refused: an arrangement, a command, and the one sentence with which it ends."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shlex

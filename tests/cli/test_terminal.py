@@ -1,7 +1,5 @@
 """What the user sees: a table on a terminal, plain lines elsewhere, and one sentence at the end."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Functions of the user that judge a batch of documents: as if they had judged each by itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

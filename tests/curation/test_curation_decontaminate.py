@@ -1,7 +1,5 @@
 """Decontamination: a document that shares n words in a row with an evaluation is dropped."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Steps of other people's code: functions of the user, and which of datatrove's blocks pass."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Models and lists that are given by path: what decides is pinned, and what is missing is named."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import struct

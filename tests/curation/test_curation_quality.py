@@ -3,8 +3,6 @@
 That they decide as datatrove does is tested in tests/with_datatrove.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Filters and rewrites that look at texts alone, against plain Python."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

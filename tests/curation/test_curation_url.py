@@ -1,7 +1,5 @@
 """The URL filter by lists of one's own, and the sets of strings that hold lists."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where: SQL decides about a row by that row alone, or says in one sentence why it cannot."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

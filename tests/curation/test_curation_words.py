@@ -1,7 +1,5 @@
 """The words of texts: those of spaCy, whatever was seen before."""
 
-from __future__ import annotations
-
 import random
 import re
 from functools import lru_cache

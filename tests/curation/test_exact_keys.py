@@ -1,7 +1,5 @@
 """Keys of texts, words, URLs and columns: what is the same, and what is not."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Repeated n-grams: the arithmetic on numbers against counting strings."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Documents of other groups are never duplicates: keys with a group against plain sets."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MinHash keys against their definition in plain Python, and the curve of what they find."""
 
-from __future__ import annotations
-
 from functools import reduce
 from itertools import pairwise
 from unicodedata import normalize

@@ -3,8 +3,6 @@
 Whole builds of such recipes are compared in tests/pipeline/test_curated_builds.py.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

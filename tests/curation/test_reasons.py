@@ -1,7 +1,5 @@
 """Why documents are dropped: the reasons of the steps, and what a filter measured."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mistakes in recipes, and steps that go wrong: one sentence, and nothing taken for finished."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Recipes as text, the pages about steps, and the JSON Schema of recipes."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import tomllib

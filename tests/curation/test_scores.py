@@ -1,7 +1,5 @@
 """The step `score` on single documents: each value is the one that its name promises."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """seen_in: documents that other datasets or files have are dropped, and named by their witness."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Words of simplified text: from remembered chunks as from the whole text."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 

@@ -1,7 +1,5 @@
 """Lines, paragraphs and runs of sentences: their keys, and what is left when they are cut."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parameters that no step takes: a sentence with the parameter, its value and what fits."""
 
-from __future__ import annotations
-
 import pydoc
 from dataclasses import dataclass
 from datetime import date

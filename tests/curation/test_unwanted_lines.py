@@ -1,7 +1,5 @@
 """DCLM's rules on lines, against the same in plain Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from hypothesis import example, given, settings

@@ -1,7 +1,5 @@
 """The tiktoken encoder: exactly tiktoken's tokens, even for texts that tiktoken cannot split."""
 
-from __future__ import annotations
-
 import subprocess
 from functools import lru_cache
 from itertools import pairwise

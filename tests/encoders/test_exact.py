@@ -3,8 +3,6 @@
 Tests that take minutes are in test_proofs.py.
 """
 
-from __future__ import annotations
-
 import base64
 import gc
 import logging

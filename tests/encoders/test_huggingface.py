@@ -1,7 +1,5 @@
 """tokenizer.json files: exactly the tokens of `tokenizers`, with gigatoken or without."""
 
-from __future__ import annotations
-
 import json
 import logging
 import unicodedata

@@ -5,8 +5,6 @@ for each pattern (a million too with FINESHARDS_ALL_DOCUMENTS=1), and all text o
 Also shows that memory stays bounded.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Vocabularies: the published ranks byte for byte, checked wherever they are loaded."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from dataclasses import replace

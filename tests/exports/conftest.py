@@ -1,7 +1,5 @@
 """A dataset to export."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How many duplicates a document had, in exports of text, against plain loops."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

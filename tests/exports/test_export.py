@@ -1,7 +1,5 @@
 """Exports: the files hold the documents of the shards, read by readers of the tests' own."""
 
-from __future__ import annotations
-
 import filecmp
 import json
 import os

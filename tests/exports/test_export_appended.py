@@ -1,7 +1,5 @@
 """Exports of a dataset that was appended to, with short shards in the middle, are of one build."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

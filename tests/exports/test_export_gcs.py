@@ -1,7 +1,5 @@
 """Exports from and to stores: the bytes of a local export, whatever the network does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

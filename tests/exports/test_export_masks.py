@@ -1,7 +1,5 @@
 """Exports of conversations say which tokens are learned, or are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

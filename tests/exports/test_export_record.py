@@ -1,7 +1,5 @@
 """`export.json` and the records of parts: every change is found, and no name leads elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

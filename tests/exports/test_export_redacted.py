@@ -1,7 +1,5 @@
 """Exports of datasets with redacted documents: left out or kept, and said."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

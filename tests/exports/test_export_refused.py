@@ -1,7 +1,5 @@
 """Exports that are refused, and folders that hold something else: a sentence, and nothing lost."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from dataclasses import replace

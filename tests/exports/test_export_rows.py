@@ -1,7 +1,5 @@
 """Exports to formats of rows and chunks: MosaicML's, litdata's, and those of Arrow."""
 
-from __future__ import annotations
-
 import json
 import resource
 from pathlib import Path

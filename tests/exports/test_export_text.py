@@ -1,7 +1,5 @@
 """Exports of the texts: equal to what was curated, and to be built again."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import subprocess

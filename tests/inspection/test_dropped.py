@@ -1,7 +1,5 @@
 """What a recipe drops, before a build (`recipe check`) and after it (`inspect --dropped`)."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

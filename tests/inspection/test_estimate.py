@@ -1,7 +1,5 @@
 """`fineshards estimate`: the build of a sample, and what it says of the whole input."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Explain: the documents of a training step, and the steps of a document."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Find: every document by its id, and every token by its number, against the source."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Inspect: every document's text is recovered exactly, by its number or by a token of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.parquet as pq

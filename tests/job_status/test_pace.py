@@ -4,8 +4,6 @@ The files are those of a real launch, and those that its stages write, which her
 `status` allows. Their times are set.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

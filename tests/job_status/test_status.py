@@ -1,7 +1,5 @@
 """Status: progress at every stage, from the folder alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """`status --watch`: follows a job that another process does, on a terminal and without one."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import json

@@ -1,7 +1,5 @@
 """Arguments of the loader that cannot be used: one sentence each, never a traceback of numpy's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """BatchLoader: one order for any number of ranks, and where it ends."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """Identity by content: datasets with equal shards are the same, wherever they were built."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

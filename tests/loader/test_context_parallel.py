@@ -1,7 +1,5 @@
 """Context parallelism: the parts of a batch, against the published rules, one token at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any

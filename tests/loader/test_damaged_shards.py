@@ -3,8 +3,6 @@
 Each is tried mapped and read by pread.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Fields of batches, against definitions that look at one token at a time."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Readers of a dataset that grows: a generation is the same forever, whatever is appended."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

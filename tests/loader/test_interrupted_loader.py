@@ -1,7 +1,5 @@
 """Exceptions that a signal's handler raises inside `next`: no batch is lost, repeated or wrong."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

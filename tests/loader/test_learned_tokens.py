@@ -1,7 +1,5 @@
 """Loss masks of conversations. In these datasets a token is learned if it is odd, and no EOT."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from pathlib import Path

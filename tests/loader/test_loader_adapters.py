@@ -1,7 +1,5 @@
 """The loader with grain and jax, where they are installed. With torch: tests/with_torch/."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The state of a BatchLoader: exact resuming at every step, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from collections import UserDict
 from pathlib import Path

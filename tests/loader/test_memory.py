@@ -1,7 +1,5 @@
 """Memory of batches is used again only when nothing refers to it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

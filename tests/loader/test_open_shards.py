@@ -1,7 +1,5 @@
 """Thousands of shards in a process whose files are limited: each sample right, descriptors left."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -1,7 +1,5 @@
 """Every pair of options of a batch, compared with one oracle in plain Python, or refused."""
 
-from __future__ import annotations
-
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches of packed rows: the same on any number of ranks and after every restart."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Packing: windows fill rows as a plain loop says, and no token is lost, repeated or changed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -4,8 +4,6 @@ Each statistic is the largest z-score of some counts. It is small for our permut
 and large for at least one known bad permutation, which shows that it can detect one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

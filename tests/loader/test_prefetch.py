@@ -1,7 +1,5 @@
 """The prefetch thread, and loaders copied to other processes: no batch is lost."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import pickle

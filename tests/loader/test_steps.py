@@ -1,7 +1,5 @@
 """Ramps, and which samples each step holds, against counting step by step."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from typing import Any

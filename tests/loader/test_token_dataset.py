@@ -1,7 +1,5 @@
 """TokenDataset: samples of datasets of every shape, their documents, and damaged shards."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import pickle

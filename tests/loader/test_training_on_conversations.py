@@ -1,7 +1,5 @@
 """A small model learns from text and conversations: killed, and moved to fewer processes."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import random

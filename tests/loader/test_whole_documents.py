@@ -1,7 +1,5 @@
 """Rows of whole documents: none that fits is cut, and all tokens are there once."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The order of packed rows: windows are shuffled, then the rows of a few windows together."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A dataset of two generations to redact documents of, and a copy of it to change."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Repairs of datasets with recipes: rewritten, cut, shuffled; and what cannot be repaired."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loss masks in datasets that grow, lose documents, and are damaged and repaired."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A repair reads the blocks that a shard is made of, and no others; and makes their table again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Redactions: documents are overwritten in place, everything else stays, and verify proves it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

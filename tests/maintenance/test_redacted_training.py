@@ -1,7 +1,5 @@
 """Training on a dataset of which documents were redacted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Repair: lost and damaged files are made again, byte for byte, or nothing is changed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

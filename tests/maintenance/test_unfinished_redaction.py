@@ -1,7 +1,5 @@
 """Redactions and repairs that are killed or overtake others: what goes on, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/curation.md: each recipe on the page runs on the sample, and names what is there."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import Counter

@@ -1,7 +1,5 @@
 """The examples and promises of the pages on the loader, exports, growing and trainers hold."""
 
-from __future__ import annotations
-
 import glob
 import re
 import shlex

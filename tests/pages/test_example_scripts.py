@@ -1,7 +1,5 @@
 """The examples that need no torch run from any folder, and what they print or store is true."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

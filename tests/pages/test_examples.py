@@ -1,7 +1,5 @@
 """Examples in docstrings run as written, and every public name has one."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The extras that the page on installing lists, and the first change of a contributor."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

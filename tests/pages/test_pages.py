@@ -1,7 +1,5 @@
 """The pages: their links, what they name, and docs/start.md, which runs as printed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

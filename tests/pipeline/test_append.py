@@ -1,7 +1,5 @@
 """Datasets that grow: build A, append B, append C has the documents and tokens of build A B C."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Appends killed at any moment: readers see a whole generation, and the same command resumes."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Two appends to one dataset at the same time, in two processes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Appends that cannot be: one sentence each, and the dataset stays as it was."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

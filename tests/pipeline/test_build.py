@@ -1,7 +1,5 @@
 """Every shard has the bytes of the oracle, whatever varies between two runs."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

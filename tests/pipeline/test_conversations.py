@@ -1,7 +1,5 @@
 """Conversations through a whole job: tokens and loss masks against a plain walk over the input."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Datasets that were deduplicated, and grow: build A, append B, append C is build A B C."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

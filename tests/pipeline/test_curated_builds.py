@@ -1,7 +1,5 @@
 """Builds with a recipe: the shards, decisions and counts of one document at a time."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

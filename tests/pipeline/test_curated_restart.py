@@ -1,7 +1,5 @@
 """A build with a recipe resumes wherever it was killed; damaged checkpoints are made again."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """One digit of an unfinished job's files changes between a kill and the resume."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

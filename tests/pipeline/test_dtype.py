@@ -1,7 +1,5 @@
 """16-bit shards: the oracle's bytes, and only for tokenizers whose ids all fit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

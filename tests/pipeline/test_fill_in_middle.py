@@ -1,7 +1,5 @@
 """Fill in the middle: builds compared with Megatron's rule, written out, with hashes for chance."""
 
-from __future__ import annotations
-
 import doctest
 from collections.abc import Iterator
 from pathlib import Path

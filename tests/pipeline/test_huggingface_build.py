@@ -1,7 +1,5 @@
 """A whole job with a tokenizer.json: the oracle's bytes, and every command on the dataset."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

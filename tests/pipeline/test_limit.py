@@ -1,7 +1,5 @@
 """--limit: the same bytes as of an input that was cut by hand, for any block size."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Source files that were touched or moved: refused by one sentence, trusted on request."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ one article by several extractors, an article that quotes another, a revision, a
 that share its menus.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rejected rows: how many are allowed in a block and in total, and where they are listed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

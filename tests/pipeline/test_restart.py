@@ -1,7 +1,5 @@
 """A build killed at any moment resumes: same bytes, no work repeated, no files left behind."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

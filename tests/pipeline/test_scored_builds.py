@@ -1,7 +1,5 @@
 """Builds whose recipe scores documents: the scores of one document at a time."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

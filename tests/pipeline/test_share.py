@@ -1,7 +1,5 @@
 """Shares of a job: machines with one folder and no runner give the bytes of one build."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Texts in both splits, and texts that an append adds again, counted against plain Python."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """`--shuffle_seed`: the oracle's bytes, however documents were sorted; commands and loaders."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A shuffled build killed at any moment resumes; damaged runs and buckets are made again."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Splits by document: the rule, builds against a plain oracle, and what verify proves."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

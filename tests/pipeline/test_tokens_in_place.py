@@ -1,7 +1,5 @@
 """Tokens go to their places in shards while blocks are tokenized: whatever happens, same bytes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A dataset to publish."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Croissant file, as mlcroissant reads it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

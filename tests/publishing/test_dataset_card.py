@@ -1,7 +1,5 @@
 """The dataset card: what the hub reads, code that runs, and lines of its owner."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which published files have names of folders, and how they are kept out."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable

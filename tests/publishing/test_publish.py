@@ -1,7 +1,5 @@
 """Publish: what describes a dataset to others, as their own tools read it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

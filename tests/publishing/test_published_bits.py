@@ -1,7 +1,5 @@
 """Every bit of what is published counts."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """verify checks what publish has written beside a dataset."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

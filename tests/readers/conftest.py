@@ -1,7 +1,5 @@
 """Datasets of the sample, and exports of them, as a user makes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tokens and masks of conversations, compared with transformers' apply_chat_template."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """datatrove reads our files, with the places of documents from its index and from the tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conftest import Exported

@@ -1,7 +1,5 @@
 """Hugging Face's datasets reads our files, and its writer describes them in the same way."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

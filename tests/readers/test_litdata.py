@@ -1,7 +1,5 @@
 """litdata reads our chunks; its writer writes the same chunks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

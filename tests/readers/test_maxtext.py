@@ -2,8 +2,6 @@
 ArrayRecord.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from types import SimpleNamespace

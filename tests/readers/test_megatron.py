@@ -1,7 +1,5 @@
 """Megatron's IndexedDataset reads our files, and its builder writes the same ones."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

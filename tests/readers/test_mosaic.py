@@ -1,7 +1,5 @@
 """MosaicML's Streaming reads our files, and its writer writes the same ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

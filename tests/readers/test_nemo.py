@@ -1,7 +1,5 @@
 """NeMo Automodel reads our files: those for Megatron, and those of its nanoGPT dataset."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conftest import Exported

@@ -1,7 +1,5 @@
 """OLMo-core reads our arrays and the places of documents in them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

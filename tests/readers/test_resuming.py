@@ -1,7 +1,5 @@
 """Loaders of trainers over our files, killed, go on with another number of ranks."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """torchtitan's trainer takes our batches, and goes on with another number of ranks after a kill."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

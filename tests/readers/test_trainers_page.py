@@ -1,7 +1,5 @@
 """The commands and the Python of docs/trainers.md run as printed, with the genuine trainers."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from itertools import pairwise

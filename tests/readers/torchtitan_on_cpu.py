@@ -5,8 +5,6 @@ names, one array after the other. The process kills itself at the beginning of t
 KILLED_AT names, from 1.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -5,8 +5,6 @@ rank's trainer saves after step 2 in the file STATE. It begins where STATE is, i
 kills itself before step KILLED_AT.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Datasets to report on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

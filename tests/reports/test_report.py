@@ -1,7 +1,5 @@
 """Reports: their numbers are those of the files, and their bytes depend on the dataset alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

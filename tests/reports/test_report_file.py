@@ -1,7 +1,5 @@
 """The file of a report: where it goes, and what it never replaces."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

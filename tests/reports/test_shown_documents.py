@@ -1,7 +1,5 @@
 """The documents that a report shows, with their tokens."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which earlier documents a document is compared with, against lists in plain Python."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checkpoints: finished work is found again; unfinished or damaged work is not."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

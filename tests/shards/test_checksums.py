@@ -1,7 +1,5 @@
 """Checksums: combined by arithmetic, they equal google_crc32c of the joined bytes."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import google_crc32c

@@ -1,7 +1,5 @@
 """Counts: sums in any order and grouping, and their forms in JSON."""
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import add
 

@@ -1,7 +1,5 @@
 """Document tables: from a token to its document and back, against a model of the stream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO

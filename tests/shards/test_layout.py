@@ -1,7 +1,5 @@
 """The layout: windows, splits and shard names of streams of any size."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import accumulate, pairwise
 

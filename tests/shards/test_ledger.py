@@ -1,7 +1,5 @@
 """The ledger: work is finished if its entry, and all that it made, are there and undamaged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The manifest and the document tables, compared with an independent reading of the input."""
 
-from __future__ import annotations
-
 import ast
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """The manifest as a file: what is kept, how damage and other versions are told, what it takes."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import sys

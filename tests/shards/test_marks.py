@@ -1,7 +1,5 @@
 """Marks and components against dicts and a union-find, in every order and partition."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterable
 from typing import Any

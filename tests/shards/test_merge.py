@@ -1,7 +1,5 @@
 """Sorting by buckets: files on disk."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from tempfile import TemporaryDirectory

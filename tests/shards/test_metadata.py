@@ -1,7 +1,5 @@
 """The small files in `metadata/`: recorded at Commit, if they are those of the job."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The shard format: NumPy's own header, made from a token count; any other is refused."""
 
-from __future__ import annotations
-
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Places that are known before all blocks are counted are those of the plan, piece by piece."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterator

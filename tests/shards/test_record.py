@@ -1,7 +1,5 @@
 """What all records keep to, so that equal records are equal bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

@@ -1,7 +1,5 @@
 """The arithmetic of the shuffle: keys, buckets, fragments; and that the order is random."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import accumulate, pairwise
 

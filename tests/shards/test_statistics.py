@@ -1,7 +1,5 @@
 """Statistics: equal to those of plain Python, however the input is cut and the work is done."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

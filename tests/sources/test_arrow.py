@@ -1,7 +1,5 @@
 """Arrow IPC files, Feather and streams: blocks of record batches, and every row once, in order."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from contextlib import suppress

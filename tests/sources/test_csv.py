@@ -1,7 +1,5 @@
 """CSV and TSV: every record once and in order, as Python's csv module reads it."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

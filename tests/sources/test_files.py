@@ -1,7 +1,5 @@
 """Input files: which files are found, in which order, and that none is read twice."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parquet footers: encrypted and damaged ones end in a sentence, and each is parsed once."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

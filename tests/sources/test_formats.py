@@ -1,7 +1,5 @@
 """What holds for every format: the rows of a file depend on its content alone."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Input through fsspec, on its file system in memory: patterns, versions, what is missing."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Input on gs://: which objects patterns and folders find, and what to say if they cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

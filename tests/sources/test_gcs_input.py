@@ -1,7 +1,5 @@
 """Input on gs://: reading one generation of each object, and whole jobs."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Datasets by name, resolved and read over HTTP from a hub server on this machine."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

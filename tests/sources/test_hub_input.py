@@ -1,7 +1,5 @@
 """Files in datasets on the hub, named by hf:// URLs: pinned to a commit, found as elsewhere."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

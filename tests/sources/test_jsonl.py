@@ -1,7 +1,5 @@
 """JSON lines, plain and compressed: every line once and in order, and bad lines reported."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Columns that the steps of a recipe ask for: read beside the text, with the types of the file."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path

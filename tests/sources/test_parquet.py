@@ -1,7 +1,5 @@
 """Parquet files: blocks from footers, and every row once and in order."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The cost of reading parquet: bytes read and memory."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

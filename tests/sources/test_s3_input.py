@@ -1,7 +1,5 @@
 """Input on s3://: which objects patterns and folders find, and reading one version of each."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Plain text files: one document each, whose id is the name of the file."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

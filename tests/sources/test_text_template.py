@@ -1,7 +1,5 @@
 """Texts of several columns: as if the texts had been in one column, for every reader."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

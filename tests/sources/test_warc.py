@@ -1,7 +1,5 @@
 """WARC and WET: a row per page, with the number of its record; nothing is left out unseen."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Input on web servers: single files by ranges, of one version, and what servers get wrong."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

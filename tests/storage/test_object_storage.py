@@ -1,7 +1,5 @@
 """Storage on gs:// and s3:// over a failing network: retries, few requests, whole objects."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Planned ranges: few requests, each byte fetched once, failures where they belong."""
 
-from __future__ import annotations
-
 import threading
 from itertools import pairwise
 

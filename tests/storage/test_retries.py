@@ -1,7 +1,5 @@
 """Requests that are made again: which errors, how long, and waits that differ."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """s3:// on MinIO, which refuses conditions of deletes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Storage on s3://: which stores are refused, whom it asks, and what it says when that fails."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

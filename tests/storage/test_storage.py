@@ -1,7 +1,5 @@
 """Storage: a file appears complete or not at all, whatever happens to its writer."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Scratch folders never outlive the next command; no room for them is one sentence."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Claims of a name in a local folder, also on a file system without links, such as exFAT."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

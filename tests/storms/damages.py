@@ -6,8 +6,6 @@ published one, and an export. Prints the damages by dataset as JSON; ends with 1
 that verify missed, or on which it ended with anything but a sentence.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ the file, after which the command still ends well with the file as it was. Print
 digits as JSON, by kind of record; ends with 1 if there was anything else.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -6,8 +6,6 @@ build on a disk, byte for byte, and leave nothing else. Prints the faults as JSO
 request; ends with 1 if there was a difference.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ and none may be left in TMPDIR. At least half of the kills come while several wo
 Prints the kills as JSON; ends with 1 if there was a difference, or too little was going on.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

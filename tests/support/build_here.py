@@ -1,7 +1,5 @@
 """Builds as `fineshards.build` does, but in this process: starting a fresh one takes seconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fineshards.config import BuildConfig

@@ -1,7 +1,5 @@
 """Chat templates in the manner of model families, with small tokenizers; made-up conversations."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A small dataset of conversations, and its documents with what is learned, by numpy alone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

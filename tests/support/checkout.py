@@ -1,7 +1,5 @@
 """Where the files of this checkout are."""
 
-from __future__ import annotations
-
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType

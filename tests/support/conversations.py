@@ -1,7 +1,5 @@
 """Made-up conversations, and what a dataset of them must hold, by a plain walk over its tables."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Collection, Mapping, Sequence

@@ -4,8 +4,6 @@ A program of its own because it forks: modules are imported once, and each run i
 argument is JSON, as `kills` writes it. What it finds at many stops it prints as JSON.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import multiprocessing

@@ -4,8 +4,6 @@ Shares no code with the project but the pure functions of single steps: what a f
 document, what a rewrite makes of it, the keys of one text, and the text that a cut leaves.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Ways to damage a dataset so that all checks but one still pass."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

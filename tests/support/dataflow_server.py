@@ -20,8 +20,6 @@ PUT locations/L/jobs/ID, GET of its messages and metrics, POST locations/L/flexT
 Enums are given by name, which all of Google's clients accept. Metrics are always empty.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

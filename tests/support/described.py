@@ -1,7 +1,5 @@
 """A dataset to publish, what is said of it, and what is then found beside it."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path

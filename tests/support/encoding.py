@@ -1,7 +1,5 @@
 """Fast encoders with their references, and comparisons of the two."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from tempfile import TemporaryDirectory
 

@@ -4,8 +4,6 @@ The cache is $FINESHARDS_ENGINES, or fineshards/engines in the user's cache fold
 its final name when it is complete.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -4,8 +4,6 @@ The parts are a JobManager, a TaskManager with two slots, Beam's job server, and
 which starts the Python processes that run the steps. All are ended with the tests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

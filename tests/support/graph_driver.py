@@ -3,8 +3,6 @@
 The graph is its only input; the steps are unpickled from it.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

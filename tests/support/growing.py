@@ -1,7 +1,5 @@
 """Datasets that grow: made-up parts of a corpus, builds in this process, and what is compared."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

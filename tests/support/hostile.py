@@ -4,8 +4,6 @@ A document is a random string of fragments, each of which matters to some altern
 splitting patterns. numpy and Arrow generate a million documents in a second or two.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

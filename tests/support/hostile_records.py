@@ -1,7 +1,5 @@
 """Mutants of JSON records: any field becomes a value of another type, too large, or nonsense."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Rows whose every value tries to be markup, a script, or a command for a terminal."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

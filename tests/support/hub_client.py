@@ -4,8 +4,6 @@ Standard input is a JSON list of steps, standard output the JSON list of their a
 makes each wait a hundredth, PATIENCE=2 lets retries end after two seconds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -5,8 +5,6 @@ earlier commits remain. Like the hub, the server keeps data files in LFS: it red
 downloads and identifies them by the SHA-256 of their content.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

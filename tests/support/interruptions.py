@@ -1,7 +1,5 @@
 """Exceptions as a signal's handler raises them: at a chosen line of what a call executes."""
 
-from __future__ import annotations
-
 import dis
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Runs on object storage that are killed at a request, repeatedly, until one ends by itself."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Commands that die by SIGKILL at a named stop: see `crash_driver`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

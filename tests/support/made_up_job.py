@@ -1,7 +1,5 @@
 """A job of three files that were never read."""
 
-from __future__ import annotations
-
 import hashlib
 
 from fineshards.shards.job.job import Job

@@ -1,7 +1,5 @@
 """Shared by the tests of mixtures: made-up sources, and the definition of draws."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Sources of samples that hold their own numbers, and the order they must come in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """Made-up conversations, in which a token is learned if it is odd and no EOT."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from typing import Any

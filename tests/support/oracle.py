@@ -1,7 +1,5 @@
 """The definition of correct: the seed script in plain Python. Shares no code with the project."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache

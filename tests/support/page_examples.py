@@ -1,7 +1,5 @@
 """The Python on a page, run as printed where the packages that it imports are installed."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib.util import find_spec

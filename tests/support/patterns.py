@@ -1,7 +1,5 @@
 """Names of files with all that is special in patterns, and patterns for them."""
 
-from __future__ import annotations
-
 import glob
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where datasets of a storm are: a folder, or a bucket of a server of the tests."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

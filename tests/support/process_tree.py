@@ -1,7 +1,5 @@
 """The processes of a running command, as Linux lists them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

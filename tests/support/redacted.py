@@ -1,7 +1,5 @@
 """What tests of redactions look for: the documents of a dataset, and the tokens of one text."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -5,8 +5,6 @@ finds depends on the class alone, or on the function of a Map. Builds in process
 search as usual.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

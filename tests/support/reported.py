@@ -1,7 +1,5 @@
 """Datasets to report on, and what their reports say."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

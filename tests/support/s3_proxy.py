@@ -3,8 +3,6 @@
 Clients sign for the proxy's address, which is passed on. It records all requests.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -3,8 +3,6 @@
 SeaweedFS has what AWS has: conditional writes and deletes. MinIO has conditional writes only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Arrays that a training run saved, one after the other in a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The keyed permutation in plain Python by its definition; shares no code with the loader."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

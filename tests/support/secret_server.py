@@ -6,8 +6,6 @@
 Only the service account of the key that `environment` writes may read the secrets.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from http.server import BaseHTTPRequestHandler

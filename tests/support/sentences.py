@@ -1,7 +1,5 @@
 """Checks that error messages are one line and end as a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A server on the loopback interface, as a context manager."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from http.client import HTTPException

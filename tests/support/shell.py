@@ -1,7 +1,5 @@
 """Commands as lines of a shell."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

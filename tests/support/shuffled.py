@@ -1,7 +1,5 @@
 """The sample numbers of an order, as a loader computes them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fineshards.loader.order import EpochOrder, GroupedShuffle, WindowShuffle, locate

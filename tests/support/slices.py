@@ -5,8 +5,6 @@ the commit, so that each run tests a part of everything and different commits te
 Without it all tests run. Which test is in which slice follows from its name.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

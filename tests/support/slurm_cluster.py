@@ -4,8 +4,6 @@ Debian's packages `slurm-wlm` and `munge` have the programs. Everything that the
 folder, and all of them end with the tests.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

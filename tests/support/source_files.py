@@ -1,7 +1,5 @@
 """Small input files, written and read as the job does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A model of fastText that is made by hand: few words, known numbers, and what it should say."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small tokenizer.json files, trained on the sample in the styles of widely used ones."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ and NAME the end of the path. Its processes touch FOLDER/NAME.reached before tha
 for FOLDER/NAME.go, then touch FOLDER/NAME.done and wait for FOLDER/NAME.over.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -5,8 +5,6 @@ forked from this process, whose imports it shares. What its processes note is in
 outlives them, so a kill is counted by what was going on when it came.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import random

@@ -1,7 +1,5 @@
 """Observes the encoder of a job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A web server on 127.0.0.1 with files that are read by ranges, and what such servers get wrong."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable

@@ -4,8 +4,6 @@ It is a separate process, so that other tests never use that encoder. The argume
 then those of the command line.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

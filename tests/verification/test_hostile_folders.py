@@ -1,7 +1,5 @@
 """Output folders that someone has changed: nothing outside of them is shown, changed or removed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Records of a dataset with any field changed: every command ends with a sentence."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Verify on shuffled datasets: the order of the keys, and all that it finds in other datasets."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

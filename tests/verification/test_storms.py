@@ -1,7 +1,5 @@
 """A few of the kills, damages and digits of `make storms`: the programs themselves stay right."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Verify: an undamaged dataset passes; every kind of damage is found and named."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

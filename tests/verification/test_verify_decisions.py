@@ -1,7 +1,5 @@
 """Verify on datasets with a recipe: decisions are checked, and made again from the sources."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Verify: any change of any file of a dataset is a problem that names the file."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

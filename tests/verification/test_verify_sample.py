@@ -1,7 +1,5 @@
 """Verify: foreign files in the folders, and comparison with the sources."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

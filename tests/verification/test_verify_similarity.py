@@ -1,7 +1,5 @@
 """`verify --sample` measures again how alike near duplicates are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests that compare with datatrove share: one test per part of the documents."""
 
-from __future__ import annotations
-
 import pytest
 from documents import parts
 

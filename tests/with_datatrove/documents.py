@@ -5,8 +5,6 @@ are. FINESHARDS_ALL_DOCUMENTS=1 compares all of their documents, in an hour or s
 chooses a part of the largest files.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Documents with random edits, so that steps and datatrove are compared on what no one writes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Documents that are changed so that they hit the rules of filters and spaCy's special cases."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Filters and rewrites of texts decide and write as datatrove's blocks do, on real documents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

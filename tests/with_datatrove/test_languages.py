@@ -1,7 +1,5 @@
 """Languages without spaces: the words of datatrove's tokenizers, and its filters' verdicts."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -4,8 +4,6 @@ The hashes differ, so which pairs are found differs too: the numbers of pairs ar
 their similarities make expected.
 """
 
-from __future__ import annotations
-
 import random
 from functools import lru_cache
 

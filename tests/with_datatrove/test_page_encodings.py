@@ -1,7 +1,5 @@
 """Pages of WARC in 39 encodings, cut and damaged: read at least as well as by datatrove."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The filters on words and lines give datatrove's verdict and reason on every document."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Decontamination and simplified words as datatrove has them."""
 
-from __future__ import annotations
-
 import json
 import sys
 import unicodedata

@@ -1,7 +1,5 @@
 """The URL filter gives datatrove's verdicts and reasons, with its lists and the same suffixes."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

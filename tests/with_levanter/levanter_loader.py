@@ -5,8 +5,6 @@ from step BEGIN on, which is all that Levanter's checkpoint says about data. It 
 step KILLED_AT.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Levanter reads our rows, and after a kill goes on with another number of devices."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The dataset that the tests with torch read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The tokens of each step go to the file RANK.npy in the folder that RECORDED name
 the other. The process kills itself at the beginning of the step that KILLED_AT names, from 1.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

@@ -1,7 +1,5 @@
 """`greedy` and `exhaustive` against the compiled helper of Megatron-LM itself, row by row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The scripts in examples/ train, and after a kill go on as if there was none."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Packed attention, pinned batches and exact resuming on a GPU. Without one, these are skipped."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The loader in torch's DataLoader and torchdata's StatefulDataLoader."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import warnings

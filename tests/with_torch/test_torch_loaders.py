@@ -1,7 +1,5 @@
 """The loader's benchmark with torch: other loaders read the tokens that ours reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

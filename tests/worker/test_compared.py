@@ -1,7 +1,5 @@
 """Checks during a job: a sample of its documents is also encoded by the reference."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

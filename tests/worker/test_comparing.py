@@ -1,7 +1,5 @@
 """Documents are compared in bounded memory; one that is gone by then ends a job with a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Footers of files far away are read side by side."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Threads of Arrow's readers may release a Python object while the interpreter shu
 abort the process after its work is done (https://github.com/apache/arrow/issues/34314).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.fresh_interpreter import run_program

@@ -1,7 +1,5 @@
 """Local work in processes: they all end together, and what ends them is said in one sentence."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """A step of recipes: drops documents with too few characters of ASCII."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fineshards.plugins import Batch, Judge, Outcome, UsageError

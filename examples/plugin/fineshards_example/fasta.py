@@ -1,7 +1,5 @@
 """FASTA: sequences of genes or proteins, each after a line of `>`, an id and a description."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import BinaryIO
 

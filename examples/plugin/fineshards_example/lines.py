@@ -1,7 +1,5 @@
 """An export: text files with a document per line, as its tokens in decimal digits."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fineshards.plugins import ExportFormat, ExportSettings, PartReader, Target, Written

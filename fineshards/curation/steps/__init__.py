@@ -1,7 +1,5 @@
 """The steps of recipes, one per file; `from fineshards.curation.steps import MinHash, Length`."""
 
-from __future__ import annotations
-
 
 def __getattr__(name: str) -> object:
     # Imported when first used, as each needs other libraries.

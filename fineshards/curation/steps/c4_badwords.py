@@ -1,7 +1,5 @@
 """Drops documents with words of a list, as C4 does, in datatrove's version."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache

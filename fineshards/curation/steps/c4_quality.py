@@ -1,7 +1,5 @@
 """What C4 keeps of documents, in datatrove's version: lines of prose."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from itertools import islice

@@ -4,8 +4,6 @@ A group (all documents, those of a file, or of a value of a column) is part of t
 documents. So equal keys mean the same group, and nothing that compares keys knows of groups.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Drops documents that are lists rather than prose: FineWeb's own rules, as in datatrove."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Repairs text that was decoded wrongly, with ftfy: datatrove's FTFYFormatter."""
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import asdict, dataclass
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Drops documents whose words are not those of prose: the rules of Gopher, as in datatrove."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

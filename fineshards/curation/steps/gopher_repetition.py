@@ -1,7 +1,5 @@
 """Drops documents that repeat themselves: the rules of Gopher, as in datatrove."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Keeps documents in given languages, by fastText's models: datatrove's LanguageFilter."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Drops documents that are too short or too long."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fineshards.curation.batch import Batch

@@ -23,8 +23,6 @@ hashes of their shingles, a and b. Jaccard's similarity is |a and b| / |a or b|,
 |a and b| / min(|a|, |b|), as 64-bit floats.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Drops documents that other datasets, or other files, have already."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -9,8 +9,6 @@ place in the input, and the address's number within the document:
 KIND is `email` or `ip`; NUMBER counts the addresses of a kind that are replaced, from 0.
 """
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import re

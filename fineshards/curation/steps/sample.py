@@ -7,8 +7,6 @@ number of tasks and on restarts. Here a document's place in the input alone deci
     kept if hash < floor(rate * 2**64)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gives each document a number or a label, which is stored and can be asked for: drops nothing."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

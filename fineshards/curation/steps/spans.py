@@ -3,8 +3,6 @@
 A span's key is the XXH3-128 of the hashes of the words of its simplified text (see `simplified`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

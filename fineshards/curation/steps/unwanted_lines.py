@@ -3,8 +3,6 @@
 The rules are those of DCLM's reproduction of RefinedWeb; that on symbols is datatrove's.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ datatrove fetches the list of public suffixes on the day it runs. Here it is the
 package tldextract, and nothing is fetched or cached.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import tarfile

@@ -4,8 +4,6 @@ docs/curation.md says what it gets and returns. With `batch`, how documents fall
 from the format and the blocks, and must not matter.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib

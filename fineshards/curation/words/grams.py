@@ -5,8 +5,6 @@ neighbours are compared word by word, so that no collision can count. `exact` fu
 same in plain Python: for the rare text that has a collision, and to be compared with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -14,8 +14,6 @@ Python's Unicode tables decide alone, of which the version is a pin. datatrove f
 library `regex`, which may know digits of a newer Unicode than Python's.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache

@@ -14,8 +14,6 @@ each chunk by itself, whether it can be part of such a meeting.
 for which it holds, with spaCy's version and a hash of the special cases.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence

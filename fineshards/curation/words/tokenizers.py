@@ -1,7 +1,5 @@
 """The words of a batch in a language: by spaCy's rules, or by a segmenter."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator

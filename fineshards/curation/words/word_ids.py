@@ -4,8 +4,6 @@ Filters then work on arrays of numbers, and look at no string twice. A table onl
 it is replaced by a new one as a whole: see `words.py`.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -7,8 +7,6 @@ chunks that may depend on each other go to spaCy together; with other versions o
 table's, every text does.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Container, Iterator, Sequence

@@ -5,8 +5,6 @@ in flight together, also those of batches that will be read soon. Samples that f
 are one request.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future

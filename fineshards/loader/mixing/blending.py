@@ -6,8 +6,6 @@ were started with such arrays; new runs need none with `fineshards.Mixture`.
 The rule is a loop over the samples. numba compiles it where it is installed (the extra `numba`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache

@@ -4,8 +4,6 @@ Weights are checked in `mixture_weights`. The draws are computed from stretches 
 in `apportionment`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The weights of a mixture and its schedule, checked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction

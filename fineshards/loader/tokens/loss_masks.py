@@ -4,8 +4,6 @@ A redacted document is a run of EOTs in its old place. An EOT starts a document,
 would make a document of each: the job records, which need no Arrow, say where they are.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fineshards.loader.boundaries import Bools, joined_ranges

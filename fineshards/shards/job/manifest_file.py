@@ -1,7 +1,5 @@
 """Which file is the manifest of a generation, and what to say where it is missing."""
 
-from __future__ import annotations
-
 from fineshards.shards.job.records import kept_name
 from fineshards.storage.base import TEMPORARY, Storage
 

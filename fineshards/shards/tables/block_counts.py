@@ -8,8 +8,6 @@ the input. Rows depend on the input and on the settings of the job, of which `bl
 where blocks end, and not on workers, runners or restarts. 675,000 blocks take 4 to 7 MB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

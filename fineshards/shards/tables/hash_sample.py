@@ -1,7 +1,5 @@
 """Random samples that depend on nothing but the numbers they are drawn from."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

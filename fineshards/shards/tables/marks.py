@@ -19,8 +19,6 @@ number of the index in these 23 bits, and its own number in the 40. It has no to
 before every document of the job, and is never marked itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Pages whose text cannot be extracted are listed with them; any number of those is allowed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction

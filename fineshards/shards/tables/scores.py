@@ -6,8 +6,6 @@ where an earlier step dropped the document. Rows are sorted and unique, so the b
 job alone.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 

@@ -21,8 +21,6 @@ what: which documents, and by what they are counted.
                       without one are not counted
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 

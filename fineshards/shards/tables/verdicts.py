@@ -16,8 +16,6 @@ The last stage, which ends with Tokenize, has no keys. Its decisions are written
 block. Tables in entries are Parquet files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

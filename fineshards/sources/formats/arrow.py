@@ -5,8 +5,6 @@ needed columns are decoded. A record batch is read as a whole, so a worker's mem
 largest one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, pairwise

@@ -5,8 +5,6 @@ and quoted values may hold line ends. All columns are strings. An empty value is
 quoted.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator

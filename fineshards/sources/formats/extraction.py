@@ -10,8 +10,6 @@ that is valid UTF-8, or is but for a few bytes, is UTF-8 whatever is declared. H
 is valid UTF-8 by chance, and many declarations are wrong.
 """
 
-from __future__ import annotations
-
 import codecs
 import logging
 import re

@@ -1,7 +1,5 @@
 """What a format of source files is: a class with its endings, what it can do, and its reader."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """JSON Lines, plain or compressed: one object per line, one block per file."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

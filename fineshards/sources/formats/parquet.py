@@ -9,8 +9,6 @@ and it describes the chunk before it asks for the first byte. So `_chunks` first
 each chunk, from a file that refuses to be read.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """Plain text in UTF-8, plain or compressed: one document per file, whose id is the file's name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import BinaryIO
 

@@ -5,8 +5,6 @@ change, or its size. That is looked at before and after each block, because few 
 version that is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial

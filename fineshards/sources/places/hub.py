@@ -10,8 +10,6 @@ a job and its restart, does not change what the URLs refer to.
 commands that read no dataset should not wait for it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

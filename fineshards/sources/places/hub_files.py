@@ -4,8 +4,6 @@ The revision is pinned to its commit before anything is listed, so that what the
 cannot change.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

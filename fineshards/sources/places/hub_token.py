@@ -4,8 +4,6 @@ Dataflow's workers get no environment variables. They fetch the token themselves
 secret, which is all that a job's flags, graph and logs contain.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import os

@@ -5,8 +5,6 @@ two versions never mix.
 https://cloud.google.com/storage/docs/object-versioning
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from fineshards.errors import InputError

@@ -3,8 +3,6 @@
 Patterns work as for local files, whatever the place.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable

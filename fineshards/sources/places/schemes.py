@@ -1,7 +1,5 @@
 """Where source files may be, by the scheme of their URL."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from typing import BinaryIO

@@ -1,7 +1,5 @@
 """A cache folder of whole shards: shared by processes, bounded, checked, and safe against kills."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

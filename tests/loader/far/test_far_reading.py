@@ -1,7 +1,5 @@
 """Reading from a far service: which requests are sent, how many at once, and what faults do."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

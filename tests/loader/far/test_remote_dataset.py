@@ -1,7 +1,5 @@
 """TokenDataset and BatchLoader on gs://, against a real server of the Cloud Storage API."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """TokenDataset and BatchLoader on s3://: the batches of a local copy, also as requests fail."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The arithmetic of a mixture: closed forms compared with drawing one by one, at any size."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import islice
 

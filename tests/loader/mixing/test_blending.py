@@ -1,7 +1,5 @@
 """The index arrays of Megatron and Nanosets, compared with their rules in a plain loop."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Orders and reads of several sources together: the same batches, for little more work."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import cache

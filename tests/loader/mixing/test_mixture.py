@@ -1,7 +1,5 @@
 """Mixtures: weights, schedules, plans, sources that end, and batches of a mixture."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Sources that join a mixture where a run is resumed: nothing before them changes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Dataflow without a submission: flags, refused jobs, and the sentences for its errors."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -4,8 +4,6 @@ Every dataset is built with the command of docs/cloud.md and compared byte by by
 with the oracle, all its files with those of a build by the DirectRunner.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -3,8 +3,6 @@
 Real engines are in test_engines.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

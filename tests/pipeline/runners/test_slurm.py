@@ -1,7 +1,5 @@
 """Shares of a build on a real Slurm cluster, and a node that dies: `make test-slurm`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

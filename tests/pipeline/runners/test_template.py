@@ -1,7 +1,5 @@
 """The Flex Template: its parameters are the flags of `build`, and its image is complete."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

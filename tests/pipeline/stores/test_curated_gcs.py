@@ -1,7 +1,5 @@
 """Builds and appends with a recipe and output on gs://: the bytes of a local one, no leftovers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Datasets that grow on gs://: the bytes of local appends, whole generations, no leftovers."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds with output on gs://: the oracle's bytes despite failures, and no leftovers."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Shuffled builds with output on gs://: the bytes of a local build, and no leftovers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests to a store, counted by the proxy in front of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

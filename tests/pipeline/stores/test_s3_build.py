@@ -1,7 +1,5 @@
 """Builds with output on s3://: the bytes of local builds despite failures, and no leftovers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """Conversations on gs:// and s3://: the bytes of a local dataset, grown, redacted and killed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
