@@ -18,9 +18,8 @@ from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns, Settings, Tokenizer
 from fineshards.storage.open import open_storage
-from fineshards.worker import blocks
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import finish_block
+from fineshards.worker.tasks import TASKS, finish_block
 from fineshards.worker.work import Work
 
 # What a worker encodes in a second, at most, and the least text of a block: docs/performance.md.
@@ -35,7 +34,8 @@ def run(workers: int, tasks: int) -> None:
     }
     pairs = [(_file(number), _block(each)) for (number, _), each in sorted(found.items())]
     # Workers are forked later, and have it too.
-    blocks.finish_block = lambda file, block, worker: (found[block.file, block.index], False)
+    _, doing = TASKS["finish_block"]
+    TASKS["finish_block"] = lambda _, __, block: (found[block.file, block.index], False), doing
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         checkpoints = Checkpoints(open_storage(folder), "0" * 64)
         tokenizer = Tokenizer("tiktoken", "none", "", "", (("eot", 0),), 0, 1, "")

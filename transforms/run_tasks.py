@@ -16,9 +16,8 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
 from fineshards.worker.pool import current_pool
-from fineshards.worker.tasks import Task
+from fineshards.worker.tasks import Task, Worker
 from fineshards.worker.work import Work
-from fineshards.worker.worker import Worker
 
 
 def count(step: str, **amounts: int) -> None:

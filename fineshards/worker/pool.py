@@ -27,14 +27,15 @@ from fineshards.parent import end_with, how_it_ended
 from fineshards.shards.job.records import Block, SourceFile, TokenBlock
 from fineshards.shards.piece_plan import Place
 from fineshards.worker.tasks import (
+    HELD_BYTES,
     Done,
     Task,
+    Worker,
     discover_files,
     first_task,
     side_by_side,
 )
 from fineshards.worker.work import Work
-from fineshards.worker.worker import HELD_BYTES, Worker
 
 # macOS's own libraries do not survive a fork.
 _CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")

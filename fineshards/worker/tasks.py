@@ -1,29 +1,51 @@
-"""The tasks of a job. No Beam.
+"""What a worker does: the tasks of a job. No Beam.
 
 Each step asks for one kind of task: a call of a function below, without the worker.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Concatenate, ParamSpec
 
+import numpy as np
+import pyarrow as pa
+
 from fineshards.cores import usable_cores
+from fineshards.encoders.checked_encoder import encode_compared
+from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
-from fineshards.shards.counts import BlockSummary
-from fineshards.shards.job.records import Block, MetadataFile, Piece, ShardRecord, SourceFile
+from fineshards.shards.block_writer import BlockWriter, Documents
+from fineshards.shards.checkpoints import Checkpoints
+from fineshards.shards.counts import BlockSummary, Counts
+from fineshards.shards.job.records import (
+    BadRow,
+    Block,
+    MetadataFile,
+    Piece,
+    ShardRecord,
+    SourceFile,
+    TokenBlock,
+)
 from fineshards.shards.layout import Shard
+from fineshards.shards.npy import count_learned
+from fineshards.shards.piece_plan import Place
 from fineshards.shards.shuffle_order import Bucket, Fragment
+from fineshards.shards.tables.documents import LEARNED
+from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
-from fineshards.shards.tables.statistics import write_file
+from fineshards.shards.tables.statistics import Tally, has_block, write_block, write_file
 from fineshards.shards.tables.verdicts import JudgedBlock
-from fineshards.worker import blocks
+from fineshards.sources.places.hub_token import provide_token
+from fineshards.sources.reading import discover_blocks
+from fineshards.sources.rows import Rows
 from fineshards.worker.comparing import Comparing
+from fineshards.worker.documents import DocumentBatch, document_encoder, documents
+from fineshards.worker.judging import Judging
 from fineshards.worker.marking import Marking
 from fineshards.worker.work import Work
-from fineshards.worker.worker import Worker
 
 _Arguments = ParamSpec("_Arguments")
 # Footers that a worker reads at once from far storage.
@@ -31,6 +53,86 @@ _FAR_FILES = 16
 
 # What a task returns, and the seconds that it took.
 Done = tuple[Any, float]
+# Bytes of tokens that a worker keeps besides the block that it makes: those of one large block.
+HELD_BYTES = 128 << 20
+# As many small ones at most: their names go with each answer.
+HELD_BLOCKS = 64
+# Counts of record batches that are kept before they are added up.
+_ADDENDS = 64
+
+
+class Worker:
+    """What one process needs for the tasks of a job; loaded when a task first needs it.
+
+    alone: whether no other run of the job writes unfinished shards.
+    """
+
+    def __init__(self, work: Work, alone: bool = False) -> None:
+        provide_token(work.hf_token_secret)
+        self.work = work
+        self.alone = alone
+        self.held = HeldBlocks(work.checkpoints)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder of the job."""
+        work = self.work
+        return document_encoder(work.settings, work.checkpoints.storage, work.tokenizer_engine)
+
+    @cached_property
+    def judging(self) -> Judging | None:
+        """The steps of the job's recipe, if it has one."""
+        return None if self.work.settings.recipe is None else Judging(self.work)
+
+    @property
+    def recipe(self) -> Judging:
+        """The steps of the job's recipe, which it has."""
+        assert self.judging is not None
+        return self.judging
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """The paths of the source files, by index."""
+        return [file.name for file in self.work.checkpoints.job().files]
+
+
+class HeldBlocks:
+    """Token blocks in a worker's memory, as made, until their place in the shards is known.
+
+    most: bytes of tokens; 0 where no place is known before all blocks are counted.
+    """
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._blocks: dict[TokenBlock, BlockWriter] = {}
+        self.most = 0
+
+    @property
+    def names(self) -> set[TokenBlock]:
+        """Which they are."""
+        return {*self._blocks}
+
+    def add(self, block: BlockWriter) -> None:
+        """Takes a block that is made."""
+        self._blocks[block.name] = block
+
+    def settle(self, places: list[Place] | None) -> None:
+        """Finishes blocks at their places, unless that is done; without places, all blocks."""
+        if places is None:
+            self.store()
+        for place in places or ():
+            if (block := self._blocks.pop(place.block, None)) is not None:
+                self._checkpoints.stop_if_replaced(block.name.file)
+                self._checkpoints.blocks.place(block, place)
+
+    def store(self, most: int = 0) -> None:
+        """Finishes the first blocks in files of their own, until few have under `most` bytes."""
+        while (count := len(self._blocks)) and (
+            count > HELD_BLOCKS or sum(block.bytes for block in self._blocks.values()) >= most
+        ):
+            block = self._blocks.pop(next(iter(self._blocks)))
+            self._checkpoints.stop_if_replaced(block.name.file)
+            self._checkpoints.blocks.store(block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +144,14 @@ class Task:
 
     def run(self, worker: Worker) -> Any:
         """Does the task; returns what its function returns."""
-        return _TASKS[self.name][0](worker, *self.arguments)
+        return TASKS[self.name][0](worker, *self.arguments)
 
     def __str__(self) -> str:
-        return _TASKS[self.name][1](*self.arguments)
+        return TASKS[self.name][1](*self.arguments)
 
 
 # By name: what does a task, and what to say that it is doing, both of the task's arguments.
-_TASKS: dict[str, tuple[Callable[..., Any], Callable[..., str]]] = {}
+TASKS: dict[str, tuple[Callable[..., Any], Callable[..., str]]] = {}
 
 
 def _task(
@@ -60,7 +162,7 @@ def _task(
     def named(
         function: Callable[Concatenate[Worker, _Arguments], object],
     ) -> Callable[_Arguments, Task]:
-        _TASKS[function.__name__] = function, doing
+        TASKS[function.__name__] = function, doing
 
         def task(*arguments: _Arguments.args, **_: _Arguments.kwargs) -> Task:
             return Task(function.__name__, arguments)
@@ -96,11 +198,20 @@ def side_by_side(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]
 @_task(lambda file, *others: f"reading {file.path}" + (" and others" if others else ""))
 def discover_files(worker: Worker, *files: SourceFile) -> list[tuple[SourceFile, list[Block]]]:
     """Finds the blocks of files, side by side; returns the files too."""
-    discover = partial(blocks.discover_file, work=worker.work)
+    discover = partial(discover_file, work=worker.work)
     if len(files) == 1:
         return [(files[0], discover(files[0]))]
     with ThreadPoolExecutor(len(files)) as pool:
         return list(zip(files, pool.map(discover, files), strict=True))
+
+
+def discover_file(file: SourceFile, work: Work) -> list[Block]:
+    """Returns the blocks of a file, as an earlier run stored them or from its metadata."""
+    blocks = work.checkpoints.read_blocks(file.index)
+    if blocks is None:
+        blocks = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
+        work.checkpoints.write_blocks(file.index, blocks)
+    return blocks
 
 
 def _block_words(file: SourceFile, block: Block) -> str:
@@ -109,14 +220,124 @@ def _block_words(file: SourceFile, block: Block) -> str:
 
 @_task(lambda file, block: f"tokenizing {_block_words(file, block)}")
 def finish_block(worker: Worker, file: SourceFile, block: Block) -> tuple[BlockSummary, bool]:
-    """Makes the token block of a block."""
-    return blocks.finish_block(file, block, worker)
+    """Encodes a block into its token block, unless an earlier run did.
+
+    The last stage of the job's recipe, if it has one, is done here, and the statistics of the
+    documents are stored, if the job makes any.
+
+    Returns the block's summary, and whether an earlier run had finished it. Rows with null text
+    are counted and skipped. Rows that cannot be encoded are listed in `metadata/rejected/`; one
+    more than allowed raises InputError.
+    """
+    work, judging = worker.work, worker.judging
+    summary = work.checkpoints.blocks.read_summary(block.place)
+    if (
+        summary is not None
+        and (judging is None or judging.has_last_stage(block))
+        and (not work.settings.statistics or has_block(work.checkpoints, block))
+    ):
+        return summary, True
+    work.checkpoints.stop_if_replaced(file.index)
+    if judging is not None:
+        batches = judging.to_tokenize(file, block)
+    else:
+        batches = documents(file, work.settings, block)
+    return _encode(batches, file, block, worker), False
+
+
+def _encode(
+    batches: Iterable[DocumentBatch], file: SourceFile, block: Block, worker: Worker
+) -> BlockSummary:
+    """Writes a token block of documents; a sorted one, if documents are shuffled."""
+    work, encoder = worker.work, worker.encoder
+    checkpoints, settings = work.checkpoints, work.settings
+    # Added up now and then: a sum costs time for each label, and its parts cost memory.
+    counts: list[Counts] = []
+    rejected = Rejected(file, work.max_bad_rows)
+    tally = Tally() if settings.statistics else None
+    redacted = [row for of, row in work.redacted if of == file.index]
+    with (
+        checkpoints.blocks.create_runs(block.place, settings.shuffle, settings.block_bytes)
+        if settings.shuffle
+        else checkpoints.blocks.create_block(block.place, worker.held.most)
+    ) as writer:
+        for batch in batches:
+            rows, encoded, compared = _encoded(batch.rows, file, encoder)
+            rejected.add([*batch.read.bad, *rows.bad])
+            sources = rows.sources(file.index, settings.split)
+            if encoded.learned is not None:
+                sources = sources.append_column(LEARNED, encoded.learned)
+            tokens, lengths = encoded.tokens, np.diff(encoded.offsets)
+            if redacted:
+                gone = np.isin(rows.numbers, redacted)
+                eot = tokens.dtype.type(settings.tokenizer.eot)
+                tokens = np.where(np.repeat(gone, lengths), eot, tokens)
+            writer.append(Documents(tokens, encoded.offsets, sources))
+            counts += batch.counts()
+            counts.append(rows.document_counts(lengths))
+            if tally is not None:
+                tally.add_dataset(rows.texts, lengths, rows.labels)
+            counts.append(_encoded_counts(encoded, compared, len(rows.bad)))
+            if len(counts) > _ADDENDS:
+                counts = [Counts.total(counts)]
+        rejected.save(checkpoints.storage, block)
+        if tally is not None:
+            # Before the token block is finished: then it has them.
+            write_block(checkpoints, block, tally.table())
+        summary = writer.finish(block.index, block.blocks, Counts.total(counts))
+    if isinstance(writer, BlockWriter) and writer.is_held:
+        worker.held.add(writer)
+    return summary
+
+
+def _encoded(rows: Rows, file: SourceFile, encoder: Encoder) -> tuple[Rows, TokenBatch, int]:
+    """Encodes rows with text; returns the documents, their tokens, and how many were compared.
+
+    The bad rows of the documents are those that the encoder refuses.
+    """
+    encoded, compared = encode_compared(encoder, rows.texts, file, rows.numbers)
+    bad = [BadRow(int(rows.numbers[index]), "", reason) for index, reason in encoded.refused]
+    if encoded.learned is None or not bad:
+        return replace(rows, bad=[]), encoded, compared
+    keep = np.diff(encoded.offsets) > 0
+    kept = replace(
+        encoded,
+        offsets=encoded.offsets[np.concatenate([[True], keep])],
+        learned=encoded.learned.filter(pa.array(keep)),
+    )
+    return rows.filter(keep, bad), kept, compared
+
+
+def _encoded_counts(encoded: TokenBatch, compared: int, refused: int) -> Counts:
+    learned = 0
+    if encoded.learned is not None:
+        learned = count_learned(encoded.learned.flatten().to_numpy().reshape(-1, 2))
+    return Counts(
+        rejected=refused, by_reference=encoded.by_reference, compared=compared, learned=learned
+    )
 
 
 @_task(lambda file, block: f"reading the counts of {_block_words(file, block)}")
 def read_counts(worker: Worker, file: SourceFile, block: Block) -> BlockSummary:
     """Reads the summary of a token block that this machine or another one has finished."""
-    return blocks.finished_part(block.place, None, worker.work)
+    return finished_part(block.place, None, worker.work)
+
+
+def finished_part(place: TokenBlock, stream: str | None, work: Work) -> BlockSummary:
+    """The summary of a token block that a share of the job has finished.
+
+    stream: whose part is checked; None for none. Raises OutputError if it is missing or damaged: a
+    machine may have lost power after it had finished the block.
+    """
+    checked = () if stream is None else (stream,)
+    summary = work.checkpoints.blocks.read_summary(place, checked)
+    if summary is None:
+        path = work.checkpoints.storage.path(work.checkpoints.blocks.tokens_name(place, *checked))
+        raise OutputError(
+            f"{path} is not whole, or is gone since the shares have begun. Run the command without "
+            "--share, which makes it again and does what is left."
+        )
+    return summary
 
 
 @_task(lambda file, block, stage: f"judging {_block_words(file, block)}")
@@ -173,7 +394,7 @@ def write_shard(worker: Worker, shard: Shard, pieces: tuple[Piece, ...]) -> Shar
             checkpoints.stop_if_replaced(file)
         if work.shared:
             for place, stream in {(piece.block, piece.stream) for piece in pieces}:
-                blocks.finished_part(place, stream, work)
+                finished_part(place, stream, work)
         write = partial(
             assembly.write_shard,
             *(shard, pieces, checkpoints, worker.paths, worker.alone),

@@ -22,7 +22,7 @@ from fineshards.shards.counts import BlockSummary, Counts
 from fineshards.shards.job.runs import held_lock
 from fineshards.shards.layout import Layout
 from fineshards.shards.ledger import Kind
-from fineshards.worker.blocks import discover_file
+from fineshards.worker.tasks import discover_file
 from fineshards.worker.work import Work
 
 BLOCKS = 6

@@ -18,10 +18,9 @@ from fineshards.shards.counts import report_file
 from fineshards.shards.piece_plan import plan_pieces, plan_stream
 from fineshards.shards.tables.block_counts import rows_of
 from fineshards.transforms.commit import commit
-from fineshards.worker.blocks import discover_file, finish_block
 from fineshards.worker.judging import Judging
+from fineshards.worker.tasks import Worker, discover_file, finish_block
 from fineshards.worker.work import Work
-from fineshards.worker.worker import Worker
 
 
 def status(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[dict[str, Any], str]:
@@ -69,7 +68,7 @@ def test_a_job_that_no_one_works_on_is_noticed(
     for step in (
         lambda: None,
         lambda: discover_file(file, work),
-        lambda: finish_block(file, discover_file(file, work)[0], Worker(work)),
+        lambda: finish_block(file, discover_file(file, work)[0]).run(Worker(work)),
     ):
         step()
         seconds, gone = idle()
@@ -110,7 +109,7 @@ def test_every_stage_of_a_job_is_reported(
     worker = Worker(work)
     summaries = []
     for number, block in enumerate(blocks, start=1):
-        summary, _ = finish_block(file, block, worker)
+        summary, _ = finish_block(file, block).run(worker)
         summaries.append(summary)
         now, text = status(capsys, tmp_path)
         assert (now["stage"], amounts(now)["tokenize"][0]) == ("tokenizing", number)

@@ -26,9 +26,8 @@ from fineshards.pipeline.launch import prepare
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.storage.open import open_storage
-from fineshards.worker.blocks import discover_file, finish_block
+from fineshards.worker.tasks import Worker, discover_file, finish_block
 from fineshards.worker.work import Work
-from fineshards.worker.worker import Worker
 
 Build = Callable[..., int]
 
@@ -262,7 +261,7 @@ def test_a_job_that_is_replaced_before_its_first_block_is_told_so_and_stops(
     before = times_in(output)
     # A worker that is about to begin a block, and the whole graph.
     with pytest.raises(OutputError, match=TAKEN):
-        finish_block(file, block, Worker(work))
+        finish_block(file, block).run(Worker(work))
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     build_pipeline(pipeline, work)
     with pytest.raises(OutputError, match=TAKEN):

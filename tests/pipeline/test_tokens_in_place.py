@@ -28,9 +28,8 @@ from fineshards.storage.base import Storage
 from fineshards.storage.local import LocalStorage
 from fineshards.transforms import commit
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import discover_files, finish_block, write_shard
+from fineshards.worker.tasks import Worker, discover_files, finish_block, write_shard
 from fineshards.worker.work import Work
-from fineshards.worker.worker import Worker
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -235,20 +234,20 @@ def test_a_block_that_has_another_number_of_tokens_by_now_is_refused(
 LATE = """
 import sys, time
 from fineshards.cli.cli import main
-from fineshards.worker import blocks, own_process, pool
+from fineshards.worker import own_process, pool, tasks
 
-make = blocks.finish_block
+make, doing = tasks.TASKS["finish_block"]
 
-def late(file, block, worker):
+def late(worker, file, block):
     checkpoints = worker.work.checkpoints
     others = f"{checkpoints.folder}/blocks/"
     while (file.index, block.index) == (0, 0):
         if len([*checkpoints.storage.names(others)]) >= int(sys.argv[2]):
             break
         time.sleep(0.01)
-    return make(file, block, worker)
+    return make(worker, file, block)
 
-blocks.finish_block, pool.HELD_BYTES = late, int(sys.argv[1])
+tasks.TASKS["finish_block"], pool.HELD_BYTES = (late, doing), int(sys.argv[1])
 own_process.claim()
 sys.exit(main(sys.argv[3:]))
 """
@@ -284,15 +283,15 @@ def test_many_small_blocks_that_wait_for_their_place_get_files(tmp_path: Path) -
 LAST_FOOTER = """
 import sys, time
 from fineshards.cli.cli import main
-from fineshards.worker import blocks, own_process
+from fineshards.worker import own_process, tasks
 
-discover = blocks.discover_file
+discover = tasks.discover_file
 
 def late(file, work):
     time.sleep(file.index)
     return discover(file, work)
 
-blocks.discover_file = late
+tasks.discover_file = late
 own_process.claim()
 sys.exit(main(sys.argv[1:]))
 """

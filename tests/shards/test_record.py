@@ -8,7 +8,7 @@ from support.fresh_interpreter import run_program
 # All modules with records.
 import fineshards.cli.cli
 import fineshards.pipeline.graph
-import fineshards.worker.worker  # noqa: F401
+import fineshards.worker.tasks  # noqa: F401
 from fineshards.shards.record import Record
 
 

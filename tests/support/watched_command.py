@@ -30,7 +30,7 @@ import fineshards.maintenance.redact
 import fineshards.maintenance.repair  # noqa: F401
 from fineshards.parent import end_with
 from fineshards.shards import assembly, buckets
-from fineshards.worker import blocks, pool
+from fineshards.worker import pool, tasks
 from support.crash_driver import OPERATIONS
 from support.remembered_specs import remember_specs
 
@@ -191,7 +191,7 @@ class Command:
         pool.Pool._start, pool.Pool._end_processes = start, end  # type: ignore[method-assign]
         pool._serve = work
         for module, name, task in (
-            (blocks, "_encode", _BLOCK),
+            (tasks, "_encode", _BLOCK),
             (buckets, "write_bucket", _BLOCK),
             (assembly, "write_shard", _SHARD),
         ):

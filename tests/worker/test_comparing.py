@@ -12,8 +12,8 @@ from fineshards.pipeline.launch import prepare
 from fineshards.shards.tables.marks import Records
 from fineshards.shards.tables.verdicts import WANTED
 from fineshards.worker import marking
-from fineshards.worker.blocks import discover_file
 from fineshards.worker.judging import Judging
+from fineshards.worker.tasks import discover_file
 from fineshards.worker.work import Work
 
 TEXT = "the same words in the same order again"

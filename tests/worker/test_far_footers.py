@@ -10,9 +10,8 @@ from support.growing import made_up_rows, write_rows
 from benchmarks.far_server import far_server
 from fineshards.config import BuildConfig
 from fineshards.pipeline.launch import prepare
-from fineshards.worker.tasks import discover_files, side_by_side
+from fineshards.worker.tasks import Worker, discover_files, side_by_side
 from fineshards.worker.work import Work
-from fineshards.worker.worker import Worker
 
 pytestmark = pytest.mark.cloud
 

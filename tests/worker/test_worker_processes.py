@@ -182,14 +182,14 @@ print({"datasets", "apache_beam"} & set(sys.modules), threading.active_count())
 AGAIN = """
 import sys
 from fineshards.cli.cli import main
-from fineshards.worker import blocks, own_process
+from fineshards.worker import own_process, tasks
 own_process.claim()
-finish_block = blocks.finish_block
+finish_block, doing = tasks.TASKS["finish_block"]
 def seen(*arguments):
     done = finish_block(*arguments)
     print("worker", {"apache_beam", "awkward", "pandas"} & set(sys.modules), flush=True)
     return done
-blocks.finish_block = seen
+tasks.TASKS["finish_block"] = seen, doing
 main(["build", "--input", sys.argv[1], "--output", sys.argv[2]])
 print({"apache_beam", "awkward", "gigatoken", "pandas", "pymongo"} & set(sys.modules))
 """
