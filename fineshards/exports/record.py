@@ -13,8 +13,7 @@ from msgspec import field
 from fineshards.exports.stream import Read
 from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.record import Count, Crc32c, Record, RecordFile
-from fineshards.storage.base import Storage
-from fineshards.storage.names import is_below, shortened
+from fineshards.storage.base import Storage, is_below, shortened
 
 
 class SplitCounts(TypedDict):

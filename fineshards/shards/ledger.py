@@ -22,8 +22,7 @@ from msgspec import MsgspecError, json
 
 from fineshards.errors import OutputError
 from fineshards.shards.record import Count, Record, seal_holds, sealed, unsealed
-from fineshards.storage.base import READ_AHEAD, Entry, Storage
-from fineshards.storage.names import is_below
+from fineshards.storage.base import READ_AHEAD, Entry, Storage, is_below
 
 _log = logging.getLogger("fineshards")
 

@@ -5,9 +5,13 @@ name alone, so two attempts may write the same name at the same time: both succe
 result. A file that exists is complete. The folders `test/` and `train/` never hold anything but
 shards, so a reader that lists a folder and loads every file in it (as the seed script's does) works
 while the job runs.
+
+Names come from records in the folder, which anyone can have written. Each name passes `below`, so
+no record leads out of the folder.
 """
 
 import mmap
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +27,9 @@ TEMPORARY = "checkpoints/unfinished"
 READ_AHEAD = 16 << 20
 # Small enough to stay in a core's cache between the read, the checksum and the write.
 _COPY_BYTES = 1 << 20
+# No path of Linux is longer. Names of objects end at 1,024.
+_LONGEST_NAME = 4096
+_LONGEST_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,38 @@ class FileRange:
     name: str
     start: int
     stop: int
+
+
+def is_below(name: str) -> bool:
+    """Whether a name is that of a file below a folder, at any depth.
+
+    Example:
+        >>> is_below("train/train_0000.npy"), is_below("train//x"), is_below("a/../../x")
+        (True, False, False)
+    """
+    try:
+        is_short = len(name) <= _LONGEST_NAME and len(os.fsencode(name)) <= _LONGEST_NAME
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return False
+    return is_short and "\0" not in name and {"", ".", ".."}.isdisjoint(name.split("/"))
+
+
+def below(name: str, root: str) -> str:
+    """The name, if it is that of a file or folder below a root, or empty for the root itself.
+
+    Raises OutputError for any other, which nothing but a record that someone has changed can name.
+    """
+    if name and not is_below(name.removesuffix("/")):
+        raise OutputError(
+            f"a record in {root} names {shortened(name)}, which is not a file of this folder. "
+            "Someone has changed the record. Copy the folder again, or make it again."
+        )
+    return name
+
+
+def shortened(name: str) -> str:
+    """A name as messages show it: quoted, escaped, and not longer than a line."""
+    return ascii(name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}...")
 
 
 def always() -> None:

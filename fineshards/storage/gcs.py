@@ -12,16 +12,15 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fineshards.credentials import refuse_secrets_in_endpoint
-from fineshards.storage import retries
-from fineshards.storage.names import split_url
 from fineshards.storage.objects import ObjectStorage, StoredObject
+from fineshards.storage.retries import TRANSIENT_STATUS
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import NotFound
@@ -32,14 +31,13 @@ _FIELDS = "name,size,updated,generation,crc32c,contentEncoding"
 # The CRC-32C of no bytes.
 _NO_BYTES = "AAAAAA=="
 
-_Result = TypeVar("_Result")
 _thread_local = threading.local()
 
 
 class GcsStorage(ObjectStorage):
     """An output folder `gs://bucket/prefix`."""
 
-    scheme = "gs"
+    scheme, service = "gs", "Cloud Storage"
 
     def make_folders(self, folders: tuple[str, ...]) -> None:
         """Creates empty objects `folder/`: some readers drop the first object that they list.
@@ -53,7 +51,8 @@ class GcsStorage(ObjectStorage):
         from google.api_core.exceptions import NotFound
 
         try:
-            return self._stored(_request(f"{self._objects}/{quote(key, safe='')}", fields=_FIELDS))
+            path = f"{self._objects}/{quote(key, safe='')}"
+            return self._stored(self._request(path, fields=_FIELDS))
         except NotFound as error:
             if _bucket_is_missing(error):
                 raise
@@ -65,7 +64,7 @@ class GcsStorage(ObjectStorage):
         if delimiter:
             asked["delimiter"] = delimiter
         while True:
-            page = _request(self._objects, **asked)
+            page = self._request(self._objects, **asked)
             yield from map(self._stored, page.get("items", ()))
             yield from page.get("prefixes", ())
             if "nextPageToken" not in page:
@@ -100,7 +99,8 @@ class GcsStorage(ObjectStorage):
         ends = {"start": start, "end": stop - 1} if stop else {}
 
         def attempt() -> bytes:
-            # raw: the stored bytes; without it the server may decompress an object.
+            # raw: the stored bytes; without it the server may decompress an object. retry: the
+            # library resumes transfers in the middle, and its state does not survive every failure.
             content: bytes = self._blob(key, version).download_as_bytes(
                 **ends,
                 raw_download=True,
@@ -113,7 +113,7 @@ class GcsStorage(ObjectStorage):
             return content
 
         try:
-            return _retried(attempt)
+            return self._retried(attempt)
         except (api.NotFound, api.PreconditionFailed) as error:
             if isinstance(error, api.NotFound) and _bucket_is_missing(error):
                 raise
@@ -125,7 +125,7 @@ class GcsStorage(ObjectStorage):
         from google.api_core.exceptions import PreconditionFailed
 
         try:
-            _retried(
+            self._retried(
                 lambda: self._blob(key).upload_from_file(
                     content,
                     rewind=True,
@@ -151,7 +151,7 @@ class GcsStorage(ObjectStorage):
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         with suppress(NotFound, PreconditionFailed):
-            _retried(
+            self._retried(
                 lambda: self._blob(found.key).delete(
                     if_generation_match=int(found.version), retry=None
                 )
@@ -162,14 +162,42 @@ class GcsStorage(ObjectStorage):
         blob: Blob = _client().bucket(self.bucket).blob(key, generation=generation)
         return blob
 
+    def _request(self, path: str, **parameters: str) -> dict[str, Any]:
+        """The JSON of an object or of a page of a listing; raises google.api_core's exceptions."""
+        content: dict[str, Any] = self._retried(
+            lambda: _client()._get_resource(path, query_params=parameters, retry=None)
+        )
+        return content
+
     @staticmethod
-    def _reason(error: Exception, what: str, url: str) -> str | None:
+    def _is_transient(error: Exception) -> bool:
+        import urllib3.exceptions
+        from google.api_core.exceptions import GoogleAPICallError
+        from google.auth.exceptions import TransportError
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+        from requests import exceptions as http
+
+        if isinstance(error, InvalidResponse):
+            return error.response.status_code in TRANSIENT_STATUS
+        if isinstance(error, GoogleAPICallError):
+            # 410: the server has lost a resumable upload, which then starts again.
+            return error.code in TRANSIENT_STATUS or error.code == 410
+        broken = (ConnectionError, http.ConnectionError, http.ChunkedEncodingError, http.Timeout)
+        return isinstance(
+            error, (*broken, urllib3.exceptions.HTTPError, TransportError, DataCorruption)
+        )
+
+    @staticmethod
+    def _message(error: Exception) -> str:
+        text = str(getattr(error, "message", error)) or type(error).__name__
+        return " ".join(text.split()).rstrip(".")
+
+    def _reason(self, error: Exception, what: str, url: str) -> str | None:
         from google.api_core import exceptions as api
         from google.auth import exceptions as auth
         from google.cloud.storage import exceptions as storage
         from requests import exceptions as http
 
-        bucket = split_url(url)[0]
         if isinstance(error, auth.DefaultCredentialsError | auth.RefreshError):
             return (
                 "no valid Google credentials were found. Run gcloud auth application-default "
@@ -178,15 +206,15 @@ class GcsStorage(ObjectStorage):
         if isinstance(error, api.NotFound):
             # A listing without matches is empty, so there only the bucket can be missing.
             if what == "listed" or _bucket_is_missing(error):
-                return f"there is no bucket {bucket}. Check the name, or create it."
+                return f"there is no bucket {self.bucket}. Check the name, or create it."
             return "there is no such object. Check the name."
         if isinstance(error, api.Forbidden | api.Unauthorized):
             return (
                 f"no permission ({error.code}). Ask for the role Storage Object User on "
-                f"gs://{bucket}. gcloud auth list shows which account is in use."
+                f"gs://{self.bucket}. gcloud auth list shows which account is in use."
             )
-        if isinstance(error, api.ClientError) and error.code not in retries.TRANSIENT_STATUS:
-            return f"{_said(error)}."
+        if isinstance(error, api.ClientError) and error.code not in TRANSIENT_STATUS:
+            return f"{self._message(error)}."
         if isinstance(
             error,
             api.GoogleAPIError
@@ -196,7 +224,7 @@ class GcsStorage(ObjectStorage):
             | http.RequestException
             | ConnectionError,
         ):
-            return f"{_said(error)}. Run again when Cloud Storage is reachable."
+            return f"{self._message(error)}. Run again when Cloud Storage is reachable."
         return None
 
 
@@ -243,51 +271,6 @@ def _client() -> Client:
 os.register_at_fork(after_in_child=lambda: _thread_local.__dict__.clear())
 
 
-def _request(path: str, **parameters: str) -> dict[str, Any]:
-    """The JSON of an object or of a page of a listing; raises google.api_core's exceptions."""
-    found: dict[str, Any] = _retried(
-        lambda: _client()._get_resource(path, query_params=parameters, retry=None)
-    )
-    return found
-
-
-def _retried(action: Callable[[], _Result]) -> _Result:
-    """Runs requests that can be repeated, again after a transient error or a broken connection.
-
-    The library's own retries resume transfers in the middle, and their state does not survive every
-    failure. So `action` must pass retry=None, and starts from the beginning.
-    """
-    return retries.retried(
-        action,
-        lambda error: 0.0 if _is_transient(error) else None,
-        lambda error: f"Cloud Storage: {_said(error)}",
-    )
-
-
-def _is_transient(error: BaseException) -> bool:
-    import urllib3.exceptions
-    from google.api_core.exceptions import GoogleAPICallError
-    from google.auth.exceptions import TransportError
-    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-    from requests import exceptions as http
-
-    if isinstance(error, InvalidResponse):
-        return error.response.status_code in retries.TRANSIENT_STATUS
-    if isinstance(error, GoogleAPICallError):
-        # 410: the server has lost a resumable upload, which then starts again.
-        return error.code in retries.TRANSIENT_STATUS or error.code == 410
-    broken = (ConnectionError, http.ConnectionError, http.ChunkedEncodingError, http.Timeout)
-    return isinstance(
-        error, (*broken, urllib3.exceptions.HTTPError, TransportError, DataCorruption)
-    )
-
-
 def _bucket_is_missing(error: NotFound) -> bool:
     """Whether the bucket does not exist, and not only the object."""
     return "bucket does not exist" in str(error.message)
-
-
-def _said(error: BaseException) -> str:
-    """An error's message on one line, without the final period."""
-    text = str(getattr(error, "message", error)) or type(error).__name__
-    return " ".join(text.split()).rstrip(".")

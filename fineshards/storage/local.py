@@ -7,7 +7,6 @@ not durable are not flushed, so a power cut may damage them.
 
 import errno
 import filecmp
-import io
 import mmap
 import os
 import shutil
@@ -18,14 +17,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, BinaryIO
 
 from fineshards.errors import OutputError
-from fineshards.storage.base import TEMPORARY, Entry, Storage, always
-from fineshards.storage.names import below
+from fineshards.storage.base import TEMPORARY, Entry, Storage, always, below
 from fineshards.storage.retries import translating
 
 # What Linux answers where a file system lacks what is asked of it; to a link it is EPERM.
 _NOT_SUPPORTED = {errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
-# Unwritten bytes at which the disk starts to write.
-_WRITE_BEHIND_BYTES = 16 << 20
 
 
 class LocalStorage(Storage):
@@ -79,10 +75,10 @@ class LocalStorage(Storage):
 
     def names(self, prefix: str) -> Iterator[str]:
         folder, separator, beginning = prefix.rpartition("/")
-        found: list[str] = []
+        children: list[str] = []
         with self._explained("read", folder), suppress(FileNotFoundError, NotADirectoryError):
-            found = os.listdir(self.path(folder))
-        for name in found:
+            children = os.listdir(self.path(folder))
+        for name in children:
             if name.startswith(beginning):
                 full = f"{folder}{separator}{name}"
                 yield f"{full}/" if os.path.isdir(self.path(full)) else full
@@ -134,8 +130,7 @@ class LocalStorage(Storage):
     def create(self, name: str, durable: bool = True, old: str | None = None) -> Iterator[BinaryIO]:
         target = self.path(name)
         with self._temporary(name) as temporary:
-            raw = _WriteBehind(temporary) if durable else io.FileIO(temporary, "x")
-            with io.BufferedWriter(raw) as file:
+            with open(temporary, "xb") as file:
                 yield file
                 file.flush()
                 if durable:
@@ -164,14 +159,13 @@ class LocalStorage(Storage):
     @contextmanager
     def open_at(self, name: str, start: int, new: bool = False) -> Iterator[BinaryIO]:
         self._refuse_linked_folder(name, "written")
-        path, flags = self.path(name), os.O_CREAT if new else 0
+        path, flags = self.path(name), os.O_WRONLY | (os.O_CREAT if new else 0)
         with self._explained("written", name):
             if new:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-            with _WriteBehind(path, flags, start) as raw, io.BufferedWriter(raw) as file:
+            with os.fdopen(os.open(path, flags, 0o666), "wb") as file:  # which cuts nothing off
+                file.seek(start)
                 yield file
-                file.flush()
-                raw.submit()
 
     def publish(self, name: str, target: str, size: int) -> None:
         self._refuse_linked_folder(target, "written")
@@ -275,33 +269,6 @@ def _reason(error: Exception, what: str, _path: str) -> str | None:
         "mapped into memory": "Copy the dataset to a disk whose files can be mapped.",
     }
     return f"{error.strerror or error}. {of_process.get(error.errno or 0) or advice[what]}"
-
-
-class _WriteBehind(io.FileIO):
-    """A file that is sent to the disk while it is written, so that the final flush is short.
-
-    Linux starts to write out a range that is declared unneeded, and keeps in memory what it has
-    not written yet (mm/fadvise.c). Other systems may do nothing.
-    """
-
-    def __init__(self, path: str, flags: int = os.O_CREAT | os.O_EXCL, start: int = 0) -> None:
-        super().__init__(os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666), "w")
-        self.seek(start)
-        self._submitted = self._written = start
-
-    def write(self, data: Any) -> int:
-        count = super().write(data)
-        self._written += count
-        if self._written - self._submitted >= _WRITE_BEHIND_BYTES:
-            self.submit()
-        return count
-
-    def submit(self) -> None:
-        """Lets the disk begin with all that was written."""
-        waiting = self._written - self._submitted
-        with suppress(OSError, AttributeError):
-            os.posix_fadvise(self.fileno(), self._submitted, waiting, os.POSIX_FADV_DONTNEED)
-        self._submitted = self._written
 
 
 def _sync_folder(path: str) -> None:

@@ -14,14 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple, TypeVar
 
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.storage.base import Entry, Storage, always
+from fineshards.storage.base import Entry, Storage, always, below
 from fineshards.storage.checksums import checksum_from_base64, checksum_to_base64, file_checksum
-from fineshards.storage.names import below, split_url
 from fineshards.storage.ranges import RangeReader
-from fineshards.storage.retries import translating
+from fineshards.storage.retries import retried, translating
 from fineshards.storage.temporary import temporary_room
 
 # A file being written is kept in memory up to this size, then on the worker's disk, so that its
@@ -33,6 +32,14 @@ _DELETE_THREADS = 32
 _LIST_THREADS = 16
 # Names that wait for these threads at most.
 _DELETE_QUEUE = 10_000
+
+_Result = TypeVar("_Result")
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Bucket and key of `scheme://bucket/key`."""
+    bucket, _, key = url.partition("://")[2].partition("/")
+    return bucket, key
 
 
 class ExistsError(OutputError):
@@ -61,10 +68,11 @@ class ObjectStorage(Storage):
     """An output folder `scheme://bucket/prefix`. With the root `scheme://bucket`, a whole bucket.
 
     error: what is raised when a request fails. endpoint: the URL of the store, where a scheme has
-    several.
+    several. service: what the log calls the store.
     """
 
     scheme: ClassVar[str]
+    service: ClassVar[str]
     endpoint: str | None = None
     on_disk = False
 
@@ -263,6 +271,14 @@ class ObjectStorage(Storage):
         with self._explained("deleted", self._url(found.key)):
             self._delete(found)
 
+    def _retried(self, action: Callable[[], _Result]) -> _Result:
+        """Runs requests that can be repeated, again after a transient error."""
+        return retried(
+            action,
+            lambda error: 0.0 if self._is_transient(error) else None,
+            lambda error: f"{self.service}: {self._message(error)}",
+        )
+
     def _explained(self, what: str, url: str) -> AbstractContextManager[None]:
         return translating(self._reason, what, url, self._error)
 
@@ -299,5 +315,14 @@ class ObjectStorage(Storage):
 
     @staticmethod
     @abstractmethod
-    def _reason(error: Exception, what: str, url: str) -> str | None:
+    def _is_transient(error: Exception) -> bool:
+        """Whether a request can be repeated: the store was away or busy, a connection broke."""
+
+    @staticmethod
+    @abstractmethod
+    def _message(error: Exception) -> str:
+        """An error's message on one line, without the final period."""
+
+    @abstractmethod
+    def _reason(self, error: Exception, what: str, url: str) -> str | None:
         """Why a request failed and what to do; None for an error that is not the client's."""

@@ -11,18 +11,17 @@ needs it.
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import FineshardsError, OutputError, UsageError
-from fineshards.storage import retries
 from fineshards.storage.base import TEMPORARY
 from fineshards.storage.checksums import checksum_to_base64, crc32c
-from fineshards.storage.names import split_url
 from fineshards.storage.objects import ObjectStorage, StoredObject
+from fineshards.storage.retries import TRANSIENT_STATUS
 
 # Metadata of our own objects: the CRC-32C, in base64, because not every store says it; and a name
 # for the attempt that wrote it, because two writes of the same bytes have one ETag.
@@ -40,7 +39,6 @@ _REFUSED_CREDENTIALS = {
 
 # Refusals because of who sent a request, or where to.
 _ABOUT_US = {"NoSuchBucket", *_REFUSED_CREDENTIALS}
-_Result = TypeVar("_Result")
 
 # By process, because a fork that used its parent's connections would read the responses to its
 # parent's requests; and by endpoint.
@@ -63,7 +61,7 @@ class S3Storage(ObjectStorage):
     the storage is unpickled.
     """
 
-    scheme = "s3"
+    scheme, service = "s3", "S3"
 
     def __init__(
         self,
@@ -77,14 +75,11 @@ class S3Storage(ObjectStorage):
         # Goes with the storage to the workers of a job, so that only its launch tries the store.
         self._keeps_promises = False
 
-    def make_folders(self, folders: tuple[str, ...]) -> None:
-        """Does nothing: S3 has no folders."""
-
     def _find(self, key: str) -> StoredObject | None:
         try:
             found = self._send("head_object", Key=key, ChecksumMode="ENABLED")
         except Exception as error:
-            if status_of(error) == 404:
+            if _status_of(error) == 404:
                 return None
             # The answer to HEAD has no body that could say why.
             self._send("list_objects_v2", Prefix=key, MaxKeys=1)
@@ -124,9 +119,9 @@ class S3Storage(ObjectStorage):
             return content
 
         try:
-            return retried(attempt)
+            return self._retried(attempt)
         except Exception as error:
-            if status_of(error) == 416:
+            if _status_of(error) == 416:
                 return b""
             if not _condition_failed(error):
                 raise
@@ -152,7 +147,7 @@ class S3Storage(ObjectStorage):
             )
 
         try:
-            retried(attempt)
+            self._retried(attempt)
         except Exception as error:
             if _condition_failed(error):
                 return False
@@ -173,10 +168,11 @@ class S3Storage(ObjectStorage):
             try:
                 self._client.put_object(**put | change)
             except Exception as error:
-                status = status_of(error)
-                if status != expected and (status not in (400, 501) or code_of(error) in _ABOUT_US):
+                status = _status_of(error)
+                is_about_us = status not in (400, 501) or _code_of(error) in _ABOUT_US
+                if status != expected and is_about_us:
                     raise
-                return status or 0, said(error)
+                return status or 0, self._message(error)
             return 200, ""
 
         unchecked = "it does not compare uploads with their CRC-32C checksums"
@@ -187,7 +183,7 @@ class S3Storage(ObjectStorage):
                 ({"IfNoneMatch": "*"}, 412, "it ignores If-None-Match of uploads"),
                 ({"IfMatch": f'"{"0" * 32}"'}, 412, "it ignores If-Match of uploads"),
             ):
-                status, message = retried(partial(attempt, change, expected))
+                status, message = self._retried(partial(attempt, change, expected))
                 if status != expected:
                     raise OutputError(
                         f"{self.root} cannot be written: the store does not have the checked and "
@@ -205,7 +201,7 @@ class S3Storage(ObjectStorage):
         try:
             self._send("delete_object", Key=found.key, IfMatch=f'"{found.version}"')
         except Exception as error:
-            if status_of(error) == 501:
+            if _status_of(error) == 501:
                 self._send("delete_object", Key=found.key)
             elif not _condition_failed(error):
                 raise
@@ -216,43 +212,58 @@ class S3Storage(ObjectStorage):
 
     def _send(self, what: str, **parameters: Any) -> dict[str, Any]:
         """Sends a request that can be repeated."""
-        found: dict[str, Any] = retried(
+        found: dict[str, Any] = self._retried(
             lambda: getattr(self._client, what)(Bucket=self.bucket, **parameters)
         )
         return found
 
     @staticmethod
-    def _reason(error: Exception, what: str, url: str) -> str | None:
-        """Why a request failed and what to do; None for an error that is not the store's."""
+    def _is_transient(error: Exception) -> bool:
+        import urllib3.exceptions
         from botocore import exceptions as boto
 
-        bucket = split_url(url)[0]
+        if isinstance(error, boto.ClientError):
+            return _status_of(error) in TRANSIENT_STATUS or _code_of(error) in _TRANSIENT_CODES
+        broken = (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError)
+        return isinstance(error, (*broken, urllib3.exceptions.HTTPError, ConnectionError))
+
+    @staticmethod
+    def _message(error: Exception) -> str:
+        text = str(error) or type(error).__name__
+        if (status := _status_of(error)) is not None:
+            message = _part_of_answer(error, "Error", "Message") or ""
+            text = f"{message} ({status} {_code_of(error)})"
+        return " ".join(text.split()).rstrip(".")
+
+    def _reason(self, error: Exception, what: str, url: str) -> str | None:
+        from botocore import exceptions as boto
+
         missing = (
             *(boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError),
             *(boto.NoAuthTokenError, boto.TokenRetrievalError, boto.SSOError),
         )
+        message = self._message(error)
         if isinstance(error, missing):
             return (
-                f"no valid AWS credentials were found ({said(error)}). Set AWS_ACCESS_KEY_ID and "
+                f"no valid AWS credentials were found ({message}). Set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE after aws configure or aws sso login."
             )
-        if _is_transient(error):
-            return f"{said(error)}. Run again when the store is reachable."
-        if isinstance(error, boto.ClientError):
-            code = code_of(error)
-            if code in _REFUSED_CREDENTIALS:
-                return f"the store refuses the credentials: {said(error)}. Check or renew them."
-            if code == "NoSuchBucket":
-                return f"there is no bucket {bucket}. Check the name, or create it."
-            if status_of(error) == 404:
-                return "there is no such object. Check the name."
-            if status_of(error) in (401, 403):
-                return (
-                    f"no permission ({status_of(error)}). Ask for the permissions of docs/cloud.md "
-                    f"on s3://{bucket}. aws sts get-caller-identity shows which account is in use."
-                )
-            return f"{said(error)}."
-        return f"{said(error)}." if isinstance(error, boto.BotoCoreError) else None
+        if self._is_transient(error):
+            return f"{message}. Run again when the store is reachable."
+        status, code = _status_of(error), _code_of(error)
+        if code in _REFUSED_CREDENTIALS:
+            return f"the store refuses the credentials: {message}. Check or renew them."
+        if code == "NoSuchBucket":
+            return f"there is no bucket {self.bucket}. Check the name, or create it."
+        if status == 404:
+            return "there is no such object. Check the name."
+        if status in (401, 403):
+            return (
+                f"no permission ({status}). Ask for the permissions of docs/cloud.md on "
+                f"s3://{self.bucket}. aws sts get-caller-identity shows which account is in use."
+            )
+        is_of_boto = isinstance(error, boto.BotoCoreError | boto.ClientError)
+        return f"{message}." if is_of_boto else None
 
 
 def _etag(response: dict[str, Any]) -> str:
@@ -275,7 +286,7 @@ def _condition_failed(error: BaseException) -> bool:
 
     Of an answer without a body, or whose body was cut on its way, boto knows the status alone.
     """
-    return status_of(error) == 412 or code_of(error) in ("NoSuchKey", "404")
+    return _status_of(error) == 412 or _code_of(error) in ("NoSuchKey", "404")
 
 
 def client(endpoint: str | None) -> Any:
@@ -298,7 +309,7 @@ def _new_client(endpoint: str | None) -> Any:
     config = Config(
         signature_version="s3v4",
         max_pool_connections=_CONNECTIONS,
-        # `retried` does this, for transfers too.
+        # `_retried` does this, for transfers too.
         retries={"total_max_attempts": 1, "mode": "standard"},
         # Our uploads carry a CRC-32C. Boto's own checksum would be a second one, in a form that
         # not every store understands.
@@ -314,43 +325,17 @@ def _new_client(endpoint: str | None) -> Any:
         ) from error
 
 
-def retried(action: Callable[[], _Result]) -> _Result:
-    """Runs requests that can be repeated, again after a transient error or a broken connection."""
-    return retries.retried(
-        action,
-        lambda error: 0.0 if _is_transient(error) else None,
-        lambda error: f"S3: {said(error)}",
-    )
+def _part_of_answer(error: BaseException, part: str, field: str) -> Any:
+    answer: dict[str, Any] = getattr(error, "response", None) or {}
+    return answer.get(part, {}).get(field)
 
 
-def _is_transient(error: BaseException) -> bool:
-    import urllib3.exceptions
-    from botocore import exceptions as boto
-
-    if isinstance(error, boto.ClientError):
-        return status_of(error) in retries.TRANSIENT_STATUS or code_of(error) in _TRANSIENT_CODES
-    broken = (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError)
-    return isinstance(error, (*broken, urllib3.exceptions.HTTPError, ConnectionError))
-
-
-def status_of(error: BaseException) -> int | None:
+def _status_of(error: BaseException) -> int | None:
     """The status code of a refused request; None for other errors."""
-    response: dict[str, Any] = getattr(error, "response", None) or {}
-    status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    status: int | None = _part_of_answer(error, "ResponseMetadata", "HTTPStatusCode")
     return status
 
 
-def code_of(error: BaseException) -> str:
+def _code_of(error: BaseException) -> str:
     """S3's name of an error, such as NoSuchKey; the status code if the response had no body."""
-    response: dict[str, Any] = getattr(error, "response", None) or {}
-    return str(response.get("Error", {}).get("Code", ""))
-
-
-def said(error: BaseException) -> str:
-    """An error's message on one line, without the final period."""
-    text = str(error) or type(error).__name__
-    if status_of(error) is not None:
-        response: dict[str, Any] = error.response  # type: ignore[attr-defined]
-        message = response.get("Error", {}).get("Message", "")
-        text = f"{message} ({status_of(error)} {code_of(error)})"
-    return " ".join(text.split()).rstrip(".")
+    return str(_part_of_answer(error, "Error", "Code") or "")

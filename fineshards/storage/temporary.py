@@ -5,21 +5,18 @@ import fcntl
 import os
 import re
 import shutil
-import stat
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from fineshards.errors import OutputError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-# A dot, because input may be read from the same folder.
-_PREFIX, _LOCK = ".fineshards-", ".lock"
-_NAME = re.compile(r"\.fineshards-[0-9a-f]{32}(\.lock)?")
-# Locked files of this process, by descriptor: see own_process.py.
-held: set[int] = set()
+# Locks of this process on its scratch folders, by descriptor: see own_process.py.
+locks: set[int] = set()
 
 
 @contextmanager
@@ -47,7 +44,7 @@ def scratch_folder(place: str | None = None) -> Iterator[str]:
     """A folder for scratch files, which is removed at the end, by Ctrl-C and by SIGTERM too.
 
     place: where to make it; the system's folder for temporary files by default. What SIGKILL leaves
-    the next command removes: beside it is a file that is locked as long as its process lives.
+    the next command on this host removes: a folder is locked as long as its process lives.
     """
     with temporary_room(place), scratch_folder_in(_place() if place is None else place) as folder:
         yield folder
@@ -58,30 +55,30 @@ def scratch_folder_in(place: str) -> Iterator[str]:
     """As `scratch_folder`, but the lack of space is the OSError that it was."""
     os.makedirs(place, exist_ok=True)
     remove_abandoned(place)
-    folder, lock = _claim(place)
-    held.add(lock)
+    folder, lock = _locked_folder(place)
+    locks.add(lock)
     try:
-        os.mkdir(folder, 0o700)
         yield folder
     except Exception as error:
-        if os.path.exists(folder + _LOCK):
+        if os.path.exists(folder):
             raise
         raise OutputError(
             f"{folder} was removed by another command while it was in use. Run this again after it."
         ) from error
     finally:
         _remove(folder)
-        held.discard(lock)
+        locks.discard(lock)
         os.close(lock)
 
 
 def remove_abandoned(place: str | None = None) -> None:
-    """Removes the scratch folders of processes that have ended, as far as that is possible."""
+    """Removes the scratch folders of ended processes of this host, as far as that is possible."""
     with suppress(OSError, OutputError):
         place = _place() if place is None else place
-        for name in filter(_NAME.fullmatch, os.listdir(place)):
-            with suppress(OSError):
-                _remove_if_abandoned(os.path.join(place, name.removesuffix(_LOCK)))
+        for name in os.listdir(place):
+            if re.fullmatch(rf"{_prefix()}[0-9a-f]{{32}}", name):
+                with suppress(OSError):
+                    _remove_if_abandoned(os.path.join(place, name))
 
 
 def _place() -> str:
@@ -94,41 +91,42 @@ def _place() -> str:
         ) from error
 
 
-def _claim(place: str) -> tuple[str, int]:
-    """The name of a new folder, and a descriptor of its locked file."""
+def _prefix() -> str:
+    """How the names of this host's scratch folders begin.
+
+    On a file system of several hosts, one need not see the locks of another.
+    """
+    host = zlib.crc32(os.fsencode(os.uname().nodename))
+    return f".fineshards-{host:08x}-"  # a dot, because input may be read from the same folder
+
+
+def _locked_folder(place: str) -> tuple[str, int]:
+    """Creates a folder; returns its path, and a descriptor that keeps it locked."""
     while True:
-        folder = os.path.join(place, f"{_PREFIX}{uuid.uuid4().hex}")
-        lock = os.open(folder + _LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        with suppress(OSError):  # a file system without locks; then no one removes the folder
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        # Another process may have removed the file before it was locked, and a third one made it.
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock), os.stat(folder + _LOCK)):
+        folder = os.path.join(place, _prefix() + uuid.uuid4().hex)
+        os.mkdir(folder, 0o700)
+        with suppress(FileNotFoundError):  # another process may remove it before it is locked
+            lock = os.open(folder, os.O_RDONLY)
+            with suppress(OSError):  # a file system without locks; then no one removes the folder
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.exists(folder):
                 return folder, lock
-        os.close(lock)
+            os.close(lock)
 
 
 def _remove_if_abandoned(folder: str) -> None:
-    """Removes a scratch folder and its file, if they are this user's and no one holds the lock."""
-    # One without the file is of a command that was killed while it deleted both.
-    found = os.lstat(folder + _LOCK if os.path.lexists(folder + _LOCK) else folder)
-    is_ours = found.st_uid == os.getuid()
-    if not is_ours or stat.S_IFMT(found.st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
-        return
-    lock = os.open(folder + _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove(folder)
+        if os.fstat(lock).st_uid == os.getuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(folder)
     finally:
         os.close(lock)
 
 
 def _remove(folder: str) -> None:
-    """Removes a scratch folder, and then the file beside it."""
     for _ in range(100):  # a worker that is about to be killed may still write
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.lexists(folder):
-            with suppress(OSError):
-                os.unlink(folder + _LOCK)
             return
         time.sleep(0.01)

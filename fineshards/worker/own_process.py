@@ -122,7 +122,7 @@ def _end(number: int, frame: FrameType | None) -> None:
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
                 os.waitpid(process, 0)  # until it writes no more
-        for lock in temporary.held:
+        for lock in temporary.locks:
             os.close(lock)
         temporary.remove_abandoned()
     finally:

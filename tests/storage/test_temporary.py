@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.checkout import ROOT
@@ -18,7 +20,12 @@ from support.process_tree import children, start, wait_until
 
 import fineshards
 from fineshards.errors import OutputError
-from fineshards.storage.temporary import remove_abandoned, scratch_folder, temporary_room
+from fineshards.storage.temporary import (
+    _locked_folder,
+    remove_abandoned,
+    scratch_folder,
+    temporary_room,
+)
 
 HOLDER = """
 import sys
@@ -55,54 +62,49 @@ def test_a_scratch_folder_is_removed_once_its_process_is_killed(tmp_path: Path) 
         assert (folder / "deep/text").exists()
         remove_abandoned(str(tmp_path))
         assert Path(own).is_dir()
-    assert sorted(path.stem for path in tmp_path.iterdir()) == [folder.name, folder.name]
+    assert [*tmp_path.iterdir()] == [folder]
     holder.kill()
     holder.communicate()
     remove_abandoned(str(tmp_path))
     assert not any(tmp_path.iterdir())
 
 
-def test_a_scratch_folder_without_its_lock_is_removed(tmp_path: Path) -> None:
-    """Of a command that was killed while it deleted both, with other files."""
-    with scratch_folder(str(tmp_path)) as used:
-        lost = tmp_path / f".fineshards-{7:032x}"
-        (lost / "train").mkdir(parents=True)
-        (lost / "train/train_0001.npy").write_text("tokens")
-        remove_abandoned(str(tmp_path))
-        assert not lost.exists()
-        assert Path(used).is_dir()
-
-
-def test_a_lock_that_others_replaced_is_not_taken_for_ones_own(
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it was locked, one command removed it, and another one made it again to lock it."""
-    lock, replaced = fcntl.flock, list[Path]()
+    """By another command, which takes it for abandoned: before it is opened, and afterwards."""
+    for name, module in (("open", os), ("flock", fcntl)):
+        call, removed = getattr(module, name), list[Path]()
 
-    def late(descriptor: int, how: int) -> None:
-        if not replaced:
-            replaced.extend(tmp_path.iterdir())
-            replaced[0].unlink()
-            replaced[0].touch()
-        lock(descriptor, how)
+        def late(*arguments: Any, call: Any = call, removed: list[Path] = removed) -> Any:
+            if not removed:
+                removed.extend(tmp_path.iterdir())
+                removed[0].rmdir()
+            return call(*arguments)
 
-    monkeypatch.setattr(fcntl, "flock", late)
-    with scratch_folder(str(tmp_path)) as folder:
-        assert f"{folder}.lock" != str(replaced[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, late)
+            with scratch_folder(str(tmp_path)) as folder:
+                assert Path(folder).is_dir()
+                assert removed != [Path(folder)]
 
 
-def test_what_only_looks_like_a_scratch_folder_stays(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
+def test_what_is_not_an_abandoned_folder_of_this_host_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious, place = tmp_path / "precious", tmp_path / "place"
     precious.mkdir()
-    place = tmp_path / "place"
-    place.mkdir()
-    name = f"{place}/.fineshards-{0:031x}"
-    os.mkfifo(f"{name}1.lock")
-    Path(f"{name}2.lock").symlink_to(precious)
-    Path(f"{name}3").symlink_to(precious)
-    Path(f"{name}3.lock").touch()
-    Path(f"{name}5").symlink_to(precious)
+    with scratch_folder(str(place)) as folder:
+        prefix = folder.removesuffix(folder[-32:])
+    os.mkfifo(prefix + 32 * "0")
+    Path(prefix + 32 * "1").symlink_to(precious)
+    Path(prefix + 32 * "2").touch()
     (place / ".fineshards-4").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="another"))
+        foreign, lock = _locked_folder(str(place))
+    os.close(lock)
+    assert Path(foreign).is_dir()
     names = {path.name for path in place.iterdir()}
     remove_abandoned(str(place))
     assert {path.name for path in place.iterdir()} == names

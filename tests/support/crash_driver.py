@@ -36,8 +36,8 @@ from support.remembered_specs import remember_specs
 from support.watched_encoder import watched_encode
 
 # A file is written, flushed and renamed, and its folder is flushed. Folders are removed at the end.
-# An append claims its generation by a link. Tokens that are at their place are sent to the disk.
-OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink", "posix_fadvise")
+# An append claims its generation by a link.
+OPERATIONS = ("fsync", "replace", "rmdir", "link", "unlink")
 
 
 def die_at(stop: str) -> None:

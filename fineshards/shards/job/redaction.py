@@ -13,7 +13,7 @@ import numpy as np
 
 from fineshards.errors import OutputError
 from fineshards.shards.record import Count, Record, sha256_of
-from fineshards.storage.names import shortened
+from fineshards.storage.base import shortened
 
 if TYPE_CHECKING:
     from fineshards.shards.job.records import ShardRecord, SourceFile

@@ -17,8 +17,7 @@ from fineshards.sources.places.place import (
     find_matches,
     split_root,
 )
-from fineshards.storage.names import split_url
-from fineshards.storage.objects import ObjectStorage
+from fineshards.storage.objects import ObjectStorage, split_url
 from fineshards.storage.open import open_storage
 
 _VERSIONS = {"gs": "generation", "s3": "etag"}
