@@ -7,14 +7,7 @@ number for people. `NAME.ds.loss` has a byte per token of conversations, 1 where
 
 from collections.abc import Sequence
 
-from fineshards.exports.format import (
-    ExportFormat,
-    ExportSettings,
-    Target,
-    Written,
-    write_mask,
-    write_tokens,
-)
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import Part, PartReader
 
 
@@ -29,18 +22,13 @@ class Datatrove(ExportFormat):
         part = reader.part
         name = f"{part.split}/{part.index:05d}_unshuffled.ds"
         ends = reader.ends()
-        with target.create(name) as file:
-            write_tokens(reader, file)
+        target.write(name, reader.chunks())
         if settings.masks:
-            with target.create(f"{name}.loss") as file:
-                write_mask(reader, file)
-        target.write(f"{name}.index", ends.astype("<u8"))
-        lines = (
-            f"{settings.tokenizer}|{settings.token_dtype.itemsize}",
-            str(part.tokens),
-            _for_people(part.tokens),
-        )
-        target.write(f"{name}.metadata", "\n".join(lines).encode())
+            target.write(f"{name}.loss", reader.masks())
+        target.write(f"{name}.index", [ends.astype("<u8")])
+        tokenizer = f"{settings.tokenizer}|{settings.token_dtype.itemsize}"
+        metadata = f"{tokenizer}\n{part.tokens}\n{_for_people(part.tokens)}"
+        target.write(f"{name}.metadata", metadata.encode())
         return Written(len(ends))
 
 

@@ -16,13 +16,12 @@ import numpy as np
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError, quoted
-from fineshards.exports.effective_options import settle
 from fineshards.exports.export_options import ExportOptions
-from fineshards.exports.format import EXPORTS, ExportFormat, ExportSettings, Target
+from fineshards.exports.format import EXPORTS, ExportFormat, ExportSettings, Target, settle
 from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.record import Export, PartRecord, SplitCounts
 from fineshards.exports.source_columns import ColumnReader, ColumnTypes, types_in_sources
-from fineshards.exports.stream import NONE, Read, Stream, redacted_ranges, splits_of
+from fineshards.exports.stream import NONE, Read, Stream, damaged, redacted_ranges, splits_of
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import readable_manifest
@@ -99,7 +98,7 @@ def prepare(options: ExportOptions) -> tuple[ExportJob, Export | None]:
     endpoint = options.s3_endpoint
     dataset = opened(open_storage(options.folder, endpoint), options.generation, options.sources)
     manifest, storage = dataset.manifest, open_storage(options.output, endpoint)
-    redacted = any(each.redacted for each in manifest.generations)
+    redacted = any(generation.redacted for generation in manifest.generations)
     settings = settle(options, manifest.settings, redacted)
     _check_places(dataset.storage, storage)
     kind = EXPORTS[settings.to]
@@ -186,8 +185,8 @@ def _claim(job: ExportJob) -> Export | None:
 def write_part(job: ExportJob, part: Part) -> PartRecord:
     """Writes the files of a part, unless they are finished; returns the part's record."""
     key = _key(part)
-    if found := job.ledger.get(_PARTS, key):
-        return found
+    if finished := job.ledger.get(_PARTS, key):
+        return finished
     target, settings = Target(job.storage), job.settings
     reader = PartReader(job.streams[part.split], part, settings.eot, settings.token_dtype)
     written = job.format.write(reader, settings, target)
@@ -207,14 +206,14 @@ def write_part(job: ExportJob, part: Part) -> PartRecord:
     return record
 
 
-def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
+def finish(job: ExportJob, parts: Iterable[PartRecord]) -> Export:
     """Writes the indexes and `export.json`, once all tokens are proven to be the dataset's.
 
     Raises OutputError if a shard is damaged; what was made of it is deleted.
     """
     storage = job.storage
     _refuse_redacted(job)
-    records = sorted(found, key=lambda record: (record.split, record.index))
+    records = sorted(parts, key=lambda record: (record.split, record.index))
     _refuse_damage(job, records)
     target = Target(storage)
     splits = dict[str, SplitCounts]()
@@ -233,14 +232,14 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
             splits[split]["skipped"] = job.streams[split].skipped()
     for name, content in job.format.finish_all(records, job.settings):
         target.write(name, content)
-    manifest, written = job.dataset.manifest, [file for each in records for file in each.files]
+    manifest, files = job.dataset.manifest, [file for record in records for file in record.files]
     export = Export(
         job.settings.to,
         job.fingerprint,
         job.settings.recorded(),
         {"fingerprint": manifest.fingerprint, "generation": manifest.generation},
         splits,
-        tuple(sorted([*written, *target.files], key=lambda file: file.name)),
+        tuple(sorted([*files, *target.files], key=lambda file: file.name)),
     )
     _refuse_others(storage, export)
     export.save(storage)
@@ -250,9 +249,9 @@ def finish(job: ExportJob, found: Iterable[PartRecord]) -> Export:
 
 def _refuse_others(storage: Storage, export: Export) -> None:
     """Raises OutputError if someone has put other files into the folder meanwhile."""
-    known = {file.name for file in export.files} | {EXPORT_NAME}
+    expected = {file.name for file in export.files} | {EXPORT_NAME}
     for entry in storage.entries(""):
-        if entry.name not in known and not entry.name.startswith(f"{_CHECKPOINTS}/"):
+        if entry.name not in expected and not entry.name.startswith(f"{_CHECKPOINTS}/"):
             raise OutputError(
                 f"{storage.path(entry.name)} is not of this export, and readers take every file of "
                 "a folder. Move it away, and run again."
@@ -266,7 +265,7 @@ def _refuse_redacted(job: ExportJob) -> None:
         for shard in stream.shards:
             later = now[shard.name]
             if later.crc32c != shard.crc32c:
-                raise stream.damaged(shard.name, f"its crc32c is {later.crc32c} now")
+                raise damaged(job.dataset, shard.name, f"its crc32c is {later.crc32c} now")
 
 
 def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:
@@ -291,44 +290,32 @@ def _damaged_shards(
     """The shards that are not what the manifest says, and how to say so.
 
     The checksums of all ranges that were read of a shard, joined, must be the one in the manifest.
-    Redacted documents that were left out count as what they must be, EOTs. reads: all that was read
-    of all shards.
+    reads: all that was read of all shards.
     """
     of_shards = defaultdict(list)
     for read in reads:
         of_shards[read.shard].append(read)
     for stream in streams:
         for shard in stream.shards:
-            found = _checksum(shard, stream, [*of_shards[shard.name], *_left_out(shard, stream)])
-            if found != shard.crc32c:
-                why = f"its crc32c is {found}, expected {shard.crc32c}"
-                yield shard, stream.damaged(shard.name, why)
-
-
-def _left_out(shard: ShardRecord, stream: Stream) -> Iterator[Read]:
-    """The redacted documents that a stream leaves out of a shard, as if they had been read."""
-    for begin, end in stream.redacted.get(shard.name, ()):
-        checksum, left = 0, int(end - begin)
-        eots = np.full(min(left, _CHUNK), stream.eot, stream.dtype).tobytes()
-        while left > 0:
-            checksum = crc32c(eots[: left * stream.dtype.itemsize], checksum)
-            left -= _CHUNK
-        yield Read(shard.name, int(begin), int(end), checksum)
+            checksum = _checksum(shard, stream, of_shards[shard.name])
+            if checksum != shard.crc32c:
+                why = f"its crc32c is {checksum}, expected {shard.crc32c}"
+                yield shard, damaged(stream.dataset, shard.name, why)
 
 
 def _checksum(shard: ShardRecord, stream: Stream, reads: list[Read]) -> str:
     """The checksum of a shard, from those of the ranges that were read of it.
 
-    A token that was left out is an EOT.
+    Tokens that were left out, of redacted documents or at the end of the stream, must be EOTs.
     """
     size = stream.dtype.itemsize
-    eot = crc32c(stream.dtype.type(stream.eot).tobytes())
     checksum, position = crc32c(npy.header(shard.tokens, stream.dtype)), 0
-    for read in [*sorted(reads, key=lambda read: read.start), None]:
-        start = shard.tokens if read is None else read.start
-        for _ in range(min(start - position, 2)):
-            checksum = crc32c_combine(checksum, eot, size)
-        if read is not None:
-            checksum = crc32c_combine(checksum, read.crc32c, (read.stop - read.start) * size)
-            position = read.stop
+    end = Read(shard.name, shard.tokens, shard.tokens, 0)
+    for read in [*sorted(reads, key=lambda read: read.start), end]:
+        while position < read.start:
+            count = min(read.start - position, _CHUNK)
+            checksum = crc32c(np.full(count, stream.eot, stream.dtype).tobytes(), checksum)
+            position += count
+        checksum = crc32c_combine(checksum, read.crc32c, (read.stop - read.start) * size)
+        position = read.stop
     return checksum_to_base64(checksum)

@@ -71,17 +71,17 @@ class ExportOptions:
     workers: int | None = flag(None, "how to work", "N", least=1)
 
     def __post_init__(self) -> None:
-        for each in flags_of(ExportOptions):
-            if each.name in ("columns", "sources"):
-                given = getattr(self, each.name)
+        for option in flags_of(ExportOptions):
+            if option.name in ("columns", "sources"):
+                given = getattr(self, option.name)
                 value: object = tuple([given] if isinstance(given, str) else given or ())
-            elif each.name == "output":
+            elif option.name == "output":
                 continue
             else:
-                value = checked(self, each)
-            object.__setattr__(self, each.name, value)
+                value = checked(self, option)
+            object.__setattr__(self, option.name, value)
 
     @property
     def names_of_columns(self) -> tuple[str, ...]:
         """The columns to write as well, however they were given."""
-        return tuple(name for each in self.columns for name in each.split(",") if name)
+        return tuple(name for names in self.columns for name in names.split(",") if name)

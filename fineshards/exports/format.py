@@ -2,16 +2,17 @@
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.exports.export_options import ExportOptions, Side
+from fineshards.errors import UsageError
+from fineshards.exports.export_options import REDACTED, ExportOptions, Side
 from fineshards.exports.parts import (
     Part,
     PartReader,
@@ -23,6 +24,7 @@ from fineshards.exports.record import FileRecord, PartRecord
 from fineshards.exports.stream import Stream
 from fineshards.flags import deciding
 from fineshards.plugin_registry import Plugins
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.npy import DTYPES
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, write_with_checksum
@@ -77,10 +79,10 @@ class Writer(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         """Writes bytes or an array."""
-        found = np.frombuffer(content, np.uint8)
-        self.crc32c = write_with_checksum(found, self._opened, self.crc32c)
-        self.bytes += len(found)
-        return len(found)
+        octets = np.frombuffer(content, np.uint8)
+        self.crc32c = write_with_checksum(octets, self._opened, self.crc32c)
+        self.bytes += len(octets)
+        return len(octets)
 
 
 class Target:
@@ -98,10 +100,10 @@ class Target:
             yield writer
         self.files.append(FileRecord(name, writer.bytes, checksum_to_base64(writer.crc32c)))
 
-    def write(self, name: str, *contents: bytes | npt.NDArray[Any]) -> None:
-        """Writes a small file."""
+    def write(self, name: str, contents: bytes | Iterable[bytes | npt.NDArray[Any]]) -> None:
+        """Writes a file of its content, or of several contents one after the other."""
         with self.create(name) as file:
-            for content in contents:
+            for content in [contents] if isinstance(contents, bytes) else contents:
                 file.write(content)
 
 
@@ -121,19 +123,21 @@ class Written:
 class ExportFormat(ABC):
     """A format that datasets are exported to.
 
-    sides: where the EOT may be; the first one is the default. cuts: whether
-    files end where documents end, or after a number of tokens. tokens_per_file: default, None for
-    one file per split, or `shard` for that of a shard. rows: whether `--sequence_length` may be
-    given.  dtypes: types of tokens that it holds. most_ids: how many
-    different ids it holds. libraries: packages whose versions decide its bytes. revision: goes up
-    when the same dataset gets other bytes. by_eot: whether readers find documents by their EOTs
-    alone, so that redacted ones are left out by default. fixed_dtype: what tokens are stored as
-    whatever `--dtype` says; empty where it decides. whole_documents: whether a split may not begin
-    or end within a document. own_columns: those of its rows; empty if `--columns` has no meaning.
+    Of files: reading: how a trainer reads the split train of `FOLDER`. cuts: whether files end
+    where documents end, or after a number of tokens. tokens_per_file: default, None for one file
+    per split, or `shard` for that of a shard. libraries: packages whose versions decide its bytes.
+    revision: goes up when the same dataset gets other bytes.
 
-    offered_columns: those that `--columns` may name; empty for all of the sources. token_column:
-    the name of the tokens without `--token_column`; empty if they have none. masks: whether it can
-    say which tokens are learned. reading: how a trainer reads the split train of `FOLDER`.
+    Of tokens: sides: where the EOT may be; the first one is the default. dtypes: their types.
+    most_ids: how many different ids it holds. fixed_dtype: what tokens are stored as whatever
+    `--dtype` says; empty where it decides. masks: whether it can say which tokens are learned.
+
+    Of documents and rows: by_eot: whether readers find documents by their EOTs alone, so that
+    redacted ones are left out by default. whole_documents: whether a split may not begin or end
+    within a document. rows: whether `--sequence_length` may be given. own_columns: those of its
+    rows; empty if `--columns` has no meaning. offered_columns: those that `--columns` may name;
+    empty for all of the sources. token_column: the name of the tokens without `--token_column`;
+    empty if they have none.
     """
 
     sides: ClassVar[tuple[Side, ...]] = ("end", "begin")
@@ -194,13 +198,110 @@ class ExportFormat(ABC):
 EXPORTS: Plugins[ExportFormat] = Plugins("exports", makes=True)
 
 
-def write_tokens(reader: PartReader, file: Writer) -> None:
-    """Writes all tokens of a part."""
-    for chunk in reader.chunks():
-        file.write(chunk)
+def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) -> ExportSettings:
+    """The options in effect; raises UsageError for those that the format cannot have.
+
+    redacted: whether the dataset has redacted documents.
+    """
+    kind, tokenizer = EXPORTS[options.to], dataset.tokenizer
+    wanted = options.dtype or (dataset.dtype if dataset.dtype in kind.dtypes else kind.dtypes[0])
+    _check_flags(options, kind)
+    if wanted not in kind.dtypes:
+        raise UsageError(f"--dtype {wanted}: --to {options.to} holds {kind.dtypes[0]} only.")
+    if dataset.fim is not None and kind.fixed_dtype == "no tokens":
+        raise UsageError(
+            f"--to {options.to}: documents were rearranged by --fim, so their tokens are not those "
+            "of a text. Build without --fim, and export that."
+        )
+    most = min(kind.most_ids, 1 << 16 if wanted == "uint16" else 1 << 32)
+    if tokenizer.size > most:
+        other = " Use --dtype uint32." if options.dtype and "uint32" in kind.dtypes else ""
+        raise UsageError(
+            f"--to {options.to} holds ids up to {most - 1:,} ({wanted}), and those of "
+            f"{tokenizer.name} go up to {tokenizer.size - 1:,}.{other}"
+        )
+    per_file = options.tokens_per_file or (
+        dataset.shard_tokens if kind.tokens_per_file == "shard" else kind.tokens_per_file
+    )
+    in_effect = {
+        "eot": options.eot or kind.sides[0],
+        "dtype": wanted,
+        "tokens_per_file": per_file,
+        "token_column": options.token_column or kind.token_column,
+        "skip": _skip(options, kind) if redacted else None,
+        "columns": _columns(options, kind, dataset),
+        "copies": _copies(options, kind, dataset),
+        "eot_id": tokenizer.eot,
+        "vocabulary": tokenizer.size,
+        "tokenizer": tokenizer.name,
+        "masks": _masks(options, kind, dataset),
+        "package": EXPORTS.package(options.to),
+    }
+    given = {field.name: getattr(options, field.name) for field in fields(options)}
+    return ExportSettings(**given | in_effect)
 
 
-def write_mask(reader: PartReader, file: Writer, dtype: npt.DTypeLike = np.bool_) -> None:
-    """Writes whether each token of a part is learned: 1 or 0, of a type."""
-    for chunk in reader.masks():
-        file.write(chunk.astype(dtype))
+def _skip(options: ExportOptions, kind: ExportFormat) -> str | None:
+    """What is left out of a dataset with redacted documents."""
+    # Rows of so many tokens say nothing of documents either.
+    by_default = kind.by_eot or options.sequence_length is not None
+    wanted = options.skip or (REDACTED if by_default else None)
+    return wanted if wanted == REDACTED else None
+
+
+def _columns(options: ExportOptions, kind: ExportFormat, dataset: Settings) -> tuple[str, ...]:
+    """The columns that are asked for in addition to the format's own."""
+    taken = [*kind.own_columns, *(dataset.recipe.scores if dataset.recipe else ())]
+    names = options.names_of_columns
+    if names and not kind.own_columns:
+        raise UsageError(f"--columns: --to {options.to} has tokens only. Use --to text.")
+    for name in names:
+        if kind.offered_columns and name not in kind.offered_columns:
+            raise UsageError(
+                f"--columns {name}: --to {options.to} has {' and '.join(kind.offered_columns)}. "
+                "Use --to text for columns of the sources."
+            )
+        if name in taken or names.count(name) > 1:
+            raise UsageError(f"--columns: there is a column {name!r} already. Leave it out.")
+    if dataset.chat and not options.no_masks and "labels" in {*kind.offered_columns} - {*names}:
+        return (*names, "labels")
+    return names
+
+
+def _masks(options: ExportOptions, kind: ExportFormat, dataset: Settings) -> bool:
+    """Whether it is written which tokens are learned."""
+    if dataset.chat is None and options.no_masks:
+        raise UsageError("--no_masks: only datasets of conversations have masks. Leave it out.")
+    if dataset.chat is None or options.no_masks:
+        return False
+    if not kind.masks:
+        able = [name for name, format_ in EXPORTS.items() if format_.masks]
+        raise UsageError(
+            f"--to {options.to} cannot say which tokens of a conversation are learned, so trainers "
+            f"would learn prompts too. Use {', '.join(able)}, or say --no_masks."
+        )
+    return True
+
+
+def _copies(options: ExportOptions, kind: ExportFormat, dataset: Settings) -> bool:
+    """Whether duplicates are counted."""
+    if options.copies and (not kind.own_columns or kind.offered_columns):
+        raise UsageError(f"--copies: --to {options.to} has tokens only. Use --to text.")
+    if options.copies and not (dataset.recipe and dataset.recipe.keyed):
+        raise UsageError("--copies: the recipe of the dataset drops no duplicates. Leave it out.")
+    return options.copies
+
+
+def _check_flags(options: ExportOptions, kind: ExportFormat) -> None:
+    """Raises UsageError for flags that have no meaning for a format."""
+    to = f"--to {options.to}"
+    if options.eot is not None and options.eot not in kind.sides:
+        raise UsageError(f"--eot {options.eot}: {to} has the EOT at the {kind.sides[0]} only.")
+    if options.dtype and kind.fixed_dtype:
+        raise UsageError(f"--dtype: {to} has {kind.fixed_dtype}. Leave it out.")
+    if kind.whole_documents and options.skip not in (None, REDACTED):
+        raise UsageError(f"--skip {options.skip}: a redacted document has no text. Leave it out.")
+    if options.token_column is not None and not kind.token_column:
+        raise UsageError(f"--token_column has no meaning for {to}. Leave it out.")
+    if not kind.rows and options.sequence_length is not None:
+        raise UsageError(f"--sequence_length: {to} has no rows. Leave it out.")

@@ -1,4 +1,5 @@
-"""Parquet files with the column `input_ids`, named as on the Hugging Face Hub; and the column.
+"""Rows with the column `input_ids`: Parquet files named as on the Hugging Face Hub, and folders as
+`Dataset.save_to_disk` of its library `datasets` makes them.
 
 `labels` and `attention_mask` can be written as well, for trainers that take rows with all three
 only: the labels are the tokens, which models of transformers shift themselves, and the mask is 1.
@@ -6,10 +7,17 @@ Conversations always have labels, which are -100 where they are not learned.
 
 A row is a document, or with `--sequence_length` so many tokens of the stream; the last one may be
 shorter. Tokens are int32, which trainers take as they are.
+
+Of a folder, `SPLIT/data-00000-of-00001.arrow` is a stream of Arrow's IPC format,
+`SPLIT/dataset_info.json` has the types of the columns, and `SPLIT/state.json` the names of the
+files and a fingerprint. `dataset_dict.json` names the splits.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +27,7 @@ import pyarrow.parquet as pq
 from fineshards.errors import UsageError
 from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import PartReader
+from fineshards.exports.record import PartRecord
 
 # What is held in memory at a time, but for a document that is larger.
 _BATCH_TOKENS = 1 << 22
@@ -57,7 +66,7 @@ class Parquet(InputIds):
         with (
             target.create(f"{part.split}-{part.index:05d}-of-{part.count:05d}.parquet") as file,
             pq.ParquetWriter(
-                file, schema_of(settings.columns), write_page_checksum=True, **options
+                file, _schema_of(settings.columns), write_page_checksum=True, **options
             ) as writer,
         ):
             for batch in batches(reader, ends, settings.columns, settings.masks):
@@ -65,15 +74,71 @@ class Parquet(InputIds):
         return Written(len(ends) if settings.sequence_length is None else None)
 
 
-def types_of(columns: Sequence[str]) -> dict[str, str]:
+class HfArrow(InputIds):
+    """Read by `datasets.load_from_disk`, which maps the files into memory."""
+
+    reading = 'load_from_disk("FOLDER")["train"]'
+    revision = 2  # `Sequence`, `dataset_dict.json`
+
+    def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
+        part = reader.part
+        ends = row_ends(reader, settings.sequence_length)
+        features = {"info": {"features": _features(settings)}}
+        metadata = {"huggingface": json.dumps(features)}
+        schema = _schema_of(settings.columns).with_metadata(metadata)
+        with (
+            target.create(f"{part.split}/data-{part.index:05d}-of-{part.count:05d}.arrow") as file,
+            pa.ipc.new_stream(file, schema) as writer,
+        ):
+            for batch in batches(reader, ends, settings.columns, settings.masks):
+                writer.write_batch(batch.replace_schema_metadata(metadata))
+        return Written(len(ends) if settings.sequence_length is None else None)
+
+    def finish(
+        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
+    ) -> Iterator[tuple[str, bytes]]:
+        files = [file for record in records for file in record.files]
+        checksums = json.dumps([file.crc32c for file in files]).encode()
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": file.name.rpartition("/")[2]} for file in files],
+            # Names the caches of what is computed from the dataset.
+            "_fingerprint": hashlib.sha256(checksums).hexdigest()[:16],
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": split,
+        }
+        yield f"{split}/state.json", json.dumps(state, indent=2).encode()
+        info = {"citation": "", "description": "", "features": _features(settings)}
+        info |= {"homepage": "", "license": ""}
+        yield f"{split}/dataset_info.json", json.dumps(info, indent=2).encode()
+
+    def finish_all(
+        self, records: Sequence[PartRecord], settings: ExportSettings
+    ) -> Iterator[tuple[str, bytes]]:
+        splits = sorted({record.split for record in records})
+        yield "dataset_dict.json", json.dumps({"splits": splits}).encode()
+
+
+def _types_of(columns: Sequence[str]) -> dict[str, str]:
     """The type of a value in the lists of each column. columns: in addition to `input_ids`."""
     return {name: _TYPES[name] for name in ("input_ids", *columns)}
 
 
-def schema_of(columns: Sequence[str]) -> pa.Schema:
+def _schema_of(columns: Sequence[str]) -> pa.Schema:
     """The columns of lists."""
-    types = types_of(columns).items()
+    types = _types_of(columns).items()
     return pa.schema([(name, pa.list_(pa.type_for_alias(type_))) for name, type_ in types])
+
+
+def _features(settings: ExportSettings) -> dict[str, Any]:
+    """The types of the columns, as the library describes them."""
+    # Versions before 4 know no `List`, and later ones read `Sequence` as one.
+    return {
+        name: {"feature": {"dtype": type_, "_type": "Value"}, "_type": "Sequence"}
+        for name, type_ in _types_of(settings.columns).items()
+    }
 
 
 def row_ends(reader: PartReader, sequence_length: int | None) -> npt.NDArray[np.int64]:
@@ -101,7 +166,7 @@ def batches(
     masks: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part, some millions of tokens at a time. Depends on the rows alone."""
-    schema = schema_of(columns)
+    schema = _schema_of(columns)
     # A row is in the batch of its last token.
     number = (ends - 1) // _BATCH_TOKENS
     borders = np.append(np.flatnonzero(np.diff(number, prepend=-1)), len(ends))

@@ -8,11 +8,12 @@ dtype. TokensLoader skips offsets unread, by the number of items that the index 
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written, write_tokens
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import Part, PartReader, plan_by_rows
 from fineshards.exports.record import PartRecord
 from fineshards.exports.stream import Stream
@@ -51,9 +52,8 @@ class Litdata(ExportFormat):
         part = reader.part
         name = f"chunk-0-{part.index}.bin"
         size = part.tokens * settings.token_dtype.itemsize
-        with target.create(f"{part.split}/{name}") as file:
-            file.write(np.array([1, _HEAD_BYTES, _HEAD_BYTES + size], "<u4"))
-            write_tokens(reader, file)
+        head = np.array([1, _HEAD_BYTES, _HEAD_BYTES + size], "<u4")
+        target.write(f"{part.split}/{name}", chain([head], reader.chunks()))
         chunk = {
             "chunk_bytes": _HEAD_BYTES + size,
             "chunk_size": 1,

@@ -72,9 +72,9 @@ class Mds(ExportFormat):
         with target.create(f"{part.split}/{name}") as file:
             for chunk in _chunks(reader, np.diff(ends, prepend=0), settings):
                 file.write(chunk)
-                for each in sums.values():
-                    each.update(chunk)
-        hashes = {name: each.hexdigest() for name, each in sums.items()}
+                for digest in sums.values():
+                    digest.update(chunk)
+        hashes = {kind: digest.hexdigest() for kind, digest in sums.items()}
         raw = {"basename": name, "bytes": file.bytes, "hashes": hashes}
         facts = {"samples": len(ends), "raw_data": raw, "zip_data": None}
         return Written(len(ends) if length is None else None, left_out, facts)

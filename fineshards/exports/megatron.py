@@ -15,14 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import (
-    ExportFormat,
-    ExportSettings,
-    Target,
-    Written,
-    write_mask,
-    write_tokens,
-)
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import Part, PartReader
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -46,12 +39,10 @@ class Megatron(ExportFormat):
                 f"a document of {stem} has {longest:,} tokens; Megatron's index holds at most "
                 f"{_LONGEST:,}. Export to raw instead."
             )
-        with target.create(f"{stem}.bin") as file:
-            write_tokens(reader, file)
+        target.write(f"{stem}.bin", reader.chunks())
         _write_index(f"{stem}.idx", ends, settings.dtype, target)
         if settings.masks:
-            with target.create(f"{stem}.loss_mask.bin") as file:
-                write_mask(reader, file, "<f4")
+            target.write(f"{stem}.loss_mask.bin", reader.masks("<f4"))
             _write_index(f"{stem}.loss_mask.idx", ends, "float32", target)
         return Written(len(ends))
 
@@ -67,10 +58,7 @@ class Megatron(ExportFormat):
 def _write_index(name: str, ends: npt.NDArray[np.int64], dtype: str, target: Target) -> None:
     """Writes an index. ends: of the documents, in tokens."""
     lengths = np.diff(ends, prepend=0)
-    target.write(
-        name,
-        _MAGIC + struct.pack("<QBQQ", 1, _CODES[dtype], len(ends), len(ends) + 1),
-        lengths.astype("<i4"),
-        ((ends - lengths) * np.dtype(dtype).itemsize).astype("<i8"),
-        np.arange(len(ends) + 1, dtype="<i8"),
-    )
+    pointers = (ends - lengths) * np.dtype(dtype).itemsize
+    head = _MAGIC + struct.pack("<QBQQ", 1, _CODES[dtype], len(ends), len(ends) + 1)
+    documents = np.arange(len(ends) + 1, dtype="<i8")
+    target.write(name, [head, lengths.astype("<i4"), pointers.astype("<i8"), documents])

@@ -12,14 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from fineshards.exports.format import (
-    ExportFormat,
-    ExportSettings,
-    Target,
-    Written,
-    write_mask,
-    write_tokens,
-)
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import Part, PartReader
 
 # Lines that are made into text at a time.
@@ -37,11 +30,9 @@ class Olmo(ExportFormat):
         part = reader.part
         stem = f"{part.split}/part-0-{part.index:05d}"
         ends, sources = reader.documents()
-        with target.create(f"{stem}.npy") as file:
-            write_tokens(reader, file)
+        target.write(f"{stem}.npy", reader.chunks())
         if settings.masks:
-            with target.create(f"label_mask/{stem}.npy") as file:
-                write_mask(reader, file)
+            target.write(f"label_mask/{stem}.npy", reader.masks())
         starts = pa.array([0, *ends[:-1].tolist()], pa.int64())
         names = [_in_one_line(sources[column]) for column in ("id", "file")]
         lines = pc.add(sources["row"], 1)  # Dolma counts them from 1
@@ -59,17 +50,17 @@ class Olmo(ExportFormat):
         return Written(len(ends))
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
-        said = ["The .npy files have no header: OLMo-core reads them, numpy.load does not."]
+        advice = ["The .npy files have no header: OLMo-core reads them, numpy.load does not."]
         if settings.masks:
-            said.append(
+            advice.append(
                 'To learn answers only: label_mask_paths=["FOLDER/label_mask/train/*.npy"].'
             )
         if settings.eot == "end" and not all(part.append for part in parts):
-            said.append(
+            advice.append(
                 "The last document of test goes on in train, so what test has of it ends without "
                 "an EOT, and OLMo-core leaves that out. --split all exports both splits as one."
             )
-        return said
+        return advice
 
 
 def _in_one_line(names: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -6,6 +6,7 @@ A part is the unit of work and of resuming: one file of tokens, with the indexes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -129,23 +130,24 @@ class PartReader:
     def learned(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Whether each of the tokens `[start, stop)` of the part is learned. An EOT never is."""
         first = self.part.start + self.part.skip
-        found = self.stream.learned(first + start, min(first + stop, self.part.stop))
-        return np.append(found, np.zeros(stop - start - len(found), np.bool_))
+        learned = self.stream.learned(first + start, min(first + stop, self.part.stop))
+        return np.append(learned, np.zeros(stop - start - len(learned), np.bool_))
 
-    def masks(self) -> Iterator[npt.NDArray[np.bool_]]:
-        """Whether each token of the part is learned, some at a time."""
+    def masks(self, dtype: npt.DTypeLike = np.bool_) -> Iterator[npt.NDArray[Any]]:
+        """Whether each token of the part is learned, 1 or 0 of a type, a million at a time."""
         for start in range(0, self.part.tokens, _MASKED):
-            yield self.learned(start, min(start + _MASKED, self.part.tokens))
+            stop = min(start + _MASKED, self.part.tokens)
+            yield self.learned(start, stop).astype(dtype, copy=False)
 
     def pieces(self, lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """All tokens of the part in arrays of these lengths."""
         chunks, left = self.chunks(), np.zeros(0, self.dtype)
         for length in lengths.tolist():
-            found, count = [left], len(left)
+            read, count = [left], len(left)
             while count < length:
-                found.append(next(chunks))
-                count += len(found[-1])
-            joined = np.concatenate(found) if len(found) > 1 else left
+                read.append(next(chunks))
+                count += len(read[-1])
+            joined = np.concatenate(read) if len(read) > 1 else left
             yield joined[:length]
             left = joined[length:]
         # What was read is recorded when more is asked for, with `python -O` too.
@@ -157,14 +159,14 @@ class PartReader:
 
         Each document has at least one token.
         """
-        found = self.stream.documents(self.part.start, self.part.stop)
-        return self._ends(np.concatenate([begins for begins, _, _ in found]))
+        documents = self.stream.documents(self.part.start, self.part.stop)
+        return self._ends(np.concatenate([begins for begins, _, _ in documents]))
 
     def documents(self) -> tuple[npt.NDArray[np.int64], pa.Table]:
         """Where each document ends, as `ends`, and its source: the columns file, row and id."""
         begins, sources = [], []
-        for each, table, rows in self.stream.documents(self.part.start, self.part.stop):
-            begins.append(each)
+        for of_shard, table, rows in self.stream.documents(self.part.start, self.part.stop):
+            begins.append(of_shard)
             sources.append(table.sources(rows).cast(_SOURCE))
         ends = self._ends(np.concatenate(begins))
         return ends, pa.concat_tables(sources).slice(0, len(ends))

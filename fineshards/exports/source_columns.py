@@ -159,10 +159,10 @@ class ColumnReader:
                 ) from error
         with self._lock:
             self._idle = [*self._idle, reader][-_MOST_OPEN:]
-        found = pa.concat_tables(tables)
-        if len(found) != len(wanted):
+        table = pa.concat_tables(tables)
+        if len(table) != len(wanted):
             raise InputError(f"{file.path} has changed since the dataset was built. Restore it.")
-        return found
+        return table
 
     def _reader(self, file: SourceFile) -> RowReader:
         """A reader of a file that no other thread uses."""

@@ -10,6 +10,7 @@ takes for many documents without text. `--skip redacted` leaves these tokens out
 """
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -102,32 +103,15 @@ class Stream:
                 tokens += length_of(ranges)
         return {"documents": documents, "tokens": tokens}
 
-    def damaged(self, name: str, why: str) -> OutputError:
-        """What to raise for a file of the dataset that is not as it was in its generation.
-
-        Raises it itself where a redaction is not finished.
-        """
-        storage, generation = self.dataset.storage, self.dataset.manifest.generation
-        later = readable_manifest(storage).generations[generation:]
-        if any(each.redacted for each in later):
-            return OutputError(
-                f"{storage.path(name)} is not what it was in generation {generation}: {why}. "
-                "Documents were redacted since, and a generation before a redaction cannot be "
-                "exported any more. Export the latest one."
-            )
-        return OutputError(
-            f"{storage.path(name)} is damaged: {why}. Run fineshards repair, then export again."
-        )
-
     def document_at_or_after(self, token: int) -> int:
         """The first place from a token on where a document begins; the end if there is none."""
         first = bisect_right(self.starts, token) - 1
         for number in range(first, len(self.shards)):
             rows, begins = self._rows(number)
             begins = begins[self.table(number).start[rows] == 0]
-            found = int(np.searchsorted(begins, token))
-            if found < len(begins):
-                return int(begins[found])
+            following = begins[begins >= token]
+            if len(following):
+                return int(following[0])
         return self.tokens
 
     def documents(
@@ -160,16 +144,13 @@ class Stream:
             first = max(start - shard_start, 0)
             end = min(stop, self.starts[number + 1]) - shard_start
             with storage.open(shard.name, min((end - first) * size, READ_AHEAD)) as opened:
-                for begin, until in kept(self.redacted.get(shard.name), first, end):
+                for begin, until in remaining(self.redacted.get(shard.name), first, end):
                     checksum, left = 0, (until - begin) * size
                     opened.seek(npy.HEADER_BYTES + begin * size)
                     while left:
                         content = opened.read(min(left, _READ_BYTES))
                         if len(content) % size or not content:
-                            raise OutputError(
-                                f"{storage.path(shard.name)} ends {left:,} bytes early. "
-                                "Run fineshards repair, then export again."
-                            )
+                            raise damaged(self.dataset, shard.name, f"it ends {left:,} bytes early")
                         checksum = crc32c(content, checksum)
                         left -= len(content)
                         yield np.frombuffer(content, self.dtype)
@@ -177,15 +158,15 @@ class Stream:
 
     def learned(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Whether each of the tokens `[start, stop)` of conversations is learned."""
-        found = [np.empty(0, np.bool_)]
+        masks = [np.empty(0, np.bool_)]
         for number, shard_start in self._overlap(start, stop):
             ranges = self._learned(number)
             assert ranges is not None
             first = max(start - shard_start, 0)
             end = min(stop, self.starts[number + 1]) - shard_start
-            left = kept(self.redacted.get(self.shards[number].name), first, end)
-            found += [is_learned(ranges, begin, until) for begin, until in left]
-        return np.concatenate(found)
+            left = remaining(self.redacted.get(self.shards[number].name), first, end)
+            masks += [is_learned(ranges, begin, until) for begin, until in left]
+        return np.concatenate(masks)
 
     def _rows(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The rows of a shard's table that are in the stream, and where each begins in it."""
@@ -208,8 +189,26 @@ class Stream:
         name = table_name(shard.name)
         content = self.dataset.storage.read(name)
         if checksum_to_base64(crc32c(content)) != shard.table_crc32c:
-            raise self.damaged(name, "its content is not what the manifest says")
+            raise damaged(self.dataset, name, "its content is not what the manifest says")
         return self.dataset.parse_table(shard, content)
+
+
+def damaged(dataset: Dataset, name: str, why: str) -> OutputError:
+    """What to raise for a file of the dataset that is not as it was in its generation.
+
+    Raises it itself where a redaction is not finished.
+    """
+    storage, generation = dataset.storage, dataset.manifest.generation
+    later = readable_manifest(storage).generations[generation:]
+    if any(since.redacted for since in later):
+        return OutputError(
+            f"{storage.path(name)} is not what it was in generation {generation}: {why}. "
+            "Documents were redacted since, and a generation before a redaction cannot be "
+            "exported any more. Export the latest one."
+        )
+    return OutputError(
+        f"{storage.path(name)} is damaged: {why}. Run fineshards repair, then export again."
+    )
 
 
 def splits_of(dataset: Dataset, split: str | None, whole_documents: bool) -> list[str]:
@@ -218,13 +217,13 @@ def splits_of(dataset: Dataset, split: str | None, whole_documents: bool) -> lis
     whole_documents: whether no stream may cut a document, as the border of test shards does.
     """
     counts = dataset.manifest.splits
-    found = [name for name in SPLITS if counts[name]["tokens"]]
-    cut = whole_documents and not dataset.manifest.settings.split.by_document and len(found) > 1
+    splits = [name for name in SPLITS if counts[name]["tokens"]]
+    cut = whole_documents and not dataset.manifest.settings.split.by_document and len(splits) > 1
     if cut and split not in (None, "all"):
         raise UsageError(
             f"--split {split}: the border of the splits may cut a document in two. Use --split all."
         )
-    return ["all"] if cut else found if split is None else [split]
+    return ["all"] if cut else splits if split is None else [split]
 
 
 def redacted_ranges(dataset: Dataset) -> dict[str, Ranges]:
@@ -233,16 +232,16 @@ def redacted_ranges(dataset: Dataset) -> dict[str, Ranges]:
     Raises OutputError if a record of what was redacted is damaged.
     """
     manifest = dataset.manifest
-    found: dict[str, list[tuple[int, int]]] = {}
+    ranges = defaultdict[str, list[tuple[int, int]]](list)
     shards = {(shard.split, shard.index): shard for shard in manifest.shards}
     for split, begin, end in _ranges(dataset):
         while begin < end:
             index, at = manifest.layout.place(split, begin)
             shard = shards[split, index]
             last = min(at + end - begin, shard.tokens)
-            found.setdefault(shard.name, []).append((at, last))
+            ranges[shard.name].append((at, last))
             begin += last - at
-    return {name: np.array(sorted(ranges), np.int64) for name, ranges in found.items()}
+    return {name: np.array(sorted(of_shard), np.int64) for name, of_shard in ranges.items()}
 
 
 def _ranges(dataset: Dataset) -> Iterator[tuple[str, int, int]]:
@@ -252,12 +251,9 @@ def _ranges(dataset: Dataset) -> Iterator[tuple[str, int, int]]:
     for number, generation in enumerate(manifest.generations, 1):
         if generation.redacted:
             redaction, name = load_redaction(storage, number, generation), job_name(number)
-            found = checksum_to_base64(crc32c(storage.read(name)))
-            if found != checksums.get(name, found):
-                raise OutputError(
-                    f"{storage.path(name)} is damaged: its crc32c is {found}, expected "
-                    f"{checksums[name]}. Run fineshards repair, then export again."
-                )
+            checksum = checksum_to_base64(crc32c(storage.read(name)))
+            if checksum != (expected := checksums.get(name, checksum)):
+                raise damaged(dataset, name, f"its crc32c is {checksum}, expected {expected}")
             yield from redaction.ranges
 
 
@@ -266,7 +262,7 @@ def length_of(ranges: Ranges | None) -> int:
     return 0 if ranges is None else int((ranges[:, 1] - ranges[:, 0]).sum())
 
 
-def kept(ranges: Ranges | None, first: int, end: int) -> Iterator[tuple[int, int]]:
+def remaining(ranges: Ranges | None, first: int, end: int) -> Iterator[tuple[int, int]]:
     """Tokens `[first, end)` among those outside of ranges, as ranges of the shard."""
     edges = [0, *(() if ranges is None else ranges.ravel().tolist()), 1 << 63]
     passed = 0  # tokens outside of ranges before `begin`

@@ -49,10 +49,10 @@ def copies_of(dataset: Dataset, sources: pa.Table) -> pa.Table:
         counts = _count(dataset)
 
     def of(file: SourceFile, rows: npt.NDArray[np.int64]) -> pa.Table:
-        found = _places(file.index, rows)
-        places = np.searchsorted(counts.documents, found)
-        known = np.append(counts.documents, -1)[places] == found
-        columns = [np.where(known, np.append(each, 0)[places], 0) for each in counts[1:]]
+        documents = _places(file.index, rows)
+        at = np.searchsorted(counts.documents, documents)
+        counted = np.append(counts.documents, -1)[at] == documents
+        columns = [np.where(counted, np.append(kind, 0)[at], 0) for kind in counts[1:]]
         return pa.table(columns, schema=COPIES)
 
     return gathered(dataset.manifest, sources, COPIES, of)
@@ -88,16 +88,16 @@ def _counted(
     dropped: npt.NDArray[np.int64], witnesses: npt.NDArray[np.int64], near: npt.NDArray[np.bool_]
 ) -> _Counts:
     """Counts duplicates. dropped: ascending."""
-    kept = witnesses
+    owners = witnesses
     # Each round doubles the number of witnesses that are passed over.
     while len(dropped):
-        places = np.searchsorted(dropped, kept).clip(max=len(dropped) - 1)
-        again = dropped[places] == kept
+        places = np.searchsorted(dropped, owners).clip(max=len(dropped) - 1)
+        again = dropped[places] == owners
         if not again.any():
             break
-        kept = np.where(again, kept[places], kept)
-    documents, owners = np.unique(kept, return_inverse=True)
-    exact, alike = (np.bincount(owners[each], minlength=len(documents)) for each in (~near, near))
+        owners = np.where(again, owners[places], owners)
+    documents, numbers = np.unique(owners, return_inverse=True)
+    exact, alike = (np.bincount(numbers[kind], minlength=len(documents)) for kind in (~near, near))
     return _Counts(documents, exact, alike)
 
 

@@ -11,11 +11,12 @@ token; the rest are 0. The EOT leads, as in our shards.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from fineshards.errors import UsageError
-from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written, write_tokens
+from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import Part, PartReader
 
 _HEADER_NUMBERS = 256
@@ -37,8 +38,7 @@ class Raw(ExportFormat):
         part = reader.part
         split = "val" if part.split == "test" else part.split
         number = "" if settings.tokens_per_file is None else f"_{part.index:06d}"
-        with target.create(f"{split}{number}.bin") as file:
-            write_tokens(reader, file)
+        target.write(f"{split}{number}.bin", reader.chunks())
         return Written()
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
@@ -60,8 +60,7 @@ class Torchtitan(ExportFormat):
     def write(self, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
         part, ends = reader.part, reader.ends()
         number = "" if settings.tokens_per_file is None else f"_{part.index:06d}"
-        with target.create(f"{part.split}{number}.bin") as file:
-            write_tokens(reader, file)
+        target.write(f"{part.split}{number}.bin", reader.chunks())
         with target.create(f"{part.split}{number}_offsets.npy") as file:
             np.save(file, np.append(0, ends))
         return Written(len(ends))
@@ -94,9 +93,8 @@ class _TokenBins(ExportFormat):
         header = np.zeros(_HEADER_NUMBERS, "<i4")
         numbers = self.numbers(settings, part.tokens)
         header[: len(numbers)] = numbers
-        with target.create(f"tokens_{split}_{part.index:06d}.bin") as file:
-            file.write(header)
-            write_tokens(reader, file)
+        name = f"tokens_{split}_{part.index:06d}.bin"
+        target.write(name, chain([header], reader.chunks()))
         return Written()
 
 
@@ -134,16 +132,16 @@ class ModdedNanogpt(_TokenBins):
         return (20240520, 1, tokens)
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
-        said = []
+        advice = []
         if settings.eot_id != _GPT2_EOT:
-            said.append(
+            advice.append(
                 f"modded-nanogpt looks for the token {_GPT2_EOT} (GPT-2's EOT), and this "
                 f"tokenizer's is {settings.eot_id}: change BOS_ID in train_gpt.py."
             )
         # Its loader opens the next file of training before it needs it.
         if len([part for part in parts if part.split != "test"]) == 1:
-            said.append(
+            advice.append(
                 "modded-nanogpt needs two files to train on, and this is one: export again into "
                 "another folder with smaller --tokens_per_file."
             )
-        return said
+        return advice

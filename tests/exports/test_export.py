@@ -327,7 +327,7 @@ def test_a_damaged_or_short_file_of_the_dataset_is_a_sentence(
     with pytest.raises(OutputError, match=r"train_0001\.parquet is damaged"):
         fineshards.export(tmp_path / "out", tmp_path / "m", "megatron")
     os.truncate(tmp_path / "out/train/train_0002.npy", 500)
-    with pytest.raises(OutputError, match=r"train_0002\.npy ends [\d,]+ bytes early"):
+    with pytest.raises(OutputError, match=r"0002\.npy is damaged: it ends [\d,]+ bytes early"):
         fineshards.export(tmp_path / "out", tmp_path / "r", "raw")
 
 
