@@ -18,7 +18,7 @@ from fineshards.errors import InputError, OutputError, UsageError
 from fineshards.exports.record import Export, FileRecord
 from fineshards.inspection.dropped import Decision, DroppedDocuments, SourceText
 from fineshards.inspection.explain import ExplainedDocument, ExplainedSample, ExplainedStep
-from fineshards.inspection.inspect import Found, Match, PieceFound, TokenFound
+from fineshards.inspection.inspect import Match, MatchedPiece, Matches, TokenPlace
 from fineshards.inspection.stats import Count, Satisfied, Stats
 from fineshards.job_status.status import Stage, Status
 from fineshards.loader.batches import DrawnSample
@@ -51,7 +51,7 @@ BUILD: dict[str, list[Any]] = {
 }
 INSPECT: dict[str, list[Any]] = {
     "Checking": [fineshards.verify, Verdict],
-    "Finding": [fineshards.find, Found, TokenFound, Match, PieceFound],
+    "Finding": [fineshards.find, Matches, TokenPlace, Match, MatchedPiece],
     "Explaining": [fineshards.explain, ExplainedStep, ExplainedSample, ExplainedDocument],
     "Counting": [fineshards.stats, Stats, Count, Satisfied],
     "Reporting": [fineshards.report, Report],

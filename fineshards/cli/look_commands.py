@@ -213,11 +213,11 @@ def _inspect(args: Namespace) -> Answer:
 
 
 def _find(args: Namespace) -> Answer:
-    from fineshards.inspection.inspect import Found, describe_found, describe_place, find
+    from fineshards.inspection.inspect import Matches, describe_matches, describe_place, find
 
     places = find(args.folder, id=args.id, token=args.token, generation=args.generation)
-    if isinstance(places, Found):
-        return Answer(places, describe_found(places), 0 if places.matches else 1)
+    if isinstance(places, Matches):
+        return Answer(places, describe_matches(places), 0 if places.matches else 1)
     return Answer(places, describe_place(places))
 
 

@@ -4,6 +4,7 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
 from fineshards.curation.step import Judge
+from fineshards.curation.steps.decontaminate import Decontaminate
 from fineshards.errors import FineshardsError, OutputError, UsageError, did_you_mean
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
@@ -30,8 +33,8 @@ from fineshards.storage.open import open_storage
 from fineshards.wording import counted, shortened
 from fineshards.worker.documents import DocumentBatch, documents
 
-# Characters of a text that a person is shown.
-_SHOWN = 600
+# Characters of a text that a person is shown, and of those before what decided.
+_SHOWN, _BEFORE = 600, 60
 # Files of decisions that are read to choose from: reading all of a large dataset takes long.
 _FILES = 64
 
@@ -82,7 +85,8 @@ class Decision:
     where they are not found out. witness: the earlier document with the same key. witness_dropped:
     the step that dropped the witness itself, if one did: nothing may be left of what both say.
     similarity: of the two, from 0 to 1, where the step compared them. measured: what a filter
-    measured, the bound and its parameter, where it says so.
+    measured, the bound and its parameter, where it says so. passage: the words that the document
+    shares with an evaluation, simplified.
     """
 
     document: SourceText
@@ -94,6 +98,7 @@ class Decision:
     witness_dropped: str | None
     similarity: float | None = None
     measured: str | None = None
+    passage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +141,25 @@ def show_dropped(
         names = ", ".join(recipe.step_name(number) for number in range(len(recipe.steps)))
         raise UsageError(f"--step {step}: the steps are {names}.")
     number = None if step is None else step - 1
-    every = (each for report in dataset.manifest.reports for each in report.counts.dropped)
-    counts = [each for each in every if number in (None, each.step)]
+    counts = [
+        dropped
+        for report in dataset.manifest.reports
+        for dropped in report.counts.dropped
+        if number in (None, dropped.step)
+    ]
     places = [_place_of(dataset, document)] if document else _choose(dataset, reason, number, count)
     chosen = [
-        each for file, row in places for each in _about_row(dataset, file, row, reason, number)
+        decision
+        for file, row in places
+        for decision in _about_row(dataset, file, row, reason, number)
     ]
-    reasons = {each.reason for each in counts}
+    reasons = {dropped.reason for dropped in counts}
     if not chosen and document is None and reason is not None and reason not in reasons:
         raise UsageError(
             f"--reason {reason}: no document was dropped for it. The reasons are "
             f"{', '.join(sorted(reasons)) or 'none'}.{did_you_mean(reason, reasons)}"
         )
-    documents = sum(each.documents for each in counts if reason in (None, each.reason))
+    documents = sum(of.documents for of in counts if reason in (None, of.reason))
     return DroppedDocuments(documents, _with_texts(dataset, recipe, chosen, trust_input))
 
 
@@ -211,8 +222,8 @@ def _about_row(
     table = read_decisions(dataset.storage, file).table
     table = table.filter(pc.equal(table["row"], row))
     by_step: dict[tuple[int, bool], list[dict[str, Any]]] = defaultdict(list)
-    for each in _matching(table, reason, step).to_pylist():
-        by_step[each["step"], each["span"] is None].append(each)
+    for decision in _matching(table, reason, step).to_pylist():
+        by_step[decision["step"], decision["span"] is None].append(decision)
     for (number, _), decisions in sorted(by_step.items()):
         first = decisions[0]
         witness = first["witness_file"], first["witness_row"]
@@ -221,7 +232,7 @@ def _about_row(
             row=first["row"],
             step=number,
             reason=first["reason"],
-            spans=tuple(each["span"] for each in decisions if each["span"] is not None),
+            spans=tuple(of["span"] for of in decisions if of["span"] is not None),
             witness=None if witness[0] is None else witness,
             similarity=first["similarity"],
         )
@@ -233,32 +244,40 @@ def _with_texts(
     chosen: Sequence[_Chosen],
     trust_input: bool,
 ) -> list[Decision]:
-    witnesses = [(each.step, *each.witness) for each in chosen if each.witness is not None]
-    texts = _read(dataset, recipe, [*(each.place for each in chosen), *witnesses], trust_input)
-    cuts, measured = _details(dataset, recipe, [(each, texts[each.place][1]) for each in chosen])
-    shown = []
-    for each in chosen:
-        gone = None if each.witness is None else _dropped_by(dataset, *each.witness)
-        shown.append(
+    witnesses = [(of.step, *of.witness) for of in chosen if of.witness is not None]
+    texts = _read(dataset, recipe, [*(of.place for of in chosen), *witnesses], trust_input)
+    curator = None
+    if any(of.spans or _measures(recipe.steps[of.step]) for of in chosen):
+        with suppress(FineshardsError):  # steps that cannot be loaded say no more
+            curator = Curator.of(recipe)
+    decisions = []
+    for of in chosen:
+        document, read = texts[of.place]
+        gone = None if of.witness is None else _dropped_by(dataset, *of.witness)
+        again = dict[str, Any]()
+        if curator is not None and read is not None:
+            again = _judged_again(dataset, recipe, curator, of, read.batch)
+        decisions.append(
             Decision(
-                document=texts[each.place][0],
-                step=recipe.step_name(each.step),
-                reason=each.reason,
-                spans=list(each.spans),
-                cut=cuts.get(each),
-                witness=None if each.witness is None else texts[each.step, *each.witness][0],
+                document=document,
+                step=recipe.step_name(of.step),
+                reason=of.reason,
+                spans=list(of.spans),
+                cut=again.get("cut"),
+                witness=None if of.witness is None else texts[of.step, *of.witness][0],
                 witness_dropped=None if gone is None else recipe.step_name(gone),
-                similarity=each.similarity,
-                measured=measured.get(each),
+                similarity=of.similarity,
+                measured=again.get("measured"),
+                passage=again.get("passage"),
             )
         )
-    return shown
+    return decisions
 
 
 def _dropped_by(dataset: Dataset, file: int, row: int) -> int | None:
     """The step that dropped a document, if one did. Entries of an index are not dropped."""
     decisions = read_decisions(dataset.storage, file).of_row(row) if file >= 0 else []
-    return next((each["step"] for each in decisions if each["span"] is None), None)
+    return next((of["step"] for of in decisions if of["span"] is None), None)
 
 
 def _read(
@@ -318,42 +337,24 @@ def _texts_of(dataset: Dataset, file: SourceFile, number: int) -> tuple[SourceFi
     return manifest.files[int(name.partition("-")[0])], manifest.settings
 
 
-def _details(
-    dataset: Dataset,
-    recipe: RecipeRecord,
-    chosen: Sequence[tuple[_Chosen, DocumentBatch | None]],
-) -> tuple[dict[_Chosen, list[str]], dict[_Chosen, str]]:
-    """The spans that steps cut out of texts, and what filters measured, by judging texts again.
-
-    Steps that cannot be loaded give none.
-    """
-    cuts: dict[_Chosen, list[str]] = {}
-    measured: dict[_Chosen, str] = {}
-    again = [
-        (each, one.batch)
-        for each, one in chosen
-        if one is not None and (each.spans or _measures(recipe.steps[each.step]))
-    ]
-    if not again:
-        return cuts, measured
-    try:
-        curator = Curator.of(recipe)
-    except FineshardsError:
-        return cuts, measured
-    for each, batch in again:
-        decisions = read_decisions(dataset.storage, each.file)
-        judged = curator.texts(batch, decisions, each.step)
-        step = curator.steps[each.step]
-        if each.spans:
-            after = curator.texts(batch, decisions, each.step + 1)
-            cuts[each] = removed(judged.strings[0], after.strings[0])
-        elif isinstance(step, Judge):
-            scores = read_scores(dataset.storage, each.file)
-            if scores is not None:
-                judged = judged.with_scores(values_at(scores, judged.rows))
-            if (what := step.measured(judged, each.reason)) is not None:
-                measured[each] = what
-    return cuts, measured
+def _judged_again(
+    dataset: Dataset, recipe: RecipeRecord, curator: Curator, chosen: _Chosen, batch: Batch
+) -> dict[str, Any]:
+    """What a step cuts out of a text or measures of it, by the names of a Decision's fields."""
+    decisions, step = read_decisions(dataset.storage, chosen.file), curator.steps[chosen.step]
+    judged = curator.texts(batch, decisions, chosen.step)
+    if chosen.spans:
+        after = curator.texts(batch, decisions, chosen.step + 1)
+        return {"cut": removed(judged.strings[0], after.strings[0])}
+    if isinstance(step, Decontaminate) and (shared := step.witness(judged.strings[0])):
+        where = f"line {shared.line:,} of {shared.file}"
+        return {"measured": f"{step.ngram} words in a row are in {where}", "passage": shared.ngram}
+    if not isinstance(step, Judge) or not _measures(recipe.steps[chosen.step]):
+        return {}
+    scores = read_scores(dataset.storage, chosen.file)
+    if scores is not None:
+        judged = judged.with_scores(values_at(scores, judged.rows))
+    return {"measured": step.measured(judged, chosen.reason)}
 
 
 def _measures(step: StepRecord) -> bool:
@@ -374,39 +375,58 @@ def removed(before: str, after: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def describe_dropped(found: DroppedDocuments) -> list[str]:
-    """Each decision with its texts."""
-    if not found.shown:
+def describe_dropped(dropped: DroppedDocuments) -> list[str]:
+    """Each decision with its texts, from the place on that decided."""
+    if not dropped.shown:
         return ["no document was dropped or cut"]
     lines = []
-    for each in found.shown:
-        did = f"cut {counted(len(each.spans), 'span')}" if each.spans else "dropped"
-        document = each.document
-        lines += [
-            f"{did} by {each.step}: {each.reason}",
-            *([f"  found    {each.measured}"] if each.measured else []),
-            f"  source   {document.file}, row {document.row:,}",
-            f"  id       {document.id}",
-            *_text_lines("text", document),
-        ]
-        if each.cut is not None:
-            lines += [f"  cut      {shortened(part, _SHOWN)}" for part in each.cut]
-        if (witness := each.witness) is not None:
-            dropped = each.witness_dropped
-            also = "" if dropped is None else f", and was itself dropped by {dropped}"
-            alike = each.similarity
+    for decision in dropped.shown:
+        spans, document, witness = decision.spans, decision.document, decision.witness
+        did = f"cut {counted(len(spans), 'span')}" if spans else "dropped"
+        place, witness_place = _deciding_places(decision)
+        lines.append(f"{did} by {decision.step}: {decision.reason}")
+        if decision.measured:
+            lines.append(f"  found    {decision.measured}")
+        lines += [f"  source   {document.file}, row {document.row:,}", f"  id       {document.id}"]
+        lines += _text_lines(document, place)
+        lines += [f"  cut      {shortened(part, _SHOWN)}" for part in decision.cut or ()]
+        if witness is not None:
+            gone, alike = decision.witness_dropped, decision.similarity
             how = "has the same key" if alike is None else f"is {100 * alike:.0f} % the same"
-            lines += [
-                f"  earlier  {witness.file}, row {witness.row:,}, {how}{also}",
-                *_text_lines("text", witness),
-            ]
+            also = "" if gone is None else f", and was itself dropped by {gone}"
+            lines.append(f"  earlier  {witness.file}, row {witness.row:,}, {how}{also}")
+            same = document.text is not None and witness.text == document.text
+            lines += ["  text     the same"] if same else _text_lines(witness, witness_place)
         lines.append("")
-    return [*lines, f"{len(found.shown):,} of {counted(found.documents, 'dropped document')}"]
+    shown, documents = len(dropped.shown), counted(dropped.documents, "dropped document")
+    return [*lines, f"{shown:,} of {documents}"]
 
 
-def _text_lines(name: str, source: SourceText) -> Iterator[str]:
+def _deciding_places(decision: Decision) -> tuple[int, int]:
+    """Where in the texts of a document and of its witness that begins which decided.
+
+    The first cut, the words of an evaluation, or what is not the same in both. 0 if no place did.
+    """
+    witness = decision.witness
+    text, other = decision.document.text or "", (witness and witness.text) or ""
+    if decision.cut:
+        return max(text.find(decision.cut[0]), 0), max(other.find(decision.cut[0]), 0)
+    if decision.passage:
+        # Between the words is what the comparison leaves out.
+        words = r"\W+".join(map(re.escape, decision.passage.split()))
+        match = re.search(words, text, re.IGNORECASE)
+        return match.start() if match else 0, 0
+    pairs = enumerate(zip(text, other, strict=False))
+    same = next((at for at, (one, two) in pairs if one != two), min(len(text), len(other)))
+    return (0, 0) if text == other else (same, same)
+
+
+def _text_lines(source: SourceText, place: int) -> Iterator[str]:
+    """The text of a document, from a little before a place on; or why it is not shown."""
     if source.problem is not None:
-        yield f"  {name:<8} not shown: {source.problem}"
+        yield f"  text     not shown: {source.problem}"
     elif source.text is not None:
-        for number, line in enumerate(shortened(source.text, _SHOWN).split("\n")):
-            yield f"  {'' if number else name:<8} {line}"
+        begin = max(place - _BEFORE, 0)
+        text = "… " * (begin > 0) + shortened(source.text[begin:], _SHOWN)
+        for number, line in enumerate(text.split("\n")):
+            yield f"  {'' if number else 'text':<8} {line}"

@@ -11,7 +11,7 @@ from msgspec import json
 
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import InputError, UsageError, quoted
-from fineshards.inspection.inspect import check_number, numbers_of_id
+from fineshards.inspection.inspect import checked_document, numbers_of_id
 from fineshards.loader.arguments import checked_integer
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.batches import DrawnSample
@@ -112,14 +112,14 @@ def explain(
 
     Example:
         >>> import fineshards
-        >>> found = fineshards.explain(
+        >>> explained = fineshards.explain(
         ...     dataset_folder, step=2, seed=1, batch_size=4, sequence_length=512
         ... )
-        >>> [each.drawn.sample for each in found.samples]
+        >>> [sample.drawn.sample for sample in explained.samples]
         [1085, 789, 534, 225]
     """
     path, loader, split = open_storage(folder).root, None, ""
-    if sum(each is not None for each in (step, document, id)) > 1:
+    if [step, document, id].count(None) < 2:
         raise UsageError("give one of step, document and id.")
     if document is not None:
         document = checked_integer("--document", document)
@@ -272,9 +272,7 @@ def explain_document(
         numbers = numbers_of_id(dataset, id_)
     else:
         assert number is not None
-        count = dataset.manifest.totals["documents"]
-        check_number("--document", number, "the dataset", "document", count)
-        numbers = [number]
+        numbers = [checked_document(dataset, number)]
     checked_integer("--epochs", epochs, 1)
     if loader is not None:
         length = loader.batches.sources[0].sequence_length
@@ -282,11 +280,10 @@ def explain_document(
         raise UsageError("give --sequence_length, or a --state.")
     else:
         length = checked_integer("--sequence_length", sequence_length, 1)
-    documents = [dataset.document(each) for each in numbers]
     return [
-        _explain(dataset, document, split, (begin, end), length, loader, epochs)
-        for document in documents
-        for split, begin, end in dataset.ranges(document.number)
+        _explain(dataset, dataset.document(number), split, (begin, end), length, loader, epochs)
+        for number in numbers
+        for split, begin, end in dataset.ranges(number)
         if loader is None or f"/{split}/" in f"{loader.batches.sources[0].fingerprint}/"
     ]
 
@@ -311,8 +308,8 @@ def _explain(
         samples = loader.batches.readers[0].rows_of(max(0, begin), end)
     drawn: list[DrawnSample] = []
     if loader is not None:
-        drawn = [each for sample in samples for each in loader.occurrences(sample, epochs=epochs)]
-        drawn.sort(key=lambda each: (each.step, each.rank, each.row))
+        drawn = [draw for sample in samples for draw in loader.occurrences(sample, epochs=epochs)]
+        drawn.sort(key=lambda draw: (draw.step, draw.rank, draw.row))
     root, source = dataset.root_of(document.file), (document.file, document.row, document.id)
     return ExplainedDocument(document.number, split, root, *source, samples, drawn)
 
@@ -339,18 +336,18 @@ def describe_step(step: ExplainedStep) -> list[str]:
 def describe_documents(documents: list[ExplainedDocument], with_steps: bool) -> list[str]:
     """Documents in some lines each."""
     lines = [] if documents else ["the document is not in the split that --state reads"]
-    for each in documents:
+    for document in documents:
         lines += [
-            f"document {each.number:,} of {each.split}",
-            f"  source   {each.root}{each.file}, row {each.row}",
-            f"  id       {each.id}",
-            f"  samples  {_range(each.samples)}",
+            f"document {document.number:,} of {document.split}",
+            f"  source   {document.root}{document.file}, row {document.row}",
+            f"  id       {document.id}",
+            f"  samples  {_range(document.samples)}",
         ]
         if with_steps:
             lines += [
                 f"  step     {drawn.step:,}, rank {drawn.rank}, row {drawn.row}: sample "
                 f"{drawn.sample:,}, epoch {drawn.epoch}"
-                for drawn in each.drawn
+                for drawn in document.drawn
             ]
     return lines
 

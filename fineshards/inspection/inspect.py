@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import load_reference
 from fineshards.errors import UsageError, quoted
 from fineshards.loader.arguments import checked_integer
+from fineshards.shards.counts import Counts
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import of_generation
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.layout import SPLITS
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted, describe_leaks, describe_splits, share, shortened
 
@@ -25,7 +26,7 @@ _FIRST_IDS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class PieceFound:
+class MatchedPiece:
     """Tokens `[offset, end)` of a shard, which belong to its document `document`, from 0."""
 
     shard: str
@@ -36,7 +37,7 @@ class PieceFound:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A document that was found.
+    """A document with an id or a token.
 
     number: its number in the stream. file, row: its source. root: where that is, to be put before
     its name. pieces: its tokens, by shard. redacted: whether all of them are EOT by now.
@@ -46,21 +47,21 @@ class Match:
     file: str
     row: int
     id: str | None
-    pieces: list[PieceFound]
+    pieces: list[MatchedPiece]
     redacted: bool
     root: str
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The documents with an id."""
+class Matches:
+    """All documents with an id."""
 
     id: str
     matches: list[Match]
 
 
 @dataclass(frozen=True, slots=True)
-class TokenFound:
+class TokenPlace:
     """A token of the dataset.
 
     token: its number in the dataset, of `tokens`. shard, offset: where it is. token_id: the token
@@ -135,22 +136,21 @@ def summarize(dataset: Dataset) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
         "content_fingerprint": manifest.content_fingerprint,
         "generations": [*_generations(manifest)],
-        "unextracted": {each.reason: each.rows for each in manifest.counts().unextracted},
+        "unextracted": {page.reason: page.rows for page in manifest.counts().unextracted},
         "learned": manifest.learned,
     }
 
 
 def _generations(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """What each generation added, from where, and how many documents it redacted."""
-    first = 0
+    reports = iter(manifest.reports)
     for number, generation in enumerate(manifest.job.generations, 1):
-        counts = [report.counts for report in manifest.reports[first : first + generation.files]]
-        first += generation.files
+        counts = Counts.total(report.counts for report in islice(reports, generation.files))
         yield {
             "number": number,
             "files": generation.files,
-            "documents": sum(each.documents for each in counts),
-            "tokens": sum(each.tokens for each in counts),
+            "documents": counts.documents,
+            "tokens": counts.tokens,
             "redacted": generation.redacted,
             "root": generation.root,
         }
@@ -226,10 +226,10 @@ def show_document(
     shard = dataset.manifest.shards[position]
     table = dataset.table(position)
     if token is not None:
-        check_number("--token", token, shard.name, "token", shard.tokens)
+        _check_number("--token", token, shard.name, "token", shard.tokens)
         return _show_piece(dataset, position, table.index_of_token(token))
     index = document or 0
-    check_number("--document", index, shard.name, "document", len(table))
+    _check_number("--document", index, shard.name, "document", len(table))
     return _show_piece(dataset, position, index)
 
 
@@ -243,8 +243,7 @@ def _first_piece(dataset: Dataset, document: int | None, token: int | None) -> S
     if token is not None:
         number = find_token(dataset, token).match.number
     else:
-        number, of_all = document or 0, dataset.manifest.totals["documents"]
-        check_number("--document", number, "the dataset", "document", of_all)
+        number = checked_document(dataset, document or 0)
     position = dataset.manifest.shards.index(dataset.document(number).shard)
     return _show_piece(dataset, position, dataset.table(position).index_of_document(number))
 
@@ -280,12 +279,8 @@ def _show_piece(dataset: Dataset, position: int, index: int) -> ShownDocument:
 
 def _marked(encoder: Encoder, tokens: npt.NDArray[np.uint32], learned: list[int]) -> str:
     """The text of tokens, with what is learned in brackets."""
-    begins = [0, *learned]
-    parts = [
-        encoder.decode(tokens[begin:end])
-        for begin, end in zip(begins, [*learned, len(tokens)], strict=True)
-    ]
-    return "".join(f"⟦{text}⟧" if number % 2 else text for number, text in enumerate(parts))
+    parts = enumerate(map(encoder.decode, np.split(tokens, learned)))
+    return "".join(f"⟦{text}⟧" if number % 2 else text for number, text in parts)
 
 
 def describe_document(shown: ShownDocument) -> list[str]:
@@ -317,11 +312,7 @@ def _shard_position(dataset: Dataset, name: str) -> int:
         if name in (f"{shard.split}/{shard.index}", shard.name):
             return position
     last = {shard.split: shard.index for shard in shards}
-    ranges = [
-        f"{split}/0" + (f" to {split}/{last[split]}" if last[split] else "")
-        for split in SPLITS
-        if split in last
-    ]
+    ranges = [f"{split}/0" + f" to {split}/{at}" * (at > 0) for split, at in last.items()]
     raise UsageError(f"--shard {name}: no such shard. This dataset has {' and '.join(ranges)}.")
 
 
@@ -331,7 +322,7 @@ def find(
     id: str | None = None,
     token: int | None = None,
     generation: int | None = None,
-) -> Found | TokenFound:
+) -> Matches | TokenPlace:
     """Finds documents by their id, or the document that a token belongs to.
 
     Args:
@@ -341,7 +332,7 @@ def find(
         generation: The dataset as it was then, from 1. Default: the latest.
 
     Returns:
-        For an id a Found, whose `matches` may be empty; for a token a TokenFound.
+        For an id a Matches, whose `matches` may be empty; for a token a TokenPlace.
 
     Raises:
         UsageError: If there is no such token, or if not one of both is given.
@@ -364,7 +355,7 @@ def find(
     return find_token(dataset, checked_integer("--token", token))
 
 
-def find_id(dataset: Dataset, id_: str) -> Found:
+def find_id(dataset: Dataset, id_: str) -> Matches:
     """The documents whose id is `id_`. Of the document tables only the ids are read.
 
     A table in which the id is found is then read whole.
@@ -380,7 +371,7 @@ def find_id(dataset: Dataset, id_: str) -> Found:
             earlier = matches.setdefault((match.file, match.row), match)
             if earlier is not match:
                 earlier.pieces.extend(match.pieces)
-    return Found(id_, list(matches.values()))
+    return Matches(id_, list(matches.values()))
 
 
 def numbers_of_id(dataset: Dataset, id_: str) -> list[int]:
@@ -391,46 +382,52 @@ def numbers_of_id(dataset: Dataset, id_: str) -> list[int]:
     return numbers
 
 
-def check_number(flag: str, value: int, where: str, unit: str, count: int) -> None:
-    """Raises UsageError unless a number is one of `count` documents or tokens, the unit."""
+def checked_document(dataset: Dataset, number: int) -> int:
+    """The number of a document of the dataset; raises UsageError if there is no such document."""
+    documents = dataset.manifest.totals["documents"]
+    _check_number("--document", number, "the dataset", "document", documents)
+    return number
+
+
+def _check_number(flag: str, value: int, where: str, unit: str, count: int) -> None:
     if not 0 <= value < count:
         raise UsageError(f"{flag} {value}: {where} has {counted(count, unit)}, numbered from 0.")
 
 
-def find_token(dataset: Dataset, token: int) -> TokenFound:
+def find_token(dataset: Dataset, token: int) -> TokenPlace:
     """Token `token` of the dataset, in the order of the manifest's shards: test, then train.
 
     Raises UsageError if there is no such token.
     """
     shards = dataset.manifest.shards
     tokens = sum(shard.tokens for shard in shards)
-    check_number("--token", token, "the dataset", "token", tokens)
+    _check_number("--token", token, "the dataset", "token", tokens)
     offset, position = token, 0
     while offset >= shards[position].tokens:
         offset -= shards[position].tokens
         position += 1
     (token_id,) = dataset.tokens(shards[position], offset, offset + 1)
     match = _match(dataset, position, dataset.table(position).index_of_token(offset))
-    return TokenFound(token, tokens, shards[position].name, offset, int(token_id), match)
+    return TokenPlace(token, tokens, shards[position].name, offset, int(token_id), match)
 
 
 def _match(dataset: Dataset, position: int, index: int) -> Match:
     """The document of row `index` of a document table, with that piece alone."""
     piece = dataset.table(position).piece(index)
     shard = dataset.manifest.shards[position].name
-    located = PieceFound(shard, index, piece.offset, piece.offset + piece.length)
+    located = MatchedPiece(shard, index, piece.offset, piece.offset + piece.length)
     redacted, root = piece.redacted > 0, dataset.root_of(piece.file)
     return Match(piece.document, piece.file, piece.row, piece.id, [located], redacted, root)
 
 
-def describe_found(result: Found) -> list[str]:
+def describe_matches(result: Matches) -> list[str]:
     """All matches, each in some lines."""
     if not result.matches:
         return [f"no document has the id {result.id}"]
     return [line for match in result.matches for line in _describe_match(match)]
 
 
-def describe_place(place: TokenFound) -> list[str]:
+def describe_place(place: TokenPlace) -> list[str]:
     """Where a token is, and whose it is."""
     return [
         f"token {place.token:,} of {place.tokens:,} is {place.token_id}, "

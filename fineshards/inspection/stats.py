@@ -1,7 +1,7 @@
 """Stats: what each step dropped, what the dataset's documents are like, and values of a column."""
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -156,8 +156,8 @@ def stats(
     Example:
         >>> import fineshards
         >>> _ = fineshards.build(input=more_documents, output=folder, statistics=True)
-        >>> found = fineshards.stats(folder)
-        >>> [count.documents for count in found.counts if count.what == "dataset"]
+        >>> statistics = fineshards.stats(folder)
+        >>> [count.documents for count in statistics.counts if count.what == "dataset"]
         [3]
     """
     if column is None and (sources or trust_input):
@@ -183,7 +183,7 @@ def stats(
     counts = [Count(**row) for row in table.to_pylist()]
     steps = _step_counts(uses, counts)
     if step is not None:
-        counts = [each for each in counts if each.step == step - 1]
+        counts = [count for count in counts if count.step == step - 1]
         steps = [steps[step - 1]]
     learned = manifest.learned
     part = None if learned is None else learned / max(1, manifest.totals["tokens"])
@@ -193,16 +193,14 @@ def stats(
 
 def _step_counts(uses: Sequence[str], counts: Sequence[Count]) -> list[StepCount]:
     """What steps of the given names find and keep."""
-    left = sum(each.documents for each in counts if each.what == "input")
-    steps = []
+    sums = Counter[tuple[str, int | None]]()
+    for count in counts:
+        sums[count.what, count.step] += count.documents
+    steps, reach = [], sums["input", None]
     for number, use in enumerate(uses):
-        sums = {
-            what: sum(each.documents for each in counts if (each.what, each.step) == (what, number))
-            for what in ("dropped", "changed")
-        }
-        kept = left - sums["dropped"]
-        steps.append(StepCount(number + 1, use, left, kept, sums["changed"]))
-        left = kept
+        kept = reach - sums["dropped", number]
+        steps.append(StepCount(number + 1, use, reach, kept, sums["changed", number]))
+        reach = kept
     return steps
 
 
@@ -305,7 +303,7 @@ def describe_stats(statistics: Stats) -> list[str]:
         counts[count.what].append(count)
     lines += _total("input", counts["input"])
     for step in statistics.steps:
-        lines += _step(step, [each for each in statistics.counts if each.step == step.step - 1])
+        lines += _step(step, [of for of in statistics.counts if of.step == step.step - 1])
     lines += [f"  warning: {printable(line)}" for line in statistics.warnings]
     lines += _total("dataset", counts["dataset"])
     if statistics.learned is not None and statistics.step is None:
@@ -316,16 +314,16 @@ def describe_stats(statistics: Stats) -> list[str]:
         values = sorted(counts[what], key=lambda count: (-count.documents, count.value))
         if values:
             lines.append(f"documents of the dataset, by {what}")
-            lines += [_value(each.value, each.documents) for each in values[:TOP]]
-            lines += _others(len(values[TOP:]), sum(each.documents for each in values[TOP:]))
+            lines += [_value(count.value, count.documents) for count in values[:TOP]]
+            lines += _others(len(values[TOP:]), sum(count.documents for count in values[TOP:]))
     return lines
 
 
 def _describe_column(values: ColumnValues) -> Iterator[str]:
     of = "host of url" if values.column == "url" else values.column
     yield f"documents and tokens of the dataset, by {of}"
-    for each in values.values:
-        yield f"{_value(each.value, each.documents)} {each.tokens:>15,}"
+    for value in values.values:
+        yield f"{_value(value.value, value.documents)} {value.tokens:>15,}"
     yield from _others(values.other_values, values.others)
 
 
@@ -341,8 +339,8 @@ def _others(values: int, documents: int) -> list[str]:
 def _total(name: str, totals: Iterable[Count]) -> list[str]:
     lines = []
     for total in totals:
-        numbers = [(getattr(total, each), each) for each in SUMS]
-        amounts = [counted(number, each[:-1]) for number, each in numbers if number is not None]
+        sums = {name.removesuffix("s"): getattr(total, name) for name in SUMS}
+        amounts = [counted(number, noun) for noun, number in sums.items() if number is not None]
         lines.append(f"  {name:<10} {', '.join(amounts)}")
     return lines
 
@@ -354,10 +352,10 @@ def _step(step: StepCount, counts: Iterable[Count]) -> list[str]:
         f"  {name:<22} {step.documents:>13,} in {step.kept:>13,} kept {gone:>13,} dropped"
         f" ({share(gone, step.documents)})"
     ]
-    for each in counts:
-        if each.what == "dropped":
-            sums = f"{counted(each.documents, 'document')}, {counted(each.bytes, 'byte')}"
-            lines.append(f"    {printable(each.value or ''):<34} {sums}")
+    for count in counts:
+        if count.what == "dropped":
+            sums = f"{counted(count.documents, 'document')}, {counted(count.bytes, 'byte')}"
+            lines.append(f"    {printable(count.value or ''):<34} {sums}")
     if step.changed:
         lines.append(f"    {'(text changed)':<34} {counted(step.changed, 'document')}")
     return lines
@@ -367,15 +365,12 @@ def _histogram(title: str, counts: Sequence[Count]) -> list[str]:
     """A line for each bin, which are sorted."""
     if not counts:
         return []
-    total, most = sum(each.documents for each in counts), max(each.documents for each in counts)
-    return [
-        title,
-        *(
-            f"  {_bin(each.at_least or 0):>23} {each.documents:>13,} "
-            f"{share(each.documents, total):>8}  {'#' * max(1, _BAR * each.documents // most)}"
-            for each in counts
-        ),
-    ]
+    documents, lines = [count.documents for count in counts], [title]
+    for count in counts:
+        bar = "#" * max(1, _BAR * count.documents // max(documents))
+        part = share(count.documents, sum(documents))
+        lines.append(f"  {_bin(count.at_least or 0):>23} {count.documents:>13,} {part:>8}  {bar}")
+    return lines
 
 
 def _bin(at_least: int) -> str:

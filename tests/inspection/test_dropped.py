@@ -98,6 +98,39 @@ def test_a_witness_that_was_dropped_itself_is_told(tmp_path: Path, capsys) -> No
     assert expected in capsys.readouterr().out
 
 
+def test_texts_are_shown_from_the_place_that_decided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A difference, a cut and a passage far behind the beginning of a text."""
+    words = " ".join("".join(letters) for letters in product("abcdefgh", repeat=3))
+    question = "What is the least number of coins that make up one and a half dollars?"
+    again = "Subscribe to our newsletter today."
+    texts = [f"{words} first ending", f"{words} second ending", again, f"{words[9:1100]}\n{again}"]
+    texts.append(f"{words[:1500].upper()} what is  the least number of coins, that make up ONE")
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (tmp_path / "quiz.jsonl").write_text(json.dumps({"question": question}))
+    (tmp_path / "recipe.toml").write_text(
+        f'steps = [{{use = "decontaminate", files = ["{tmp_path}/quiz.jsonl"], ngram = 9}},'
+        '{use = "minhash"}, {use = "lines", min_chars = 9, min_doc_words = 1}]'
+    )
+    out, given = f"{tmp_path}/out", [f"--input={tmp_path}/a.jsonl", "--test_fraction=0"]
+    assert main(["build", *given, f"--output={out}", f"--recipe={tmp_path}/recipe.toml"]) == 0
+
+    def shown(row: int) -> str:
+        capsys.readouterr()
+        assert main(["inspect", out, "--dropped", f"--document=0:{row}"]) == 0
+        return capsys.readouterr().out
+
+    pair, cut, contaminated = shown(1), shown(3), shown(4)
+    assert [line[-20:] for line in pair.splitlines() if "  text     … " in line] == [
+        " hhf hhg hhh second ending"[-20:],
+        " hhf hhg hhh first ending"[-20:],
+    ]
+    assert f"\n           {again}\n  cut      {again}\n" in cut
+    assert f"  found    9 words in a row are in line 1 of {tmp_path}/quiz.jsonl\n" in contaminated
+    assert contaminated.split("  text     … ")[1].startswith("FA FFB FFC ")
+
+
 def test_a_decision_is_shown_without_its_source(built: Path, capsys) -> None:
     source = built / "a.jsonl"
     moved = source.rename(built / "moved")
