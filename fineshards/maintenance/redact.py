@@ -1,6 +1,7 @@
 """Redact: overwrite documents' tokens in place, as a new generation of the dataset."""
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -117,12 +118,12 @@ def _checked(ids: Any, documents: Any) -> tuple[list[str], list[int]]:
     # A text is iterable too: as its letters, which may be other ids.
     texts = [*ids] if isinstance(ids, Iterable) and not isinstance(ids, str) else [ids]
     numbers = [*documents] if isinstance(documents, Iterable) else [documents]
-    for each in texts:
-        if not isinstance(each, str):
-            raise UsageError(f"{quoted(each)} is not an id: give ids as text.")
+    for value in texts:
+        if not isinstance(value, str):
+            raise UsageError(f"{quoted(value)} is not an id: give ids as text.")
     if not texts and not numbers:
         raise UsageError("give the ids or the numbers of the documents to redact.")
-    return texts, [checked_integer("documents", each) for each in numbers]
+    return texts, [checked_integer("documents", value) for value in numbers]
 
 
 def _overwrite_all(dataset: Dataset, job: Job, by_shard: dict[int, _Rows]) -> None:
@@ -182,7 +183,7 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> dic
 
     Raises UsageError for a document that is not there.
     """
-    manifest, found = dataset.manifest, dict[int, _Rows]()
+    manifest, rows = dataset.manifest, defaultdict[int, _Rows](dict)
     count = manifest.totals["documents"]
     for number in numbers:
         if not 0 <= number < count:
@@ -204,13 +205,13 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> dic
             piece = dataset.table(position).piece(index)
             missing.discard(piece.id or "")
             if piece.redacted in (0, manifest.generation + 1):
-                found.setdefault(position, {})[index] = piece
+                rows[position][index] = piece
     if missing:
         raise UsageError(
             f"--ids: {counted(len(missing), 'id')} that no document has, such as {min(missing)}. "
             "Nothing was changed."
         )
-    return found
+    return rows
 
 
 def _plan(
@@ -236,7 +237,7 @@ def _plan(
         )
     table = DocumentTable(DocumentTable.parse(content))
     marked = table.marked([*rows], dataset.manifest.generation + 1)
-    ranges = [(each.offset, each.offset + each.length) for each in rows.values()]
+    ranges = [(piece.offset, piece.offset + piece.length) for piece in rows.values()]
     mask, mask_record = shard_mask(DocumentTable.parse(marked), shard.tokens)
     record = replace(
         shard,

@@ -59,19 +59,11 @@ from fineshards.sources.roots import with_sources
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import remove_abandoned, scratch_folder
-from fineshards.verification.check_files import check_names
-from fineshards.verification.check_published import check_published
+from fineshards.verification.check_files import check_names, check_published
 from fineshards.wording import counted
+from fineshards.worker import tasks
 from fineshards.worker.fresh_interpreter import call_apart, call_in_fresh_interpreter
 from fineshards.worker.pool import Pool
-from fineshards.worker.tasks import (
-    discover_files,
-    finish_block,
-    side_by_side,
-    write_bucket,
-    write_shard,
-    write_tables,
-)
 from fineshards.worker.work import Work
 
 # A file's name, size and checksum.
@@ -154,13 +146,14 @@ def _restore_manifests(storage: Storage) -> list[str]:
     names = [MANIFEST_NAME, *(entry.name for entry in storage.entries(GENERATIONS_FOLDER))]
     names = [name for name in names if not name.endswith((".job.json", ".parquet"))]
     stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
-    found = [Manifest.parse(each, "a copy") for each in stored.values() if record.seal_holds(each)]
-    wanted = {kept_name(each.generation): each.to_bytes() for each in found}
+    whole = [content for content in stored.values() if record.seal_holds(content)]
+    manifests = [Manifest.parse(content, "a copy") for content in whole]
+    wanted = {kept_name(manifest.generation): manifest.to_bytes() for manifest in manifests}
     unfinished = has_checkpoints(storage)
     # A job that makes a generation keeps its manifest before it is the latest: it will finish that.
     if not wanted or (unfinished and record.seal_holds(stored[MANIFEST_NAME])):
         return []
-    latest = max(each.generation for each in found)
+    latest = max(manifest.generation for manifest in manifests)
     wanted[MANIFEST_NAME] = wanted[kept_name(latest)]
     lost = wanted[MANIFEST_NAME] != stored[MANIFEST_NAME] and storage.size(job_name(latest + 1))
     if lost and not unfinished:
@@ -224,18 +217,18 @@ def _put_in_place(
 ) -> None:
     """Copies files into the dataset, once all of them are known to be what the manifest says."""
     places = [open_storage(f"{scratch_path}/{name}") for name in ("records", "job")]
-    made = {file: [each for each in places if _is_whole(each, *file)] for file in files}
-    for (name, _, _), found in made.items():
-        if not found:
+    made = {file: [place for place in places if _is_whole(place, *file)] for file in files}
+    for (name, _, _), whole in made.items():
+        if not whole:
             raise FineshardsError(
                 f"{name} made again is not what the manifest says. Nothing was repaired. A source "
                 "has changed in a way that keeps its counts, or a library has another version than "
                 f"the manifest names. It was made of: {', '.join(taken)}."
             )
-    for (name, _, _), found in made.items():
+    for (name, _, _), whole in made.items():
         # On gs:// no object is overwritten.
         storage.delete(name)
-        _copy(found[0], name, storage)
+        _copy(whole[0], name, storage)
 
 
 def _make_of_sources(
@@ -248,9 +241,9 @@ def _make_of_sources(
     manifest, settings, names = dataset.manifest, dataset.manifest.settings, {*damaged}
     reports, rule, ends = manifest.reports, settings.split, borders(manifest.generations)
     generation_of = partial(bisect_right, (0, *ends))  # of the number of a file
-    shards = {each.key: each for each in manifest.shards if names & {*layout.files_of(each.name)}}
+    shards = {of.key: of for of in manifest.shards if names & {*layout.files_of(of.name)}}
     plan = StreamPlan.of(manifest.layout, rule, reports)
-    of_files = ([BlockSummary(each.file, 0, 1, each.counts, each.test)] for each in reports)
+    of_files = ([BlockSummary(of.file, 0, 1, of.counts, of.test)] for of in reports)
     touched = {piece.block.file for _, piece in pieces_of_shards(of_files, plan, shards)}
     # All blocks are read of these generations, and of source files with tables of their own.
     shuffled = {*map(generation_of, touched)} if settings.shuffle else set[int]()
@@ -283,14 +276,14 @@ def _make_of_sources(
     apart = any(imports_libraries(file.path) for file in files)
     files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
     with Pool(work, usable_cores(), ()) as pool:
-        looks = pool.results([discover_files(*each) for each in side_by_side(files)])
-        found = [(file, block) for pairs, _ in looks for file, of in pairs for block in of]
-        chosen = [each for each in found if each[1].file in whole or each[1].place in wanted]
+        looks = pool.results([tasks.discover_files(*some) for some in tasks.side_by_side(files)])
+        blocks = [(file, block) for pairs, _ in looks for file, of in pairs for block in of]
+        chosen = [pair for pair in blocks if pair[1].file in whole or pair[1].place in wanted]
         read: dict[int, list[BlockSummary]] = {file: [] for file in needed}
-        for (summary, _), _ in pool.results([finish_block(*each) for each in chosen]):
+        for (summary, _), _ in pool.results([tasks.finish_block(*pair) for pair in chosen]):
             read[summary.file].append(summary)
         for file, now in read.items():
-            then = [each for each in recorded.get(file, ()) if each.place in wanted]
+            then = [block for block in recorded.get(file, ()) if block.place in wanted]
             expected = sums_by_stream([reports[file]] if file in whole else then, rule)
             if sums_by_stream(now, rule) != expected:
                 raise InputError(
@@ -308,8 +301,10 @@ def _make_of_sources(
         pieces = defaultdict[layout.ShardKey, list[Piece]](list)
         for key, piece in chain(*placed):
             pieces[key].append(piece)
-        tasks = [write_shard(manifest.layout.shard(key), tuple(pieces[key])) for key in shards]
-        for _ in pool.results([*tasks, *map(write_tables, sorted(judged))]):
+        writes = [
+            tasks.write_shard(manifest.layout.shard(key), tuple(pieces[key])) for key in shards
+        ]
+        for _ in pool.results([*writes, *map(tasks.write_tables, sorted(judged))]):
             pass
     for shard in shards.values():
         _mark_redacted(scratch, shard, manifest, redacted)
@@ -318,8 +313,8 @@ def _make_of_sources(
 
 def _files_of(names: Sequence[str], folders: tuple[str, ...]) -> set[int]:
     """The numbers of the source files that those files are about that are in some folders."""
-    found = (PurePosixPath(name).name for name in names if name.startswith(folders))
-    return {int(re.split("[-.]", name)[0]) for name in found}
+    files = (PurePosixPath(name).name for name in names if name.startswith(folders))
+    return {int(re.split("[-.]", name)[0]) for name in files}
 
 
 def _sorted(
@@ -338,11 +333,11 @@ def _sorted(
     for summary in summaries:
         for number, fragment in buckets_of(summary, by_keys):
             fragments[number].append(fragment)
-    tasks = [
-        write_bucket(Bucket.numbered(number, len(rule.streams)), tuple(of), generation)
+    writes = [
+        tasks.write_bucket(Bucket.numbered(number, len(rule.streams)), tuple(of), generation)
         for number, of in sorted(fragments.items())
     ]
-    buckets = [[summary] for summary, _ in pool.results(tasks)]
+    buckets = [[summary] for summary, _ in pool.results(writes)]
     before = sums_by_stream(manifest.reports[: ends[generation - 1]], rule)
     earlier = EarlierGeneration(generation - 1, before)
     plan = StreamPlan.of(manifest.layout, rule, [*map(report_file, buckets)], earlier)
@@ -422,12 +417,12 @@ def _copy(source: Storage, name: str, target: Storage) -> None:
 
 def _vocabulary(tokenizer: Tokenizer, place: str | None) -> bytes:
     eot = next(text for text, token in tokenizer.special_tokens if token == tokenizer.eot)
-    found, content = describe_tokenizer(place or tokenizer.name, "auto", eot)
-    if found.vocabulary_sha256 != tokenizer.vocabulary_sha256:
+    described, content = describe_tokenizer(place or tokenizer.name, "auto", eot)
+    if described.vocabulary_sha256 != tokenizer.vocabulary_sha256:
         raise InputError(
             f"{tokenizer.file} is damaged, and {place or tokenizer.name} is another tokenizer: "
-            f"sha256 {found.vocabulary_sha256}, expected {tokenizer.vocabulary_sha256}. Say where "
-            "the right one is with --tokenizer."
+            f"sha256 {described.vocabulary_sha256}, expected {tokenizer.vocabulary_sha256}. Say "
+            "where the right one is with --tokenizer."
         )
     return content
 

@@ -1,4 +1,4 @@
-"""Each file of a dataset against its manifest: names, sizes, checksums; as part of verify.
+"""Files against what lists them: the manifest, `SHA256SUMS` and `export.json`; as part of verify.
 
 What is in a file with the manifest's checksum is what the build wrote, unless someone changed the
 manifest with it. The other checks are of that, and of the build itself.
@@ -6,15 +6,18 @@ manifest with it. The other checks are of that, and of the build itself.
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError
-from fineshards.publishing.sums import CARD_NAME, PUBLISHED
+from fineshards.exports.record import Export, FileRecord
+from fineshards.publishing import croissant, dataset_card, sums
+from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, PUBLISHED, SUMS_NAME
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.job import Job
-from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.manifest_file import MANIFEST_NAME
+from fineshards.shards.job.manifest import Manifest, readable_manifest
+from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import GENERATIONS_FOLDER
 from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, REJECTED_FOLDER, SPLITS
 from fineshards.storage.base import READ_AHEAD, TEMPORARY, Storage
@@ -29,16 +32,16 @@ _READ_BYTES = 4 << 20
 
 
 def differences(
-    found: Mapping[str, int], expected: Mapping[str, int], where: str = ""
+    actual: Mapping[str, int], expected: Mapping[str, int], where: str = ""
 ) -> Iterator[str]:
     """A sentence for each number that is not that of the manifest.
 
-    found, expected: numbers by what is counted, a noun in the plural; 0 where there is none. where:
-    the file that the sentences begin with.
+    actual, expected: numbers by what is counted, a noun in the plural; 0 where there is none.
+    where: the file that the sentences begin with.
     """
     begin = f"{where}: " if where else ""
-    for what in {**expected, **found}:
-        ours, theirs = found.get(what, 0), expected.get(what, 0)
+    for what in {**expected, **actual}:
+        ours, theirs = actual.get(what, 0), expected.get(what, 0)
         if ours != theirs:
             yield f"{begin}the number of {what} is {ours:,}; the manifest says {theirs:,}"
 
@@ -84,10 +87,10 @@ def check_names(
     are checked when it is finished.
     """
     files = {entry.name for folder in _FOLDERS for entry in storage.entries(folder)}
-    others = {name: kind for folder in _FOLDERS for name, kind in storage.others(folder)}
+    no_files = {name: kind for folder in _FOLDERS for name, kind in storage.others(folder)}
     expected = {MANIFEST_NAME, *(name for name, _, _ in expected_files(manifest))}
     problems = [
-        f"{name} is {others[name]}, not a file" if name in others else f"{name} is missing"
+        f"{name} is {no_files[name]}, not a file" if name in no_files else f"{name} is missing"
         for name in sorted(expected - files)
     ]
     foreign = files - expected - {*PUBLISHED}
@@ -95,18 +98,18 @@ def check_names(
         made = (*(f"{split}/{split}_" for split in SPLITS), *(f"{name}/" for name in _INNER[:-1]))
         made += (f"{GENERATIONS_FOLDER}/{following.generation:04d}.",)
         foreign = {name for name in foreign if not name.startswith(made)}
-    for name, kind in others.items():
+    for name, kind in no_files.items():
         if name not in expected and (name not in _INNER or kind != "a folder"):
             foreign.add(f"{name}/" if kind == "a folder" else name)
-    known = {*(f"{name}/" for name in (*_FOLDERS, CHECKPOINTS)), CARD_NAME, *PUBLISHED}
+    at_the_top = {*(f"{name}/" for name in (*_FOLDERS, CHECKPOINTS)), CARD_NAME, *PUBLISHED}
     # What begins with a dot is a tool's own, such as .gitattributes of a repository.
-    foreign |= {name for name in storage.names("") if name not in known and name[0] != "."}
+    foreign |= {name for name in storage.names("") if name not in at_the_top and name[0] != "."}
     # A job that was killed just after it wrote its manifest leaves checkpoints and unfinished
     # files behind; a job with --keep_checkpoints keeps them. Those of other jobs do not belong.
     if left := set(storage.names(f"{CHECKPOINTS}/")) - {f"{TEMPORARY}/"}:
         job = following or manifest.job
         jobs = (job.at(number) for number in range(1, job.generation + 1))
-        foreign |= left - {f"{CHECKPOINTS}/{each.fingerprint()}/" for each in jobs}
+        foreign |= left - {f"{CHECKPOINTS}/{own.fingerprint()}/" for own in jobs}
     warning = "; readers that list shards by prefix would load it"
     problems += [
         f"{name} does not belong to the dataset{warning * name.startswith(SPLITS)}"
@@ -129,6 +132,92 @@ def check_metadata(storage: Storage, manifest: Manifest, there: set[str]) -> Ite
     there: the files that are there.
     """
     of_shards = {name for shard in manifest.shards for name, _, _ in shard.files()}
-    files = [each for each in expected_files(manifest) if each[0] in there - of_shards]
+    files = [file for file in expected_files(manifest) if file[0] in there - of_shards]
     with ThreadPoolExecutor(usable_cores()) as pool:
         yield from filter(None, pool.map(lambda file: file_problem(storage, *file), files))
+
+
+def check_published(storage: Storage, manifest: Manifest, hashes: bool) -> Iterator[str]:
+    """What is published is as it was written, of this dataset; nothing, if nothing is published.
+
+    hashes: whether to read every file of the dataset, and compare its SHA-256 with that in
+    `SHA256SUMS`.
+    """
+    stored = {name: storage.read_if_there(name) for name in PUBLISHED}
+    there = {name: content for name, content in stored.items() if content is not None}
+    card, listed = storage.read_if_there(CARD_NAME), dict[str, str]()
+    problem = ""
+    if missing := [name for name in PUBLISHED if name not in there]:
+        if there or (card is not None and dataset_card.is_unchanged(card)):
+            problem = f"{missing[-1]} is missing, and other published files are there"
+    else:
+        try:
+            _, digest = croissant.read(there[CROISSANT_NAME])
+        except OutputError as error:
+            yield str(error)
+            return
+        if sha256(there[SUMS_NAME]).hexdigest() != digest:
+            problem = f"{SUMS_NAME} is another one than {CROISSANT_NAME} describes"
+        else:
+            listed = sums.parse(there[SUMS_NAME])
+            own = sha256(manifest.to_bytes()).hexdigest()
+            if listed[MANIFEST_NAME] != own:
+                problem = f"{SUMS_NAME} is of another state of the dataset, which has changed since"
+            elif card is None and CARD_NAME in listed:
+                problem = f"{CARD_NAME} is missing, and {SUMS_NAME} lists it"
+            elif card is not None and sha256(card).hexdigest() != listed.get(CARD_NAME, ""):
+                problem = f"{CARD_NAME} has changed since" if CARD_NAME in listed else ""
+    if problem:
+        yield f"{problem}. Run fineshards publish again."
+    elif listed and hashes:
+        now = sums.hash_files(storage, manifest)
+        for name in sorted(now.keys() | listed.keys() - {CARD_NAME}):
+            if now.get(name) != listed.get(name):
+                yield f"{name} has SHA-256 {now.get(name)}; {SUMS_NAME} says {listed.get(name)}"
+
+
+def check_export(storage: Storage, export: Export, dataset: Storage | None) -> Iterator[str]:
+    """A sentence per file of an export that is missing, damaged or foreign.
+
+    dataset: also one if the export is not of it, or if that was redacted since.
+    """
+    expected = {file.name for file in export.files} | {EXPORT_NAME}
+    for name in sorted({entry.name for entry in storage.entries("")} - expected):
+        yield (
+            f"{name} is not a file of the export, and readers take every file of a folder. Move it "
+            "away."
+        )
+
+    def problem(file: FileRecord) -> str:
+        wrong = f"{file.name} is missing"
+        if storage.size(file.name) is not None:
+            says = f"{EXPORT_NAME} says"
+            wrong = file_problem(storage, file.name, file.bytes, file.crc32c, says=says)
+        return wrong and f"{wrong.rstrip('.')}. Delete it, and run the same export again."
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        yield from filter(None, pool.map(problem, export.files))
+    if dataset is not None:
+        yield from _check_origin(export, dataset)
+
+
+def _check_origin(export: Export, dataset: Storage) -> Iterator[str]:
+    """One sentence if an export is not of a dataset, or if that was redacted since."""
+    fingerprint, generation = map(export.dataset.get, ("fingerprint", "generation"))
+    try:
+        latest = readable_manifest(dataset)
+    except OutputError as error:
+        yield str(error)
+        return
+    exists = type(generation) is int and 1 <= generation <= latest.generation
+    if not exists or Manifest.load_finished(dataset, generation).fingerprint != fingerprint:
+        yield (
+            f"the export is not of {dataset.root}: it is of generation {generation} of the dataset "
+            f"with the fingerprint {fingerprint}. Name that dataset."
+        )
+    elif redacted := sum(since.redacted for since in latest.generations[generation:]):
+        yield (
+            f"{counted(redacted, 'document')} of {dataset.root} were redacted since generation "
+            f"{generation} was exported, and these files may still have them. Delete them, "
+            "and export the dataset again."
+        )

@@ -55,7 +55,7 @@ def check_shard(
     shard: its record in the latest generation, where it may have redacted documents. there: the
     names of the files that are there. numbers: the position of each source path in the input.
     """
-    settings, found = dataset.manifest.settings, ShardFindings()
+    settings, findings = dataset.manifest.settings, ShardFindings()
     _, table_file, mask_file = files_of(shard.name)
     contents: dict[str, list[bytes]] = {table_file: [], mask_file: []}
     eots, seen = [np.empty(0, np.int64)], -npy.HEADER_BYTES // settings.token_dtype.itemsize
@@ -72,33 +72,33 @@ def check_shard(
         if name in there:
             see = see_tokens if name == shard.name else contents[name].append
             if problem := file_problem(dataset.storage, name, size, checksum, see):
-                found.problems.append(problem)
+                findings.problems.append(problem)
             else:
                 whole.add(name)
-    found.tokens = seen if shard.name in whole else 0
+    findings.tokens = seen if shard.name in whole else 0
     if table_file not in whole:
-        return found
+        return findings
     try:
         table = dataset.parse_table(shard, b"".join(contents[table_file]))
     except FineshardsError as error:
-        found.problems.append(str(error))
-        return found
+        findings.problems.append(str(error))
+        return findings
     begins, ranges = table.start == 0, table.ranges()
-    found.documents = int(begins.sum())
-    sums = {"rows": len(table), "documents that begin": found.documents}
+    findings.documents = int(begins.sum())
+    sums = {"rows": len(table), "documents that begin": findings.documents}
     sums |= {} if ranges is None else {"learned tokens": count_learned(ranges)}
     expected = {"rows": shard.pieces, "documents that begin": shard.documents}
     expected |= {} if ranges is None else {"learned tokens": shard.learned or 0}
-    found.problems += differences(sums, expected, table_file)
+    findings.problems += differences(sums, expected, table_file)
     if not table:
-        return found
-    found.first, found.last = table.piece(0), table.piece(-1)
-    found.sums = _table_sums(dataset.manifest, shard, table)
+        return findings
+    findings.first, findings.last = table.piece(0), table.piece(-1)
+    findings.sums = _table_sums(dataset.manifest, shard, table)
     checks = _table_checks(dataset.manifest, shard, table, numbers)
     if mask_file in whole:
         derived = ranges is not None and mask_content(ranges, shard.tokens)
         checks[f" does not give the bits of {mask_file}"] = derived == b"".join(contents[mask_file])
-    found.problems += (f"{table_file}{what}" for what, holds in checks.items() if not holds)
+    findings.problems += (f"{table_file}{what}" for what, holds in checks.items() if not holds)
     if shard.name in whole:
         places = np.concatenate(eots)
         # A redacted document has no other tokens.
@@ -106,8 +106,10 @@ def check_shard(
         wanted = np.where(table.redacted > 0, table.length, begins)
         holds = np.array_equal(np.bincount(in_rows, minlength=len(table)), wanted)
         if not holds or not np.isin(table.offset[begins], places).all():
-            found.problems.append(f"{shard.name}: its EOT tokens are not where its documents begin")
-    return found
+            findings.problems.append(
+                f"{shard.name}: its EOT tokens are not where its documents begin"
+            )
+    return findings
 
 
 def _table_checks(
@@ -167,25 +169,25 @@ def _where(manifest: Manifest, stream: str) -> str:
 
 
 def check_stream(
-    manifest: Manifest, found: Sequence[ShardFindings], numbers: dict[str, int]
+    manifest: Manifest, findings: Sequence[ShardFindings], numbers: dict[str, int]
 ) -> Iterator[str]:
-    """The tables of all shards continue each other and add up, if all can be read."""
-    if any(contents.first is None for contents in found):
+    """The tables of all shards continue piece other and add up, if all can be read."""
+    if any(contents.first is None for contents in findings):
         return
-    yield from _borders(manifest, found, numbers)
+    yield from _borders(manifest, findings, numbers)
     sums = Counter[str]()
-    for contents in found:
+    for contents in findings:
         sums.update(contents.sums)
     yield from differences(sums, _expected_sums(manifest))
 
 
 def _borders(
-    manifest: Manifest, found: Sequence[ShardFindings], numbers: dict[str, int]
+    manifest: Manifest, findings: Sequence[ShardFindings], numbers: dict[str, int]
 ) -> Iterator[str]:
     """Each shard continues where the previous one ended, in the stream and in the sources."""
     order, stream = DocumentOrder.of(manifest), ""
     before: DocumentPiece | None = None
-    for shard, contents in zip(manifest.shards, found, strict=True):
+    for shard, contents in zip(manifest.shards, findings, strict=True):
         first, where = contents.first, _where(manifest, shard.split)
         assert first is not None
         if before is None:
@@ -193,7 +195,7 @@ def _borders(
         elif first.start and where == stream:
             # In both of its shards, a document has the same number, source, id and hashes.
             holds = first.start == before.start + before.length
-            pieces = [replace(each, offset=0, length=0, start=0) for each in (first, before)]
+            pieces = [replace(piece, offset=0, length=0, start=0) for piece in (first, before)]
             holds = holds and pieces[0] == pieces[1]
         else:
             files = np.array([numbers.get(piece.file, -1) for piece in (before, first)])
@@ -213,8 +215,8 @@ def check_curated(dataset: Dataset) -> Iterator[str]:
     """The tables about each source file, which are whole, have the sums of the manifest."""
     for report in dataset.manifest.reports:
         try:
-            found, expected = _curated_sums(dataset, report)
-            yield from differences(found, expected, dataset.manifest.files[report.file].path)
+            actual, expected = _curated_sums(dataset, report)
+            yield from differences(actual, expected, dataset.manifest.files[report.file].path)
         except FineshardsError as error:
             yield str(error)
 
@@ -223,8 +225,8 @@ def _curated_sums(dataset: Dataset, report: FileReport) -> tuple[Counter[str], C
     """What the tables about a source file give, by what is counted; and what the manifest says."""
     settings, counts = dataset.manifest.settings, report.counts
     blocks = blocks_of_file(dataset.blocks, report.file, settings.split.by_document)
-    found, expected = Counter[str](blocks=len(blocks)), Counter[str](blocks=report.blocks)
-    for sums, parts in ((found, blocks), (expected, [report])):
+    actual, expected = Counter[str](blocks=len(blocks)), Counter[str](blocks=report.blocks)
+    for sums, parts in ((actual, blocks), (expected, [report])):
         streams = zip(settings.split.streams, sums_by_stream(parts, settings.split), strict=True)
         for stream, its in streams:
             sums[f"{stream} documents of its blocks"] = its.documents
@@ -233,26 +235,26 @@ def _curated_sums(dataset: Dataset, report: FileReport) -> tuple[Counter[str], C
     decisions = read_decisions(dataset.storage, report.file).table
     steps = decisions.filter(pc.is_null(decisions["span"]))["step"].to_numpy()
     for step, documents in zip(*np.unique(steps, return_counts=True), strict=True):
-        found[f"documents dropped by step {step + 1} in the decisions"] = int(documents)
+        actual[f"documents dropped by step {step + 1} in the decisions"] = int(documents)
     if settings.recipe is not None and settings.recipe.scores:
         first = min(settings.recipe.scores.values())
         scores = read_scores(dataset.storage, report.file)
-        found["documents with scores"] = 0 if scores is None else len(scores)
-        later = (each.documents for each in counts.dropped if each.step >= first)
+        actual["documents with scores"] = 0 if scores is None else len(scores)
+        later = (dropped.documents for dropped in counts.dropped if dropped.step >= first)
         expected["documents with scores"] = counts.documents + sum(later)
     if settings.statistics and report.blocks:
         tables.append("statistics")
         for row in statistics.read_file(dataset.storage, report.file).to_pylist():
             if row["what"] == "dataset":
                 of_dataset = {f"{name} in the statistics": row[name] for name in _COUNTED}
-                found.update(of_dataset)
+                actual.update(of_dataset)
             elif row["what"] == "dropped":
                 where = f"documents dropped by step {row['step'] + 1} in the statistics"
-                found[where] += row["documents"]
+                actual[where] += row["documents"]
         for name, counted in _COUNTED.items():
             expected[f"{name} in the statistics"] = getattr(counts, counted)
-    for each in counts.dropped:
+    for dropped in counts.dropped:
         for table in tables:
-            where = f"documents dropped by step {each.step + 1} in the {table}"
-            expected[where] += each.documents
-    return found, expected
+            where = f"documents dropped by step {dropped.step + 1} in the {table}"
+            expected[where] += dropped.documents
+    return actual, expected

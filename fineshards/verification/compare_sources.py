@@ -59,46 +59,46 @@ def compare_with_sources(storage: Storage, manifest: Manifest, percent: float) -
     dataset, settings = Dataset(storage, manifest), manifest.settings
     encoder = document_encoder(settings, dataset.storage)
     chosen = _choose(dataset, percent)
-    found, judging = Compared(), None
+    compared, judging = Compared(), None
     if settings.recipe is not None:
         try:
             judging = _Judging(dataset, percent)
         except FineshardsError as error:
-            found.problems.append(f"the recipe cannot be used again: {error}")
-            return found
+            compared.problems.append(f"the recipe cannot be used again: {error}")
+            return compared
     for file, report in zip(manifest.files, manifest.reports, strict=True):
         pieces, counts = chosen[file.name], list[Counts]()
         wanted = len(pieces)
         try:
             file = as_it_is(file)
-            for each in documents(file, settings):
+            for batch in documents(file, settings):
                 if judging is not None:
-                    found.problems += judging.compare(file, each, set(pieces))
-                    each = each.left_by(judging.decisions(file.index))
-                rows, picked = each.rows, each.among(pieces)
+                    compared.problems += judging.compare(file, batch, set(pieces))
+                    batch = batch.left_by(judging.decisions(file.index))
+                rows, picked = batch.rows, batch.among(pieces)
                 sums = Counts(documents=len(rows.numbers), text_bytes=rows.text_bytes)
-                counts += [*each.counts(), sums]
+                counts += [*batch.counts(), sums]
                 if judging is not None:
                     picked = picked.found_by(judging.curator, judging.decisions(file.index))
-                found.problems += _compare(dataset, file, picked.rows, encoder, pieces)
+                compared.problems += _compare(dataset, file, picked.rows, encoder, pieces)
             # A text that was rewritten has other bytes than its source, and not all of the
             # conversations in the sums of the source could be encoded.
             without = settings.chat is not None or (judging is not None and judging.rewrites)
             ours, theirs = _sums(Counts.total(counts), without), _sums(report.counts, without)
-            found.problems += differences(ours, theirs, file.path)
+            compared.problems += differences(ours, theirs, file.path)
             left = {*pieces, *(judging.left(file) if judging else ())}
-            found.problems += (
+            compared.problems += (
                 f"{file.path}, row {row} is not a document, and the dataset has one of it, or a "
                 "decision"
                 for row in sorted(left)
             )
         except FineshardsError as error:
-            found.problems.append(str(error))
-        found.documents += wanted - len(pieces)
+            compared.problems.append(str(error))
+        compared.documents += wanted - len(pieces)
     if judging is not None:
-        found.problems += judging.compare_witnesses()
-        found.judged = judging.judged
-    return found
+        compared.problems += judging.compare_witnesses()
+        compared.judged = judging.judged
+    return compared
 
 
 def _choose(dataset: Dataset, percent: float) -> dict[str, _Chosen]:
@@ -118,17 +118,18 @@ def _choose(dataset: Dataset, percent: float) -> dict[str, _Chosen]:
 
 def _sums(counts: Counts, without_bytes: bool) -> dict[str, int]:
     """What is known of a file without its tokens, by what it is. without_bytes: of the texts."""
-    found = {"rows without text": counts.nulls}
-    found["documents and rejected rows"] = counts.documents + counts.rejected
-    found |= {} if without_bytes else {"bytes of text": counts.text_bytes}
-    for each in counts.dropped:
-        by = f"dropped by step {each.step + 1} ({each.reason})"
-        found |= {f"documents {by}": each.documents, f"bytes {by}": each.text_bytes}
-    for of in counts.dropped_dumps:
-        found[f"documents of {of.dump} dropped by step {of.step + 1}"] = of.documents
+    sums = {"rows without text": counts.nulls}
+    sums["documents and rejected rows"] = counts.documents + counts.rejected
+    sums |= {} if without_bytes else {"bytes of text": counts.text_bytes}
+    for dropped in counts.dropped:
+        by = f"dropped by step {dropped.step + 1} ({dropped.reason})"
+        sums |= {f"documents {by}": dropped.documents, f"bytes {by}": dropped.text_bytes}
+    for of_dump in counts.dropped_dumps:
+        by = f"of {of_dump.dump} dropped by step {of_dump.step + 1}"
+        sums[f"documents {by}"] = of_dump.documents
     for page in counts.unextracted:
-        found[f"pages without extracted text ({page.reason})"] = page.rows
-    return found
+        sums[f"pages without extracted text ({page.reason})"] = page.rows
+    return sums
 
 
 def _compare(
@@ -147,7 +148,7 @@ def _compare(
         pieces = chosen.pop(source["row"])
         shard, first = pieces[0]
         where, of = f"{shard.name}, document {first.document}", f"{file.path}, row {first.row}"
-        tokens = [dataset.tokens(s, each.offset, each.offset + each.length) for s, each in pieces]
+        tokens = [dataset.tokens(at, of.offset, of.offset + of.length) for at, of in pieces]
         learned = None if encoded.learned is None else encoded.learned[index].as_py()
         pairs = {
             f"id {first.id} differs from that": (first.id, source["id"]),
@@ -193,7 +194,7 @@ class _Judging:
         self.rewrites = any(map(rewrites, self.curator.steps))
         self._rows: dict[int, set[int]] = {}
         names = {file.name for file in dataset.manifest.metadata}
-        for file in (each.index for each in self._files if decisions_name(each.index) in names):
+        for file in (of.index for of in self._files if decisions_name(of.index) in names):
             rows = np.unique(self.decisions(file).table["row"].to_numpy())
             chosen = sampled(rows, percent / 100, salt=file)
             if not any(self._rows.values()) and len(rows):
@@ -232,8 +233,8 @@ class _Judging:
         yield from self._other_scores(file, batch, scores)
         sample = self.left(file)
         for row in batch.rows.tolist():
-            whole = (each for each in decisions.of_row(row) if each["span"] is None)
-            was = next(((each["step"], each["reason"]) for each in whole), None)
+            whole = (of for of in decisions.of_row(row) if of["span"] is None)
+            was = next(((of["step"], of["reason"]) for of in whole), None)
             if was != (now := again.get(row)):
                 yield (
                     f"{file.path}, row {row} was {self._verdict(was)}; judged again, it is "
@@ -250,7 +251,7 @@ class _Judging:
         stored = values_at(self._scores(file.index) or schema.empty_table(), batch.rows)
         for name, now in values_at(joined(again, schema), batch.rows).items():
             pairs = zip(batch.rows.tolist(), stored[name].to_pylist(), now.to_pylist(), strict=True)
-            for row, was, score in [each for each in pairs if each[1] != each[2]][:1]:
+            for row, was, score in [pair for pair in pairs if pair[1] != pair[2]][:1]:
                 yield f"{file.path}, row {row} has the {name} {was!r}; scored again, {score!r}"
 
     def _verdict(self, decided: tuple[int, str] | None) -> str:
@@ -265,12 +266,12 @@ class _Judging:
         keyed = self.curator.steps[step]
         assert isinstance(keyed, Keyed)
         batch = documents.found_by(self.curator, self.decisions(file), step).batch
-        found = keyed.keys(batch)
+        read = keyed.keys(batch)
         contents = keyed.contents(batch) if keyed.compared else [None] * len(batch)
-        spans = np.zeros(len(found.keys), np.int64) if found.spans is None else found.spans
+        spans = np.zeros(len(read.keys), np.int64) if read.spans is None else read.spans
         for index, (row, content) in enumerate(zip(batch.rows.tolist(), contents, strict=True)):
-            own = np.flatnonzero(found.owners == index).tolist()
-            keys = [(int(spans[at]), found.keys[at].tobytes()) for at in own]
+            places = np.flatnonzero(read.owners == index).tolist()
+            keys = [(int(spans[at]), read.keys[at].tobytes()) for at in places]
             self._keys[file, row, step] = keys, content
 
     def compare_witnesses(self) -> Iterator[str]:
@@ -294,8 +295,8 @@ class _Judging:
             return None  # reported as another difference
         if (*place, number) not in self._keys:
             return "is not a document"
-        others = self._keys[*place, number]
-        if others is None:
+        earlier = self._keys[*place, number]
+        if earlier is None:
             return "was dropped by an earlier step"
         step = self.curator.steps[number]
         assert isinstance(step, Keyed)
@@ -304,11 +305,11 @@ class _Judging:
             return "was dropped by this step itself" if dropping == number else None
         keys = {key for of, key in own[0] if span in (None, of)}
         # A span that a document repeats has an earlier one of its own document as witness.
-        if not keys & {key for of, key in others[0] if place != at or of < span}:
+        if not keys & {key for of, key in earlier[0] if place != at or of < span}:
             return "has none of its keys"
         if not step.compared:
             return None
-        similarity, was = step.similarity(own[1], others[1]), mark["similarity"]
+        similarity, was = step.similarity(own[1], earlier[1]), mark["similarity"]
         if similarity < step.threshold or was is None or np.float32(similarity) != np.float32(was):
             return f"is {similarity:.4g} alike, and {was} is recorded"
         return None

@@ -27,12 +27,13 @@ from fineshards.sources.roots import with_sources
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.verification.check_files import (
+    check_export,
     check_manifest,
     check_metadata,
     check_names,
+    check_published,
     differences,
 )
-from fineshards.verification.check_published import check_export, check_published
 from fineshards.verification.check_tables import check_curated, check_shard, check_stream
 from fineshards.verification.compare_sources import Compared, compare_with_sources
 from fineshards.wording import counted
@@ -199,9 +200,9 @@ def _verify(
     shards = [shard for shard in latest.shards if shard.name in names]
     with ThreadPoolExecutor(usable_cores()) as pool:
         check = partial(check_shard, dataset, there=there, numbers=numbers)
-        found = list(pool.map(check, shards))
-    problems += [problem for contents in found for problem in contents.problems]
-    problems += check_stream(manifest, found, numbers)
+        findings = list(pool.map(check, shards))
+    problems += [problem for of_shard in findings for problem in of_shard.problems]
+    problems += check_stream(manifest, findings, numbers)
     if not problems and following is None and manifest.generation == latest.generation:
         problems += _check_shared_texts(storage, manifest)
         problems += check_published(storage, manifest, sha256)
@@ -212,9 +213,9 @@ def _verify(
     return Verdict(
         ok=not problems,
         problems=problems,
-        shards=len(found),
-        tokens=sum(contents.tokens for contents in found),
-        documents=sum(contents.documents for contents in found),
+        shards=len(findings),
+        tokens=sum(of_shard.tokens for of_shard in findings),
+        documents=sum(of_shard.documents for of_shard in findings),
         sampled=compared.documents,
         judged=compared.judged,
         hashed=len(sums.contents(manifest)) if sha256 and not problems else 0,
@@ -231,18 +232,18 @@ def _check_shared_texts(storage: Storage, manifest: Manifest) -> Iterator[str]:
     earlier = manifest.reports[: sum(files[:-1])]
     before = () if repeats is None else sums_by_stream(earlier, rule)
     comparison = Comparison.of(manifest.shards, before, rule)
-    found = SharedTexts.total(
+    shared = SharedTexts.total(
         [
             compare_range(storage, rule, comparison, number, usable_cores())
             for number in range(comparison.ranges)
         ]
     )
-    ours, theirs = found.leaks, leaks or found.leaks
+    ours, theirs = shared.leaks, leaks or shared.leaks
     where = "by the hashes in the document tables"
     counts = {
         "test documents with a text of train": (ours.test_documents, theirs.test_documents),
         "train documents with a text of test": (ours.train_documents, theirs.train_documents),
-        "new documents with the text of an earlier one": (found.repeats, repeats),
+        "new documents with the text of an earlier one": (shared.repeats, repeats),
     }
     for what, (has, says) in counts.items():
         if says is not None:

@@ -9,7 +9,7 @@ from fineshards.cli.cli import main
 from fineshards.publishing.sums import CARD_NAME, CROISSANT_NAME, SUMS_NAME
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
-from fineshards.verification.check_published import check_published
+from fineshards.verification.check_files import check_published
 
 
 def damages(content: bytes, count: int) -> list[bytes]:
