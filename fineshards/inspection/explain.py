@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from fineshards.loader.packing import Packing
 from fineshards.loader.state import SavedState
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.loader.tokens.split_documents import SampleDocument
-from fineshards.shards.dataset_files import Dataset, Document
+from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.layout import SPLITS
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted
@@ -121,8 +122,6 @@ def explain(
     path, loader, split = open_storage(folder).root, None, ""
     if [step, document, id].count(None) < 2:
         raise UsageError("give one of step, document and id.")
-    if document is not None:
-        document = checked_integer("--document", document)
     if state is not None:
         if not isinstance(state, Mapping | str | os.PathLike):
             raise UsageError(f"--state is {quoted(state)}; give a dict or a file.")
@@ -133,11 +132,8 @@ def explain(
             raise UsageError(
                 "a step needs --state, or --batch_size and --sequence_length of the training."
             )
-        source, more = TokenDataset(path, "train", sequence_length=sequence_length), _FIELDS
-        loader, split = (
-            BatchLoader(source, batch_size, seed, rank, world_size, prefetch=0, fields=more),
-            "train",
-        )
+        source, split = TokenDataset(path, "train", sequence_length=sequence_length), "train"
+        loader = BatchLoader(source, batch_size, seed, rank, world_size, prefetch=0, fields=_FIELDS)
     if document is not None or id is not None:
         return explain_document(path, document, id, sequence_length, loader, epochs)
     if loader is None:
@@ -272,7 +268,7 @@ def explain_document(
         numbers = numbers_of_id(dataset, id_)
     else:
         assert number is not None
-        numbers = [checked_document(dataset, number)]
+        numbers = [checked_document(dataset, checked_integer("--document", number))]
     checked_integer("--epochs", epochs, 1)
     if loader is not None:
         length = loader.batches.sources[0].sequence_length
@@ -280,38 +276,33 @@ def explain_document(
         raise UsageError("give --sequence_length, or a --state.")
     else:
         length = checked_integer("--sequence_length", sequence_length, 1)
-    return [
-        _explain(dataset, dataset.document(number), split, (begin, end), length, loader, epochs)
-        for number in numbers
-        for split, begin, end in dataset.ranges(number)
-        if loader is None or f"/{split}/" in f"{loader.batches.sources[0].fingerprint}/"
-    ]
+    source, explained = None if loader is None else loader.batches.sources[0], []
+    for document in map(dataset.document, numbers):
+        place = dataset.root_of(document.file), document.file, document.row, document.id
+        for split, begin, end in dataset.ranges(document.number):
+            if source is not None and f"/{split}/" not in f"{source.fingerprint}/":
+                continue
+            # A loader may read what was appended to an earlier generation, from there on.
+            first = 0 if source is None else source.stream.begin
+            tokens = dataset.manifest.splits[split]["tokens"] - first
+            samples = _samples_with(begin - first, end - first, tokens, length, loader)
+            drawn: list[DrawnSample] = []
+            if loader is not None:
+                drawn += chain(*(loader.occurrences(sample, epochs=epochs) for sample in samples))
+            drawn.sort(key=lambda draw: (draw.step, draw.rank, draw.row))
+            explained.append(ExplainedDocument(document.number, split, *place, samples, drawn))
+    return explained
 
 
-def _explain(
-    dataset: Dataset,
-    document: Document,
-    split: str,
-    place: tuple[int, int],
-    length: int,
-    loader: BatchLoader | None,
-    epochs: int,
-) -> ExplainedDocument:
-    # A loader may read what was appended to an earlier generation, from its token `first` on.
-    first = 0 if loader is None else loader.batches.sources[0].stream.begin
-    begin, end = place[0] - first, place[1] - first
-    tokens = sum(shard.tokens for shard in dataset.manifest.shards if shard.split == split) - first
+def _samples_with(
+    begin: int, end: int, tokens: int, length: int, loader: BatchLoader | None
+) -> list[int]:
+    """The samples with tokens `[begin, end)` of a split that has so many tokens."""
+    if loader is not None and isinstance(loader.batches.readers[0], PackedSource):
+        return loader.batches.readers[0].rows_of(max(0, begin), end)
     # Sample i is tokens [i * length, i * length + length + 1); the last tokens are in none.
     last = min((end - 1) // length, (tokens - 1) // length - 1)
-    samples = list(range(max(0, (begin - 1) // length), last + 1))
-    if loader is not None and isinstance(loader.batches.readers[0], PackedSource):
-        samples = loader.batches.readers[0].rows_of(max(0, begin), end)
-    drawn: list[DrawnSample] = []
-    if loader is not None:
-        drawn = [draw for sample in samples for draw in loader.occurrences(sample, epochs=epochs)]
-        drawn.sort(key=lambda draw: (draw.step, draw.rank, draw.row))
-    root, source = dataset.root_of(document.file), (document.file, document.row, document.id)
-    return ExplainedDocument(document.number, split, root, *source, samples, drawn)
+    return list(range(max(0, (begin - 1) // length), last + 1))
 
 
 def describe_step(step: ExplainedStep) -> list[str]:
