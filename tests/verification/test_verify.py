@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -102,25 +101,6 @@ def _save(array: Any) -> Damage:
     return lambda folder: np.save(folder / SHARD, array(load(folder, SHARD)))
 
 
-def _npy_version_2(folder: Path) -> None:
-    tokens, file = load(folder, SHARD), BytesIO()
-    np.lib.format.write_array(file, tokens, version=(2, 0))
-    (folder / SHARD).write_bytes(file.getvalue())
-
-
-def _header(old: bytes, new: bytes) -> Damage:
-    """Replaces a part of the header and keeps its length."""
-
-    def change(folder: Path) -> None:
-        content = (folder / SHARD).read_bytes()
-        assert old in content[:128]
-        head = content[:128].replace(old, new)
-        head = head[:127].ljust(127)[:127] + b"\n"
-        (folder / SHARD).write_bytes(head + content[128:])
-
-    return change
-
-
 def _swap(first: str, second: str) -> Damage:
     def change(folder: Path) -> None:
         (folder / first).rename(folder / "aside")
@@ -145,15 +125,7 @@ def _swap(first: str, second: str) -> Damage:
         pytest.param(
             _save(lambda a: a.astype("<u2")), SHARD, "bytes; the manifest says", id="uint16"
         ),
-        pytest.param(_save(lambda a: a.astype("<i4")), SHARD, "has crc32c", id="int32"),
-        pytest.param(_save(lambda a: a.astype(">u4")), SHARD, "has crc32c", id="big end"),
-        pytest.param(_save(lambda a: a.reshape(2, -1)), SHARD, "has crc32c", id="two axes"),
         pytest.param(_save(lambda a: a[:0]), SHARD, "has 128 bytes", id="no tokens"),
-        pytest.param(_save(lambda a: a[0]), SHARD, "has 132 bytes", id="no axis"),
-        pytest.param(_npy_version_2, SHARD, "has crc32c", id="version 2"),
-        pytest.param(_header(b"False", b"True "), SHARD, "has crc32c", id="fortran order"),
-        pytest.param(_header(b"60000", b"59999"), SHARD, "has crc32c", id="short shape"),
-        pytest.param(_header(b"(60000", b"(-1   "), SHARD, "has crc32c", id="negative shape"),
         pytest.param(_swap(SHARD, "train/train_0004.npy"), SHARD, "has crc32c", id="swapped"),
         pytest.param(
             _swap("test/test_0000.npy", "train/train_0000.npy"),
