@@ -70,11 +70,11 @@ MOST_LINES = {
     "cli": 1_485,
     "curation": 6_914,
     "encoders": 1_634,
-    "exports": 2_716,
+    "exports": 2_641,
     "inspection": 1_613,
     "job_status": 686,
     "loader": 6_652,
-    "maintenance": 749,
+    "maintenance": 745,
     "pipeline": 2_674,
     "plugins": 207,
     "publishing": 847,
@@ -85,7 +85,7 @@ MOST_LINES = {
     "storage": 2_060,
     "templates": 471,
     "transforms": 878,
-    "verification": 1_091,
+    "verification": 1_082,
     "worker": 1_966,
 }
 
