@@ -17,12 +17,12 @@ from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
+from fineshards.sources.files import imports_libraries, is_url, without_scheme
 from fineshards.sources.finding import find_splits
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.places.hub_token import provide_token
 from fineshards.sources.places.place import matches
-from fineshards.sources.places.schemes import imports_libraries, is_url, without_scheme
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.roots import moved_patterns
 from fineshards.storage.base import Storage
@@ -151,7 +151,7 @@ def _would_match(output: str, pattern: str) -> bool:
     wanted = _place(pattern)
     if os.path.isdir(pattern) or not glob.has_magic(pattern):
         return f"{output}/".startswith(f"{wanted}/")
-    # A folder that matches is input too, unless its files match: then the pattern is refused.
+    # A folder that matches is input too.
     written = [f"{output}/{name}".split("/") for name in _WRITTEN]
     prefixes = {tuple(parts[:length]) for parts in written for length in range(1, len(parts) + 1)}
     return any(matches(list(parts), wanted.split("/")) for parts in prefixes)

@@ -53,8 +53,8 @@ from fineshards.shards.piece_plan import EarlierGeneration, StreamPlan, pieces_o
 from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of
 from fineshards.shards.tables import block_counts
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
+from fineshards.sources.files import imports_libraries
 from fineshards.sources.finding import as_it_is
-from fineshards.sources.places.schemes import imports_libraries
 from fineshards.sources.roots import with_sources
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage

@@ -20,13 +20,15 @@ from fineshards.shards.job.records import SourceFile
 
 # By the endings of names.
 ENDINGS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"}
-# RFC 1952 for gzip, RFC 8878 for zstd. zstd files may begin with a skippable frame (pzstd's do).
+# A block of bzip2 begins with the first, and the end of an empty stream is the second.
+_BZIP2_MARKS = (b"1AY&SY", b"\x17rE8P\x90")
+# First bytes: RFC 1952 for gzip, RFC 8878 for zstd, which may begin with a skippable frame (pzstd's
+# do). No text in UTF-8 begins so, but with bzip2's or a skippable frame's.
 _MAGIC = {
-    "none": (b"",),
     "gzip": (b"\x1f\x8b",),
     "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([n, 0x2A, 0x4D, 0x18]) for n in range(0x50, 0x60))),
     "xz": (b"\xfd7zXZ\x00",),
-    "bzip2": (b"BZh",),
+    "bzip2": tuple(b"BZh%d%s" % (n, mark) for n in range(1, 10) for mark in _BZIP2_MARKS),
 }
 _PIECE = 1 << 20
 # The longest line in bytes, and the longest compressed text. A few megabytes of a compressed file
@@ -39,20 +41,22 @@ _FAILURES = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError)
 
 
 def open_text(file: SourceFile, opened: BinaryIO) -> BinaryIO:
-    """The content of an opened file without its compression.
+    """The content of an opened file without its compression, which its first bytes tell.
 
-    Raises InputError for a file that is not compressed as its name says. Reading what is damaged
-    raises the errors that `explained` knows.
+    Raises InputError for a file that is not compressed, although its name says so: it may be an
+    answer of a server in place of the file. Reading what is damaged raises the errors that
+    `explained` knows.
     """
-    first_bytes = opened.read(6)
+    start = opened.read(10)
     opened.seek(0)
-    if not first_bytes.startswith(_MAGIC[file.compression]):
-        found = f"it starts with {first_bytes[:4]!r}" if first_bytes else "it is empty"
+    compression = next((name for name, magic in _MAGIC.items() if start.startswith(magic)), "none")
+    if compression == "none" and file.compression != "none":
+        content = f"it starts with {start[:4]!r}" if start else "it is empty"
         raise InputError(
-            f"{file.path} is not {file.compression} compressed, although its name says so: {found}."
-            " Rename the file, or download it again."
+            f"{file.path} is not {file.compression} compressed, although its name says so: "
+            f"{content}. Rename the file, or download it again."
         )
-    return cast(BinaryIO, _decompressed(file.compression, opened))
+    return cast(BinaryIO, _decompressed(compression, opened))
 
 
 @contextmanager
@@ -89,9 +93,10 @@ def read_lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]
             yield number, line
 
 
-def read_text(file: SourceFile, stream: BinaryIO) -> bytes:
+def read_text(file: SourceFile, opened: BinaryIO) -> bytes:
     """All of a text; raises InputError for a compressed one that is longer than LONGEST."""
-    if file.compression == "none":
+    stream = open_text(file, opened)
+    if stream is opened:
         return stream.read()
     return _bounded(file, "its text", iter(lambda: stream.read(_LINE_PIECE), b""))
 

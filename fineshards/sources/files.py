@@ -1,59 +1,45 @@
-"""Describes and opens input files, and checks that they have not changed."""
+"""Source files, wherever they are: described, opened, and noticed if they have changed."""
 
 import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import BinaryIO
 
-from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
+import fineshards.sources.places.hub_files  # noqa: F401 - before workers fork, which share its turns
+from fineshards.errors import FineshardsError, InputError, with_escaped_bytes
+from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.record import replace
-from fineshards.sources.compression import ENDINGS
-from fineshards.sources.formats.format import FORMATS, file_name
-from fineshards.sources.places.place import check_same
-from fineshards.sources.places.schemes import is_url, open_raw, place_of
+from fineshards.sources.formats.format import FORMATS, format_of
+from fineshards.sources.places.fsspec_files import FsspecFiles
+from fineshards.sources.places.place import Place, check_same
+from fineshards.storage.ranges import RangeReader
+
+_PLACES: Plugins[Place] = Plugins("places", makes=True)
+_OTHERS = FsspecFiles()
 
 
-def readable() -> str:
-    """The endings of names that can be read, as words."""
-    endings: dict[str, list[str]] = {}
-    for kind in FORMATS.values():
-        outside = [ending for ending, name in ENDINGS.items() if name in kind.compressions]
-        also = f", plain or with {', '.join(outside)}" if outside else ""
-        endings.setdefault(also, []).extend(kind.endings)
-    return "; or ".join(", ".join(names) + also for also, names in endings.items())
+def place_of(url: str) -> Place:
+    """Returns the place of a URL: that of its scheme, or fsspec's."""
+    return _PLACES.get(url.partition("://")[0], _OTHERS)
 
 
-def has_known_format(path: str) -> bool:
-    """Whether a file's extension is one that can be read."""
-    return _format(path) is not None
+def is_url(path: str) -> bool:
+    """Whether a path or pattern is not that of a local file."""
+    return "://" in path
 
 
-def format_of(path: str) -> tuple[str, str]:
-    """Returns (format, compression) for a file name; raises UsageError for an unknown extension."""
-    found = _format(path)
-    if found is None:
-        name = file_name(path)
-        raise UsageError(
-            f"{path}: cannot read a file named {name!r}; expected {readable()}. "
-            "Convert the file, or narrow the pattern to exclude it."
-        )
-    return found
+def without_scheme(path: str) -> str:
+    """The local path that a URL of fsspec's names, such as local:///data; any other as it is."""
+    scheme, separator, local = path.partition("://")
+    return os.path.expanduser(local) if separator and scheme in ("file", "local") else path
 
 
-def _format(path: str) -> tuple[str, str] | None:
-    stem, compression = file_name(path), "none"
-    for ending, its_name in ENDINGS.items():
-        if stem.endswith(ending):
-            stem, compression = stem.removesuffix(ending), its_name
-            break
-    ending = os.path.splitext(stem)[1]
-    for name, kind in FORMATS.items():
-        if ending in kind.endings and compression in kind.compressions:
-            return name, compression
-    return None
+def imports_libraries(pattern: str) -> bool:
+    """Whether finding files by a pattern imports libraries that are large or start threads."""
+    return is_url(pattern) and not place_of(pattern).is_light
 
 
 def describe_files(paths: Iterable[str]) -> list[SourceFile]:
@@ -62,18 +48,10 @@ def describe_files(paths: Iterable[str]) -> list[SourceFile]:
     Raises UsageError for a name of unknown format, and InputError for anything that is not a file
     with a name in UTF-8.
     """
-    files = []
-    for index, path in enumerate(paths):
-        files.append(replace(describe_local_file(path, *format_of(path)), index=index))
-    return files
-
-
-def describe_local_file(path: str, format_name: str, compression: str = "none") -> SourceFile:
-    """A local file with its size and identity; raises InputError as `describe_files` does."""
-    if (shown := with_escaped_bytes(path)) != path:
-        raise InputError(f"{shown}: the name is not valid UTF-8. Rename the file or folder.")
-    size, identity = _local_state(path)
-    return SourceFile(0, path, size, identity, format_name, compression)
+    return [
+        SourceFile(index, path, *local_state(path), *format_of(path))
+        for index, path in enumerate(paths)
+    ]
 
 
 def check_unchanged(file: SourceFile) -> None:
@@ -85,21 +63,26 @@ def state_of(file: SourceFile) -> tuple[int, str] | None:
     """The size and the identity of a file now; None if it is not there any more."""
     if is_url(file.path):
         return place_of(file.path).state(file)
-    return _local_state(file.path) if os.path.lexists(file.path) else None
+    return local_state(file.path) if os.path.lexists(file.path) else None
 
 
 def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
     """Opens the file's raw bytes for random access; `explain_failures` is about it.
 
-    read_ahead: least bytes per request of a remote file; None for those of its format.
+    read_ahead: least bytes per request of a remote file, 0 for exactly the bytes read; None for
+    those of its format.
     """
-    if is_url(file.path):
-        ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
-        return open_raw(file, ahead)
-    return open(file.path, "rb")
+    if not is_url(file.path):
+        return open(file.path, "rb")
+    read = partial(place_of(file.path).read, file)
+    ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
+    return RangeReader(file.size, read).buffered(ahead)
 
 
-def _local_state(path: str) -> tuple[int, str]:
+def local_state(path: str) -> tuple[int, str]:
+    """The size and the identity of a local file; raises InputError as `describe_files` does."""
+    if (shown := with_escaped_bytes(path)) != path:
+        raise InputError(f"{shown}: the name is not valid UTF-8. Rename the file or folder.")
     try:
         state = os.stat(path)
     except OSError as error:

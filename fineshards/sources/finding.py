@@ -1,7 +1,8 @@
 """Finds the input files that patterns and folders name, on a disk or in any other place.
 
-No file is left out without a word. A pattern means the files that it matches. A folder means all
-data files below it, at any depth. What lies beside data is left out: see `is_beside_data`.
+No file is left out without a word. A pattern means the files that it matches; a folder, named or
+matched, means all data files below it, at any depth. What lies beside data is left out, unless a
+pattern gives the beginning of its name: see `is_beside_data`.
 """
 
 import glob
@@ -13,16 +14,9 @@ from fineshards.credentials import refuse_secrets
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
-from fineshards.sources.files import (
-    describe_files,
-    format_of,
-    has_known_format,
-    readable,
-    state_of,
-)
-from fineshards.sources.formats.format import FORMATS
-from fineshards.sources.places.place import FoundFile
-from fineshards.sources.places.schemes import is_url, place_of, without_scheme
+from fineshards.sources.files import is_url, local_state, place_of, state_of, without_scheme
+from fineshards.sources.formats.format import FORMATS, format_of, has_known_format, readable
+from fineshards.sources.places.place import WILDCARDS, FoundFile
 
 # Beside data files: descriptions for people, and those that the Hugging Face hub writes.
 _DESCRIPTION = re.compile(
@@ -48,13 +42,7 @@ def find_splits(test: Sequence[str], train: Sequence[str]) -> tuple[list[SourceF
     test_files = 0
     for number, pattern in enumerate((*test, *train)):
         named = f"{'--test_input' if number < len(test) else '--input'} {pattern}"
-        matches = _find_stored(pattern) if is_url(pattern) else _find_local(pattern)
-        if not matches:
-            raise UsageError(
-                f"{named}: no file matches. Check the path, "
-                "and quote the pattern so that the shell does not expand it."
-            )
-        for match in matches:
+        for match in _find(named, pattern):
             # Links are resolved only to find duplicates: a link's target may have no extension.
             target = without_scheme(match.path)
             target = target if is_url(target) else os.path.realpath(target)
@@ -134,73 +122,45 @@ def walk(folder: str) -> Iterator[str]:
         yield from (os.path.join(parent, name) for name in names if not is_beside_data(name))
 
 
-def _find_local(pattern: str) -> list[SourceFile]:
-    found = glob.glob(pattern, recursive=True)
-    # `glob` takes a folder that ** may stand for on trust.
-    matching = {os.path.abspath(path) for path in found if os.path.lexists(path)}
-    # A name may contain brackets, which are special in a pattern.
-    if os.path.isdir(pattern) and not (matching and glob.has_magic(pattern)):
-        below = sorted(os.path.abspath(path) for path in walk(pattern))
-        _check_folder(pattern, below)
-        return describe_files(below)
-    if not matching and os.path.lexists(pattern):
-        matching = {os.path.abspath(pattern)}
-    folders = {path for path in matching if os.path.isdir(path)}
-    _check_covered(pattern, {path for folder in folders for path in walk(folder)} - matching)
-    return describe_files(sorted(matching - folders))
-
-
-def _find_stored(pattern: str) -> list[SourceFile]:
-    found = place_of(refuse_secrets(pattern, "--input")).find(pattern)
-    _check_covered(pattern, {each.path for each in found.beside if not is_beside_data(each.name)})
-    files = found.files
-    if found.is_folder:
-        files = [each for each in files if not is_beside_data(each.name)]
-        _check_folder(pattern, [each.path for each in files])
-    return [_describe(each) for each in files]
-
-
-def _check_folder(folder: str, paths: Sequence[str]) -> None:
-    """Raises UsageError for a folder without data files, or with files of unknown format."""
-    if not paths:
+def _find(named: str, pattern: str) -> list[SourceFile]:
+    """The files of a pattern or folder. named: the flag with it."""
+    place = place_of(refuse_secrets(pattern, "--input")) if is_url(pattern) else None
+    found = place.find(pattern) if place else _find_local(pattern)
+    files = [file for file in found if not is_beside_data(file.within)]
+    if not files:
         raise UsageError(
-            f"--input {folder}: the folder holds no data files; expected {readable()}. Names that "
-            "begin with . or _ are left out."
+            f"{named}: no file matches. Check the path, and quote the pattern so that the shell "
+            "does not expand it. Names that begin with . or _ are left out unless they are given."
         )
-    unknown = [path for path in paths if not has_known_format(path)]
+    unknown = [file.path for file in files if file.within and not has_known_format(file.path)]
     if unknown:
         raise UsageError(
-            f"--input {folder}: cannot read {some(unknown)}; expected {readable()}. Move such "
-            "files away, or give a pattern that leaves them out."
+            f"{named}: cannot read {some(unknown)}; expected {readable()}. Move such files away, "
+            "or give a pattern that leaves them out."
         )
+    return [SourceFile(0, f.path, f.size, f.identity, *format_of(f.path)) for f in files]
 
 
-def _check_covered(pattern: str, missed: set[str]) -> None:
-    """Raises UsageError if data files lie in a folder that matches, but do not match themselves."""
-    if missed:
-        raise UsageError(
-            f"--input {pattern} matches a folder, but not the files in it: {some(sorted(missed))}. "
-            "Give the folder itself to read all files below it, or narrow the pattern to files, "
-            "such as 'folder/*.parquet'."
-        )
+def _find_local(pattern: str) -> list[FoundFile]:
+    # `glob` takes a folder that ** may stand for on trust.
+    matching = [path for path in glob.glob(pattern, recursive=True) if os.path.lexists(path)]
+    is_wild = bool(matching) and WILDCARDS.match(os.path.basename(pattern.rstrip("/")))
+    if not matching and os.path.lexists(pattern):
+        matching = [pattern]  # a name may contain brackets, which are special in a pattern
+    within = dict[str, str]()
+    for path in matching:
+        name = os.path.basename(path.rstrip("/")) if is_wild else ""
+        if not os.path.isdir(path):
+            within[os.path.abspath(path)] = name
+        elif not is_beside_data(name):
+            for below in walk(path):
+                within.setdefault(os.path.abspath(below), os.path.relpath(below, path))
+    return [
+        FoundFile(path, path, *local_state(path), below) for path, below in sorted(within.items())
+    ]
 
 
 def some(paths: Sequence[str]) -> str:
     """Up to three paths, and how many more there are."""
     more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
     return ", ".join(paths[:3]) + more
-
-
-def _describe(found: FoundFile) -> SourceFile:
-    format_name, compression = format_of(found.path)
-    if found.encoding not in ("", "identity"):
-        # As `gcloud storage cp --gzip-local` uploads: the name describes the content, and the
-        # encoding how it is stored. The object is read as stored.
-        is_text = "gzip" in FORMATS[format_name].compressions and compression in ("none", "gzip")
-        if not is_text or found.encoding != "gzip":
-            raise InputError(
-                f"{found.path} is stored with Content-Encoding {found.encoding}; only text "
-                "with gzip is supported. Upload it again without Content-Encoding."
-            )
-        compression = "gzip"
-    return SourceFile(0, found.path, found.size, found.identity, format_name, compression)

@@ -9,7 +9,7 @@ from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest, readable_manifest
 from fineshards.shards.job.records import SourceFile, below_roots
 from fineshards.shards.record import replace
-from fineshards.sources.places.schemes import is_url
+from fineshards.sources.files import is_url
 from fineshards.storage.base import Storage
 
 

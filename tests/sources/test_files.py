@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from fineshards.errors import InputError, UsageError
-from fineshards.sources.files import check_unchanged, describe_files, format_of
+from fineshards.sources.files import check_unchanged, describe_files
 from fineshards.sources.finding import find_files
+from fineshards.sources.formats.format import format_of
 
 
 @pytest.fixture(autouse=True)
@@ -152,14 +153,22 @@ def test_a_folder_with_other_files_is_refused(tree: Path) -> None:
 
 def test_a_folder_without_data_is_refused(tree: Path) -> None:
     (tree / "folder.parquet/README").write_text("")
-    with pytest.raises(UsageError, match=r"the folder holds no data files"):
+    with pytest.raises(UsageError, match=r"no file matches.* begin with \. or _ are left out"):
         find_files(["in/folder.parquet"])
 
 
-def test_a_pattern_does_not_leave_out_the_files_of_a_folder_that_matches(tree: Path) -> None:
-    with pytest.raises(UsageError, match=r"matches a folder, but not .*/c\.parquet, .*/f\.parquet"):
-        find_files(["in/*"])
-    assert len(find_files(["in/**"])) == 8
+def test_a_folder_that_matches_means_all_data_files_below_it(tree: Path) -> None:
+    for name in ("_SUCCESS", "_old/x.parquet", "d/.part.crc"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text("")
+    assert found(tree, "in/*") == found(tree, "in")
+    assert found(tree, "in/[d_]*") == ["d/c.parquet", "d/e/f.parquet", "d/g.jsonl"]
+    # Unless a pattern gives the beginning of a name.
+    assert found(tree, "in/_ol*") == found(tree, "in/_old") == ["_old/x.parquet"]
+
+
+def test_a_double_star_matches_all_files(tree: Path) -> None:
+    assert found(tree, "in/**") == found(tree, "in")
 
 
 def test_a_name_that_is_not_utf8_is_refused(tree: Path) -> None:

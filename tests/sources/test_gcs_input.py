@@ -97,17 +97,8 @@ def test_lines_that_are_stored_compressed_are_read_as_stored(stored: Stored, nam
     """By default, Cloud Storage would decompress them on download."""
     compressed = gzip.compress(LINES)
     (file,) = find_files([stored.put(name, compressed, encoding="gzip")])
-    assert (file.size, file.compression) == (len(compressed), "gzip")
+    assert file.size == len(compressed)
     assert texts_of(file) == TEXTS
-
-
-@pytest.mark.parametrize(
-    ("name", "encoding"), [("a.parquet", "gzip"), ("a.jsonl", "br"), ("a.jsonl.zst", "gzip")]
-)
-def test_other_stored_encodings_are_refused(stored: Stored, name: str, encoding: str) -> None:
-    url = stored.put(name, b"whatever", encoding)
-    with pytest.raises(InputError, match=rf"^{url} is stored with Content-Encoding {encoding}"):
-        find_files([url])
 
 
 _PEAK = """

@@ -36,6 +36,9 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "a.json.gz": lambda content: compress_gzip(content[:25]) + compress_gzip(content[25:]),
     "a.jsonl.zst": zstandard.compress,
     "a.jsonl.xz": lambda content: lzma.compress(content[:25]) + lzma.compress(content[25:]),
+    # The first bytes tell how a file is compressed, whatever its name says.
+    "zstd.jsonl": zstandard.compress,
+    "bzip2.jsonl.gz": bz2.compress,
     "a.ndjson.xz": lambda content: lzma.compress(content) + bytes(8),
     "a.jsonl.bz2": lambda content: b"".join(
         map(bz2.compress, (content[:25], b"", content[25:], b""))

@@ -83,9 +83,8 @@ def test_a_folder_means_all_data_files_below_it(s3: S3Proxy) -> None:
     put(s3, "in/README.md", b"")
     put(s3, "in/_SUCCESS", b"")
     put(s3, "in2/d.jsonl", b"")
-    assert find("s3://data/in") == find("s3://data/in/") == wanted
-    with pytest.raises(UsageError, match=r"matches a folder, but not the files in it: s3://data/i"):
-        find("s3://data/i*")
+    assert find("s3://data/in") == find("s3://data/in/") == find("s3://data/in/*") == wanted
+    assert find("s3://data/i*") == [*wanted, "s3://data/in2/d.jsonl"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
+from fineshards.errors import UsageError
 from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
@@ -76,6 +77,46 @@ def file_name(path: str) -> str:
     """The name of a file, without the query that a URL of a web server may end with."""
     is_web = path.startswith(("http://", "https://"))
     return os.path.basename(urlsplit(path).path if is_web else path)
+
+
+def readable() -> str:
+    """The endings of names that can be read, as words."""
+    endings: dict[str, list[str]] = {}
+    for kind in FORMATS.values():
+        outside = [ending for ending, name in ENDINGS.items() if name in kind.compressions]
+        also = f", plain or with {', '.join(outside)}" if outside else ""
+        endings.setdefault(also, []).extend(kind.endings)
+    return "; or ".join(", ".join(names) + also for also, names in endings.items())
+
+
+def has_known_format(path: str) -> bool:
+    """Whether a file's extension is one that can be read."""
+    return _format(path) is not None
+
+
+def format_of(path: str) -> tuple[str, str]:
+    """Returns (format, compression) for a file name; raises UsageError for an unknown extension."""
+    found = _format(path)
+    if found is None:
+        name = file_name(path)
+        raise UsageError(
+            f"{path}: cannot read a file named {name!r}; expected {readable()}. "
+            "Convert the file, or narrow the pattern to exclude it."
+        )
+    return found
+
+
+def _format(path: str) -> tuple[str, str] | None:
+    stem, compression = file_name(path), "none"
+    for ending, its_name in ENDINGS.items():
+        if stem.endswith(ending):
+            stem, compression = stem.removesuffix(ending), its_name
+            break
+    ending = os.path.splitext(stem)[1]
+    for name, kind in FORMATS.items():
+        if ending in kind.endings and compression in kind.compressions:
+            return name, compression
+    return None
 
 
 def gathered(

@@ -30,7 +30,7 @@ class Text(Format):
     ) -> Iterator[RowBatch]:
         """See Format. The row is a bad one if it is not valid UTF-8."""
         with explained(file, lambda: "the beginning"):
-            content = read_text(file, open_text(file, opened))
+            content = read_text(file, opened)
         row: BadRow | tuple[int, list[str], int]
         try:
             row = 0, [content.decode("utf-8-sig"), file_name(file.path)], len(content)

@@ -16,7 +16,6 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.sources.places.place import (
     WILDCARDS,
     FoundFile,
-    Matches,
     Place,
     find_matches,
     split_root,
@@ -37,7 +36,7 @@ _Result = TypeVar("_Result")
 class FsspecFiles(Place):
     """Files of any protocol that fsspec knows."""
 
-    def find(self, pattern: str) -> Matches:
+    def find(self, pattern: str) -> list[FoundFile]:
         """Returns the files that a URL, a folder or a pattern means.
 
         Raises UsageError for a protocol that fsspec does not know, MissingLibraryError if its
@@ -47,7 +46,7 @@ class FsspecFiles(Place):
         if not WILDCARDS.search(pattern):
             info = _info(store, pattern)
             if info is not None and info["type"] == "file":
-                return Matches([_found(pattern, pattern, info)])
+                return [_found(pattern, pattern, info)]
         root, wanted = split_root(pattern)  # hdfs:///folder names no host
         return find_matches(wanted, partial(_list, store, root))
 
@@ -128,8 +127,7 @@ def _found(url: str, name: str, info: Mapping[str, Any]) -> FoundFile:
     size = info.get("size")
     if size is None:
         raise InputError(f"{url} cannot be read: its store does not tell its size. Download it.")
-    encoding = info.get("content_settings", {}).get("content_encoding") or ""
-    return FoundFile(url, name, int(size), identity_of(info), encoding)
+    return FoundFile(url, name, int(size), identity_of(info))
 
 
 def identity_of(info: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.places.place import FoundFile, Matches, Place, check_same
+from fineshards.sources.places.place import FoundFile, Place, check_same
 from fineshards.storage.retries import TRANSIENT_STATUS, retried, translating
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 
 class WebRange(NamedTuple):
-    """A range of a file as a server answers it. size, identity, encoding: of the whole file.
+    """A range of a file as a server answers it. size, identity: of the whole file.
 
     url: that of the server which has the content.
     """
@@ -40,14 +40,13 @@ class WebRange(NamedTuple):
     content: bytes
     size: int
     identity: str
-    encoding: str
     url: str
 
 
 class WebFiles(Place):
     """Single files, of which servers tell no more than their headers."""
 
-    def find(self, url: str) -> Matches:
+    def find(self, url: str) -> list[FoundFile]:
         """Returns the one file that a URL names.
 
         Raises UsageError for a URL that looks like a pattern or a folder, and InputError for a file
@@ -63,7 +62,7 @@ class WebFiles(Place):
                 "cannot be read from it. Give the URL of each file."
             )
         found = fetch(url, 0, 1, seconds=_FIND_SECONDS)
-        return Matches([FoundFile(url, parts.path, found.size, found.identity, found.encoding)])
+        return [FoundFile(url, url, found.size, found.identity)]
 
     def state(self, file: SourceFile) -> tuple[int, str]:
         found = fetch(file.path, 0, 1)
@@ -207,9 +206,7 @@ def _whole(response: Response, size: int, content: bytes) -> WebRange:
         identity = "etag:" + etag.replace('"', "")
     elif changed := headers.get("Last-Modified"):
         identity = f"mtime:{changed}"
-    # Apache says x-gzip of a file that is named .gz.
-    encoding = headers.get("Content-Encoding", "").removeprefix("x-")
-    return WebRange(content, size, identity, encoding, response.url)
+    return WebRange(content, size, identity, response.url)
 
 
 def _brief(error: BaseException) -> str:

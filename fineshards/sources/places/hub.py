@@ -21,8 +21,9 @@ from typing import Any
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.files import describe_files, format_of, has_known_format
+from fineshards.sources.files import describe_files
 from fineshards.sources.finding import is_beside_data, some, walk
+from fineshards.sources.formats.format import format_of, has_known_format
 from fineshards.sources.places.hub_files import (
     access_refused,
     brief,

@@ -21,7 +21,7 @@ from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.places.http_files import MissingError, RefusedError, WebRange, fetch
-from fineshards.sources.places.place import FoundFile, Matches, Place, find_matches
+from fineshards.sources.places.place import FoundFile, Place, find_matches
 
 # The hub's own references hold slashes.
 _URL = re.compile(
@@ -59,7 +59,7 @@ class HubFiles(Place):
 
     pinned = True
 
-    def find(self, pattern: str) -> Matches:
+    def find(self, pattern: str) -> list[FoundFile]:
         """Returns the files that `hf://datasets/OWNER/NAME@REVISION/pattern` means.
 
         Without a revision it is that of the main branch. Raises UsageError or InputError if the hub

@@ -11,7 +11,6 @@ from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.places.place import (
     FoundFile,
-    Matches,
     Place,
     check_same,
     find_matches,
@@ -26,7 +25,7 @@ _VERSIONS = {"gs": "generation", "s3": "etag"}
 class ObjectFiles(Place):
     """Objects that `scheme://bucket/pattern` means."""
 
-    def find(self, pattern: str) -> Matches:
+    def find(self, pattern: str) -> list[FoundFile]:
         return find_matches(split_root(pattern)[1], partial(_list, _bucket(pattern)))
 
     def state(self, file: SourceFile) -> tuple[int, str] | None:
@@ -62,6 +61,5 @@ def _list(store: ObjectStorage, prefix: str, deep: bool) -> tuple[list[FoundFile
             folders.add(found)
         elif not found.key.endswith("/"):  # a folder created by hand
             identity = f"{_VERSIONS[store.scheme]}:{found.version}"
-            url = f"{store.root}/{found.key}"
-            files.append(FoundFile(url, found.key, found.size, identity, found.encoding))
+            files.append(FoundFile(f"{store.root}/{found.key}", found.key, found.size, identity))
     return files, folders

@@ -6,7 +6,7 @@ Patterns work as for local files, whatever the place.
 import fnmatch
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fineshards.errors import InputError, UsageError
@@ -19,33 +19,21 @@ WILDCARDS = re.compile(r"[*?[]")
 class FoundFile:
     """A file as its store lists or describes it.
 
-    path: its URL. name: its path below the listed folder. identity: see `SourceFile`.
-    encoding: its Content-Encoding, empty for none.
+    path: its URL. name: its path below the root of the store. identity: see `SourceFile`.
+    within: its path below the folder that matches a pattern, empty if it matches itself. With the
+    name of what matches, if the pattern does not give the beginning of that name.
     """
 
     path: str
     name: str
     size: int
     identity: str
-    encoding: str = ""
+    within: str = ""
 
 
 # (prefix of names, whether deeper folders too) -> the files with that prefix, and the names of
 # folders that were not listed, which end with a slash.
 List = Callable[[str, bool], tuple[list[FoundFile], set[str]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Matches:
-    """What a pattern or a folder means.
-
-    files: sorted by name. beside: those that do not match, but lie in a folder that does.
-    is_folder: whether it names a folder, all of whose files these are.
-    """
-
-    files: list[FoundFile]
-    beside: list[FoundFile] = field(default_factory=list)
-    is_folder: bool = False
 
 
 class Place(Protocol):
@@ -60,8 +48,11 @@ class Place(Protocol):
     pinned: bool = False
     is_light: bool = False
 
-    def find(self, pattern: str, /) -> Matches:
-        """Returns the files that a URL, pattern or folder means, as they are now."""
+    def find(self, pattern: str, /) -> list[FoundFile]:
+        """The files that a URL, pattern or folder means, as they are now, sorted by name.
+
+        A folder means all files below it, also one of several that match a pattern.
+        """
         ...
 
     def state(self, file: SourceFile, /) -> tuple[int, str] | None:
@@ -73,32 +64,26 @@ class Place(Protocol):
         ...
 
 
-def find_matches(wanted: str, list_files: List) -> Matches:
-    """Returns what a pattern means in a store, from one listing if it matches.
+def find_matches(wanted: str, list_files: List) -> list[FoundFile]:
+    """The files that a pattern means, sorted by name: those that match, or lie in a match.
 
     wanted: the pattern below the root of the store, such as a bucket.
     """
+    wanted = wanted.rstrip("/")
     prefix = WILDCARDS.split(wanted, maxsplit=1)[0]
-    rest = wanted.removeprefix(prefix)
-    parts = wanted.split("/")
+    rest, pattern = wanted.removeprefix(prefix), wanted.split("/") if wanted else []
     # Deeper folders are not listed if nothing in them can match.
-    listed, folders = list_files(prefix, "/" in rest or "**" in rest)
-    listed.sort(key=lambda file: file.name)
-    matching = [file for file in listed if matches(file.name.split("/"), parts)]
-    # A name may contain brackets, which are special in a pattern.
-    matching = matching or [file for file in listed if file.name == wanted]
-    names = {file.name for file in matching}
-    beside = []
-    for file in listed:
-        folder = None if file.name in names else _matching_folder(file.name, parts)
-        if folder is not None:
-            beside.append(replace(file, name=file.name.removeprefix(folder)))
-    for folder in sorted(folders) if rest else ():
-        if matches(folder.rstrip("/").split("/"), parts):
-            beside += _find_below(folder, list_files)
-    if not matching and (inside := _find_below(wanted, list_files)):
-        return Matches(inside, beside, is_folder=True)
-    return Matches(matching, beside)
+    files, folders = list_files(prefix, not wanted or "/" in rest or "**" in rest)
+    for folder in sorted(folders):
+        if matches(folder.rstrip("/").split("/"), pattern):
+            files += list_files(folder, True)[0]
+    found = [(file, _within(file.name, pattern)) for file in files]
+    matching = [replace(file, within=within) for file, within in found if within is not None]
+    if not matching and rest:  # a name may contain brackets, which are special in a pattern
+        matching = [file for file in files if file.name == wanted]
+        below = () if matching else list_files(f"{wanted}/", True)[0]
+        matching += [replace(file, within=file.name.removeprefix(f"{wanted}/")) for file in below]
+    return sorted(matching, key=lambda file: file.name)
 
 
 def check_same(file: SourceFile, now: tuple[int, str] | None) -> None:
@@ -136,19 +121,13 @@ def split_root(url: str) -> tuple[str, str]:
     return f"{scheme}://{root}", name
 
 
-def _find_below(folder: str, list_files: List) -> list[FoundFile]:
-    """All files below a folder, sorted by name."""
-    prefix = f"{folder.rstrip('/')}/" if folder else ""
-    found = sorted(list_files(prefix, True)[0], key=lambda file: file.name)
-    return [replace(file, name=file.name.removeprefix(prefix)) for file in found]
-
-
-def _matching_folder(name: str, pattern: list[str]) -> str | None:
-    """The first of the folders that hold a file which matches a pattern, with a slash."""
-    parts = name.split("/")[:-1]
-    for depth in range(1, len(parts) + 1):
+def _within(name: str, pattern: list[str]) -> str | None:
+    """See `FoundFile.within`; None for a file that neither matches nor lies in a match."""
+    parts = name.split("/")
+    is_wild = any(map(WILDCARDS.match, pattern[-1:]))
+    for depth in (len(parts), *range(len(parts))):
         if matches(parts[:depth], pattern):
-            return "/".join(parts[:depth]) + "/"
+            return "/".join(parts[depth - is_wild :])
     return None
 
 
