@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
@@ -88,17 +88,11 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
             f"--dataset_revision {request.revision}."
         )
     # An absolute path, because the library treats a bare `json` or `parquet` as a file format.
-    config, paths, all_paths = _list_files(request, os.path.abspath(request.name), commit=None)
-    known = {os.path.realpath(path) for path in all_paths}
-    left_out = [path for path in walk(request.name) if os.path.realpath(path) not in known]
-    # A folder whose README.md lists its configs says itself which files they are.
-    if left_out and not _lists_configs(request.name):
-        raise UsageError(
-            f"--dataset {request.name}: the datasets library leaves out {some(sorted(left_out))}. "
-            "Give the folder, or a pattern for one kind of file, with --input; or list the files "
-            "under configs in its README.md."
-        )
-    return ResolvedDataset(describe_files(map(os.path.abspath, paths)), config, commit=None)
+    listing = _list_files(request, os.path.abspath(request.name), commit=None)
+    files = describe_files(map(os.path.abspath, listing.paths))
+    listed = {os.path.realpath(path) for path in listing.of_config}
+    left_out = [path for path in walk(request.name) if os.path.realpath(path) not in listed]
+    return ResolvedDataset(files, listing.config, None, _warning(request, listing, left_out))
 
 
 def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
@@ -111,8 +105,9 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
         )
     flags = _flags_of(request)
     with hub_failures(flags):
-        info = pin(request.name, request.revision, flags, "cardData")
-        config, urls, all_urls = _list_files(request, info.id, info.sha)
+        info = pin(request.name, request.revision, flags)
+        listing = _list_files(request, info.id, info.sha)
+        urls = listing.paths
         formats = [format_of(url) for url in urls]  # fails before thousands of files are described
         known = {file.path: file for file in list_files(info.id, info.sha, "", deep=True)[0]}
     if others := [url for url in urls if url not in known]:
@@ -121,22 +116,39 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
         SourceFile(index, url, known[url].size, known[url].identity, *format_of_it)
         for index, (url, format_of_it) in enumerate(zip(urls, formats, strict=True))
     ]
-    left_out = sorted(
+    left_out = [
         known[url].name
-        for url in known.keys() - {*all_urls}
+        for url in known.keys() - listing.of_config
         if has_known_format(url) and not is_beside_data(known[url].name)
-    )
-    warning = ""
-    # It is not refused: on the hub a dataset is what the library makes of it.
-    if left_out and not (info.card_data or {}).get("configs"):
-        warning = f"{flags}: the datasets library leaves out {some(left_out)}, and so does the job"
-    return ResolvedDataset(files, config, info.sha, warning)
+    ]
+    return ResolvedDataset(files, listing.config, info.sha, _warning(request, listing, left_out))
 
 
-def _list_files(
-    request: DatasetRequest, path: str, commit: str | None
-) -> tuple[str, list[str], list[str]]:
-    """The config's name, its split's URLs in the library's order, and those of all its splits."""
+class _Listing(NamedTuple):
+    """The files of a split, in the library's order, and of all splits of its config.
+
+    configs: how many the dataset has.
+    """
+
+    config: str
+    paths: list[str]
+    of_config: set[str]
+    configs: int
+
+
+def _warning(request: DatasetRequest, listing: _Listing, left_out: list[str]) -> str:
+    """A sentence about data files that are in no split; empty if there are none.
+
+    They are not refused: a dataset is what the library makes of it. Files of other configs are
+    expected to be left out.
+    """
+    if not left_out or listing.configs > 1:
+        return ""
+    names = some(sorted(left_out))
+    return f"{_flags_of(request)}: the datasets library leaves out {names}, and so does the job"
+
+
+def _list_files(request: DatasetRequest, path: str, commit: str | None) -> _Listing:
     builder = _load_builder(request, path, commit)
     config = str(builder.config.name)
     splits = builder.config.data_files or {}
@@ -154,18 +166,8 @@ def _list_files(
             "documents would be in the dataset twice. Choose another config with "
             "--dataset_config."
         )
-    return config, urls, [str(url) for files in splits.values() for url in files]
-
-
-def _lists_configs(folder: str) -> bool:
-    """Whether a folder's README.md lists configs; the library has read it already."""
-    from huggingface_hub import DatasetCard
-
-    readme = os.path.join(folder, "README.md")
-    standalone = os.path.join(folder, ".huggingface.yaml")
-    return os.path.exists(standalone) or (
-        os.path.isfile(readme) and bool(DatasetCard.load(readme).data.to_dict().get("configs"))
-    )
+    of_config = {str(url) for files in splits.values() for url in files}
+    return _Listing(config, urls, of_config, len(builder.builder_configs))
 
 
 def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any:

@@ -11,6 +11,7 @@ import re
 import tempfile
 import textwrap
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -35,16 +36,16 @@ _MOST_ADDRESSES = 64
 
 # Where the hub keeps each file's content, as it said when it was last asked.
 _addresses: dict[str, str] = {}
-_asking = threading.Lock()
-# Of the processes that were forked from one, so many ask at once: enough for the hub's limit, which
-# is 17 requests per second at most. Each locks its byte.
-_AT_ONCE = 4
+# The processes that were forked from one, and their threads, ask for so many files at once: enough
+# for the hub's limit, which is 17 requests per second at most. Each file locks one of these bytes
+# against other processes, and one of these locks against other threads.
+_AT_ONCE = 8
 _turns = tempfile.TemporaryFile()  # noqa: SIM115
+_locks = [threading.Lock() for _ in range(_AT_ONCE)]
 
 
 def _forget_in_child() -> None:
-    global _asking
-    _asking = threading.Lock()
+    _locks[:] = [threading.Lock() for _ in range(_AT_ONCE)]
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -87,7 +88,7 @@ class HubFiles(Place):
             with suppress(RefusedError):  # it has expired
                 found = _fetch(address, file, start, stop)
         if found is None:
-            with _asking:
+            with _in_turn(file.path):
                 other = _addresses.get(file.path, "")  # of another thread
                 known = other != address
                 found = _fetch(other, file, start, stop) if known else _resolved(file, start, stop)
@@ -106,7 +107,7 @@ def _resolved(file: SourceFile, start: int, stop: int) -> WebRange:
     match = _URL.fullmatch(file.path)
     assert match is not None
     name, path, revision = match["name"], match["wanted"], match["revision"]
-    with hub_failures(file.path), _in_turn():
+    with hub_failures(file.path):
         if constants.HF_HUB_OFFLINE:
             raise errors.OfflineModeIsEnabled
         url = hf_hub_url(name, path, repo_type="dataset", revision=revision)
@@ -133,28 +134,25 @@ def _fetch(address: str, file: SourceFile, start: int, stop: int) -> WebRange:
 
 
 @contextmanager
-def _in_turn() -> Iterator[None]:
-    """Lets few worker processes ask at once; while they wait for the hub's limit, so do the others.
+def _in_turn(path: str) -> Iterator[None]:
+    """Lets few files be asked for at once; while they wait for the hub's limit, so do the others.
 
     The system unlocks what a process has locked when it ends, however it ends.
     """
-    turn = os.getpid() % _AT_ONCE
-    fcntl.lockf(_turns, fcntl.LOCK_EX, 1, turn)
-    try:
-        yield
-    finally:
-        fcntl.lockf(_turns, fcntl.LOCK_UN, 1, turn)
+    turn = zlib.crc32(path.encode()) % _AT_ONCE
+    with _locks[turn]:
+        fcntl.lockf(_turns, fcntl.LOCK_EX, 1, turn)
+        try:
+            yield
+        finally:
+            fcntl.lockf(_turns, fcntl.LOCK_UN, 1, turn)
 
 
-def pin(name: str, revision: str | None, flags: str, *more: str) -> Any:
-    """What the hub says of a dataset: its commit and current name, as it redirects old ones.
-
-    more: of what else it should tell.
-    """
+def pin(name: str, revision: str | None, flags: str) -> Any:
+    """What the hub says of a dataset: its commit and current name, as it redirects old ones."""
     from huggingface_hub import HfApi
 
-    expand: list[Any] = ["sha", *more]
-    info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT_SECONDS, expand=expand)
+    info = HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT_SECONDS, expand=["sha"])
     if info.sha is None:
         raise InputError(f"{flags}: the hub's answer does not contain the commit. Try again later.")
     return info
