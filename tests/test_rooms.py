@@ -81,7 +81,7 @@ MOST_LINES = {
     "reports": 981,
     "root": 1_523,
     "shards": 6_440,
-    "sources": 3_786,
+    "sources": 3_703,
     "storage": 2_060,
     "templates": 471,
     "transforms": 878,
