@@ -67,12 +67,13 @@ def _row(action: Action) -> str:
     elif action.nargs != 0 and action.metavar and action.metavar != "true|false":
         value = f" [{action.metavar}]" if action.nargs == "?" else f" {action.metavar}"
         value += " …" if action.nargs == "+" else ""
-    return f"| `{action.option_strings[-1]}`{value} | {_markdown(action.help or '')} |\n"
+    about = _markdown((action.help or "") % vars(action))
+    return f"| `{action.option_strings[-1]}`{value} | {about} |\n"
 
 
 def _markdown(text: str) -> str:
     """Text as it is, in Markdown, with flags as code."""
-    text = re.sub(r"([*<\[])", r"\\\1", " ".join(text.split()).replace("%%", "%"))
+    text = re.sub(r"([*<\[])", r"\\\1", " ".join(text.split()))
     return re.sub(r"(?<![\w`-])(--\w+)", r"`\1`", text.replace("|", "\\|"))
 
 

@@ -238,11 +238,11 @@ class BuildConfig:
         if isinstance(self.beam_args, str):
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
-        self._check_places()
         self._settle("max_bad_rows", allowance(self.max_bad_rows))
         for each in flags_of(BuildConfig):
             if each.name not in PATTERNS:
                 self._settle(each.name, checked(self, each))
+        self._check_places()
         if self.hf_token_secret and not _SECRET.fullmatch(self.hf_token_secret):
             raise UsageError(  # which does not show the value: it may be the token
                 "--hf_token_secret must be the name of a secret, as "
@@ -338,12 +338,13 @@ class BuildConfig:
 
     def _check_places(self) -> None:
         """Input and output are given, and go together."""
-        if bool(self.input) == bool(self.dataset):
-            raise UsageError("give either --input or --dataset, one of them: it names the input.")
+        if self.input and self.dataset:
+            raise UsageError("give either --input or --dataset, and not both.")
+        needed = {"--input or --dataset": self.input or self.dataset, "--output": self.output}
+        if missing := [flag for flag, value in needed.items() if not value]:
+            raise UsageError(f"give {', and '.join(missing)}.")
         if self.sources and self.dataset and not self.append:
             raise UsageError("--sources goes with --input; with --dataset it has no meaning.")
-        if not self.output:
-            raise UsageError("give --output, the folder for the dataset.")
         if self.dataset and self.dataset.startswith(("gs://", "s3://")):
             raise UsageError(
                 f"--dataset {self.dataset}: a dataset is a name on the Hugging Face hub or a local "

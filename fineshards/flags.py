@@ -168,11 +168,6 @@ def byte_count(text: str) -> int:
     return _whole_number(text, "of bytes such as 64MiB or 67108864", in_bytes=True)
 
 
-def count_or_share(text: str) -> int | str:
-    """A number as `count` reads it; a share such as `0.1%` as it is."""
-    return text if text.endswith("%") else count(text)
-
-
 def _whole_number(text: str, examples: str, in_bytes: bool) -> int:
     found = _NUMBER.fullmatch(text)
     refused = ArgumentTypeError(f"must be a whole number {examples}, got {quoted(text)}")
@@ -229,11 +224,13 @@ def allowance(value: int | str) -> int | str:
         return value
     if _SHARE.fullmatch(value) and Fraction(value.removesuffix("%")) <= 100:
         return value
-    if re.fullmatch(r"[0-9]{1,18}", value):
-        return int(value)
-    raise UsageError(
-        f"--max_bad_rows must be a number of rows, or a share such as 0.1%, got {quoted(value)}."
-    )
+    try:
+        return count(value)
+    except ArgumentTypeError:
+        raise UsageError(
+            "--max_bad_rows must be a number of rows, or a share such as 0.1%, got "
+            f"{quoted(value)}."
+        ) from None
 
 
 def simplest(name: str, value: str | float | Fraction) -> str:

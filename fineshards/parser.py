@@ -3,7 +3,7 @@
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fineshards.errors import UsageError, did_you_mean
@@ -16,12 +16,13 @@ _REQUIRED = "the following arguments are required: "
 class Parser(argparse.ArgumentParser):
     """A parser that takes hyphens for underscores, and reports mistakes as UsageError.
 
-    hyphens: whether flags may be written with hyphens. Beam itself does not take them.
+    hyphens: whether flags may be written with hyphens. Beam itself does not take them. everything:
+    whether its help page has every flag.
     """
 
-    def __init__(self, *, hyphens: bool = True, **kwargs: Any) -> None:
+    def __init__(self, *, hyphens: bool = True, everything: bool = True, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_HelpPage, **kwargs)
-        self._hyphens = hyphens
+        self._hyphens, self.everything = hyphens, everything
         self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -59,7 +60,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Called by argparse for a mistake in the command."""
         if message.startswith(_REQUIRED):
-            message = f"give {message.removeprefix(_REQUIRED).replace(', ', ' and ')}"
+            *some, last = message.removeprefix(_REQUIRED).split(", ")
+            message = f"give {', '.join(some)}{' and ' * bool(some)}{last}"
         sentence = message.removeprefix("argument ")
         end = "" if sentence.endswith("?") else "."
         raise UsageError(f"{sentence}{end} See {self.prog} --help.")
@@ -68,20 +70,6 @@ class Parser(argparse.ArgumentParser):
         """The flags of the command line that this parser does not have."""
         flags = [arg.partition("=")[0] for arg in self._given if arg.startswith("--")]
         return [flag for flag in flags if flag not in self._option_string_actions]
-
-
-def one_of(words: Sequence[str]) -> Callable[[str], str]:
-    """A type of flag that takes some words, and suggests one for a misspelling."""
-
-    def word(text: str) -> str:
-        if text not in words:
-            meant = did_you_mean(text, words)
-            raise argparse.ArgumentTypeError(
-                f"must be {' or '.join(words)}, got {text!r}{meant and '.'}{meant}"
-            )
-        return text
-
-    return word
 
 
 def boolean(text: str) -> bool:

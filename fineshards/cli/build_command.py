@@ -15,6 +15,7 @@ from fineshards.parser import Parser
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import launches_template, runs_here
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.layout import SplitRule
 from fineshards.wording import (
     counted,
     describe_repeats,
@@ -52,8 +53,7 @@ def build(config: BuildConfig) -> Answer:
     root = launch.checkpoints.storage.root
     if launch.manifest is not None and not launches_template(config):
         words = "nothing new" if config.append else "already finished"
-        words += ", nothing to do"
-        return _finished(launch.manifest, root, words, "nothing to do")
+        return _finished(launch.manifest, root, f"{words}, nothing to do", "nothing to do")
     if launch.replaces:
         note(f"starting over in {root}: an earlier attempt had finished nothing: {launch.replaces}")
     resumed = left_by_an_earlier_run(launch)
@@ -134,7 +134,7 @@ def _finished(
     lines += [
         f"the {split} split is empty: {manifest.settings.split.why_empty(split)}"
         for split, sums in splits.items()
-        if not sums["shards"]
+        if not (sums["shards"] or _is_asked_for(manifest.settings.split, split))
     ]
     if manifest.leaks is not None and manifest.leaks.test_documents:
         lines.append(f"warning: {warn_of_leaks(manifest.leaks, manifest.settings.split)}")
@@ -142,6 +142,13 @@ def _finished(
         lines.append(f"warning: {describe_repeats(manifest)}")
     lines += [f"warning: {line}" for line in warn_of_steps(manifest)]
     return Answer(record, lines)
+
+
+def _is_asked_for(rule: SplitRule, empty: str) -> bool:
+    """Whether the flags say that a split is empty."""
+    if not rule.by_document:
+        return empty == "test" and rule.test_shards == 0
+    return rule.test_files is None and rule.test_fraction == {"test": "0", "train": "1"}[empty]
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from argparse import Namespace, _ActionsContainer, _ArgumentGroup
+from argparse import SUPPRESS, Namespace, _ActionsContainer, _ArgumentGroup
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -18,9 +18,6 @@ from fineshards.errors import OutputError, UsageError, did_you_mean, printable
 from fineshards.flags import count, flags_of
 from fineshards.parser import Parser
 from fineshards.pipeline.runners.choice import is_beams
-
-if TYPE_CHECKING:
-    from fineshards.shards.dataset_files import Dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +75,9 @@ class Command:
     """A command.
 
     summary: its line in the list of commands. usage: its arguments in short. about: the first lines
-    of its help page. examples: shell commands, and what else ends the page. answer: of the
-    parsed arguments, or an exit code if there is nothing to print. for_beam: whether options of
-    Beam may follow, as `args.beam_args`.
+    of its help page. examples: shell commands. answer: of the parsed arguments, or an exit code if
+    there is nothing to print. end: the last lines of the page. for_beam: whether options of Beam
+    may follow, as `args.beam_args`.
     """
 
     name: str
@@ -90,25 +87,35 @@ class Command:
     examples: tuple[str, ...]
     add_flags: Callable[[Parser], None]
     answer: Callable[[Namespace], Answer | int]
+    end: str = ""
     for_beam: bool = False
 
-    def parser(self) -> Parser:
+    def help_page(self, everything: bool) -> Answer:
+        """The command's help page. everything: with flags that few need."""
+        return Answer({}, self.parser(everything).format_help().splitlines())
+
+    def parser(self, everything: bool = True) -> Parser:
         """The command's parser, with its help page."""
+        examples = "".join(f"\n  {example}" for example in self.examples)
         parser = Parser(
             prog=f"fineshards {self.name}",
             usage=f"fineshards {self.name} {self.usage}",
-            description=self.about,
-            epilog="\n".join(["examples:", *(f"  {example}" for example in self.examples)]),
+            description=f"{self.about}\n\nexamples:{examples}",
+            epilog=self.end,
+            everything=everything,
             add_help=False,
         )
         self.add_flags(parser)
         general = parser.add_argument_group("general")
         general.add_argument("--json", action="store_true", help="Print one JSON object.")
-        general.add_argument("-h", "--help", action="help", help="Show this page.")
+        about = "Show this page. --help all shows every flag."
+        general.add_argument("-h", "--help", action="store_true", default=SUPPRESS, help=about)
         return parser
 
     def run(self, arguments: Sequence[str]) -> int:
         """Runs the command; returns its exit code."""
+        if {"-h", "--help"} & {*arguments}:
+            return show(self.help_page("all" in arguments))
         parser = self.parser()
         try:
             args = (parser.parse_for_beam if self.for_beam else parser.parse_args)(arguments)
@@ -174,11 +181,3 @@ def add_sources(parser: Parser, trusts: bool = False) -> None:
         add_flag(
             group, "--trust_input", "Read files of the same size, but another time or version."
         )
-
-
-def opened(folder: str, generation: int | None = None, sources: Sequence[str] = ()) -> Dataset:
-    """The dataset in a folder, or a generation of it. sources: where its source files are now."""
-    from fineshards.sources.roots import opened
-    from fineshards.storage.open import open_storage
-
-    return opened(open_storage(folder), generation, sources)

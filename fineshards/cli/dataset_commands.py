@@ -5,8 +5,9 @@ from argparse import SUPPRESS, Namespace
 
 from fineshards.cli import options
 from fineshards.cli.command import Answer, Command, add_flag, add_folder, note
+from fineshards.config import refuse_decided
 from fineshards.errors import UsageError
-from fineshards.parser import Parser, one_of
+from fineshards.parser import Parser
 from fineshards.pipeline.recipe_flags import recipe_shown, shipped_recipes
 
 
@@ -25,6 +26,8 @@ def _add_append_flags(parser: Parser) -> None:
 
 def _append(args: Namespace) -> Answer:
     args.output, args.append = args.folder, True
+    # Flags of build that the parser has left to Beam.
+    refuse_decided(arg.partition("=")[0].removeprefix("--") for arg in args.beam_args)
     return _build(args)
 
 
@@ -39,9 +42,8 @@ def _estimate(args: Namespace) -> Answer:
 
 def _add_recipe_flags(parser: Parser) -> None:
     what = parser.add_argument_group("what to do")
-    actions, spelled = list(_ACTIONS), "|".join(_ACTIONS)
     what.add_argument(
-        "action", type=one_of(actions), choices=actions, metavar=spelled, help="See above."
+        "action", choices=list(_ACTIONS), metavar="|".join(_ACTIONS), help="See above."
     )
     what.add_argument(
         "name",
@@ -111,17 +113,16 @@ BUILD = Command(
     "Turns text into token shards. After an interruption the same command resumes.\n"
     "Flags may be written with hyphens too, and numbers as 100M, 1e8 or 64MiB.",
     (
-        "fineshards build --input data/*.parquet --output out",
+        "fineshards build --input 'data/*.parquet' --output out",
         "fineshards build --dataset HuggingFaceFW/fineweb-edu --dataset_config sample-10BT "
         "--output edu",
-        "fineshards build --input data/*.jsonl.gz --output out --tokenizer OWNER/NAME "
+        "fineshards build --input 'data/*.jsonl.gz' --output out --tokenizer OWNER/NAME "
         "--shard_tokens 10M",
-        "",
-        "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=….",
-        "Without --runner the job runs on this machine.",
     ),
     options.add_build_flags,
     _build,
+    "Every option of Apache Beam is taken too, such as --runner=DataflowRunner --region=….\n"
+    "Without --runner the job runs on this machine.",
     for_beam=True,
 )
 
@@ -132,7 +133,7 @@ APPEND = Command(
     "Adds new files at the end of a finished dataset, with the settings it was built with.\n"
     "It begins new shards and changes none. After an interruption the same command resumes.",
     (
-        "fineshards append out --input new/*.parquet",
+        "fineshards append out --input 'new/*.parquet'",
         "fineshards append out --dataset OWNER/NAME --dataset_config CC-MAIN-2026-45",
     ),
     _add_append_flags,
@@ -148,8 +149,8 @@ ESTIMATE = Command(
     "a build of the whole takes on this machine. The flags are those of build; no --output is\n"
     "needed, and nothing is left behind.",
     (
-        "fineshards estimate --input data/*.parquet",
-        "fineshards estimate --input data/*.parquet --recipe fineweb --workers 8",
+        "fineshards estimate --input 'data/*.parquet'",
+        "fineshards estimate --input 'data/*.parquet' --recipe fineweb --workers 8",
     ),
     options.add_estimate_flags,
     _estimate,
@@ -166,9 +167,9 @@ RECIPE = Command(
     (
         "fineshards recipe show fineweb > recipe.toml",
         "fineshards recipe steps minhash",
-        "fineshards recipe check recipe.toml --input data/*.parquet",
+        "fineshards recipe check recipe.toml --input 'data/*.parquet'",
         "fineshards recipe check --where 'language_score > 0.9' --dedup exact "
-        "--input data/*.parquet",
+        "--input 'data/*.parquet'",
     ),
     _add_recipe_flags,
     _recipe,

@@ -1,4 +1,4 @@
-"""The commands that look at a job or a dataset: `status`, `stats`, `explain`, `inspect`."""
+"""The commands that look: `status`, and of a dataset `stats`, `explain`, `inspect`, `report`."""
 
 import signal
 from argparse import Namespace
@@ -10,7 +10,6 @@ from fineshards.cli.command import (
     add_folder,
     add_folder_and_generation,
     add_sources,
-    opened,
 )
 from fineshards.errors import UsageError
 from fineshards.flags import count
@@ -186,6 +185,8 @@ def _number_or_place(text: str) -> int | str:
 
 def _inspect(args: Namespace) -> Answer:
     from fineshards.inspection import inspect
+    from fineshards.sources.roots import opened
+    from fineshards.storage.open import open_storage
 
     if args.dropped:
         return _inspect_dropped(args)
@@ -200,7 +201,7 @@ def _inspect(args: Namespace) -> Answer:
         if args.shard is not None or args.document is not None:
             raise UsageError("--find goes with --id or --token of the whole dataset alone.")
         return _find(args)
-    dataset = opened(args.folder, args.generation)
+    dataset = opened(open_storage(args.folder), args.generation, ())
     if args.id is not None:
         shown = inspect.show_documents(dataset, args.id)
         lines = [line for each in shown for line in inspect.describe_document(each)]
@@ -223,13 +224,15 @@ def _find(args: Namespace) -> Answer:
 
 def _inspect_dropped(args: Namespace) -> Answer:
     from fineshards.inspection.dropped import describe_dropped, show_dropped
+    from fineshards.sources.roots import opened
+    from fineshards.storage.open import open_storage
 
     for name in ("shard", "token", "id", "find"):
         if (given := getattr(args, name)) is not None and given is not False:
             raise UsageError(f"--dropped shows what is in no shard: leave out --{name}.")
     document = None if args.document is None else str(args.document)
     wanted = 3 if args.count is None else args.count
-    dataset = opened(args.folder, args.generation, args.sources)
+    dataset = opened(open_storage(args.folder), args.generation, args.sources)
     trust_input = args.trust_input
     shown = show_dropped(dataset, args.reason, args.step, document, wanted, trust_input=trust_input)
     return Answer(shown, describe_dropped(shown))
@@ -253,4 +256,36 @@ INSPECT = Command(
     ),
     _add_inspect_flags,
     _inspect,
+)
+
+
+def _add_report_flags(parser: Parser) -> None:
+    add_folder_and_generation(parser)
+    what = parser.add_argument_group("the report")
+    add_flag(
+        what,
+        "--output FILE",
+        "The file to write, local, or a URL of gs:// or s3://. Default: NAME-report.html "
+        "by the name of the dataset's folder, in the current folder, or beside the dataset if that "
+        "is the dataset's own.",
+    )
+    add_flag(what, "--title TEXT", "Its heading. Default: the dataset's name or folder.")
+
+
+def _report(args: Namespace) -> Answer:
+    from fineshards.reports.report import describe_report, report
+
+    written = report(**{name: value for name, value in vars(args).items() if name != "json"})
+    return Answer(written, describe_report(written))
+
+
+REPORT = Command(
+    "report",
+    "write a report of a dataset as an HTML page",
+    "FOLDER [--output FILE] [--title TEXT] [--json]",
+    "Writes one HTML file about a finished dataset: splits, lengths, sources, what each step of\n"
+    "the recipe dropped, and documents with their tokens. It needs no network.",
+    ("fineshards report out", "fineshards report out --output out.html"),
+    _add_report_flags,
+    _report,
 )

@@ -3,46 +3,46 @@
 import argparse
 import re
 from collections.abc import Container, Sequence
-from contextlib import suppress
 from typing import Any
 
 from fineshards.config import NOT_ESTIMATED, BuildConfig
-from fineshards.errors import FineshardsError
 from fineshards.exports.export_options import ExportOptions
 from fineshards.flags import (
-    byte_count,
     choices,
-    count,
-    count_or_share,
     deciding,
     flags_of,
     help_texts,
     kinds,
     takes_several,
 )
-from fineshards.parser import Parser, boolean, one_of
+from fineshards.parser import Parser, boolean
 from fineshards.pipeline.recipe_flags import with_recipe
 
+_NAMES = [flag.name for flag in flags_of(BuildConfig)]
+# The flags that a help page shows at first.
+_COMMON = (
+    *("input", "dataset", "output", "text_column", "tokenizer", "dtype", "shard_tokens"),
+    *("shuffle_seed", "test_fraction", "test_input", "recipe", "dedup", "limit", "workers"),
+    "overwrite",
+)
 # In a text on the command line, where a shell has none.
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
 def add_build_flags(parser: Parser) -> None:
     """Adds the flags of `build`; every value may be given as `--flag=value`, as templates do."""
-    _add_flags(parser, [flag.name for flag in flags_of(BuildConfig)])
+    _add_flags(parser, _NAMES)
 
 
 def add_append_flags(parser: Parser) -> None:
     """Adds the flags of `append`: those of `build` that the dataset has not decided."""
     decided = ("output", "append", "share", *deciding(BuildConfig))
-    _add_flags(parser, [flag.name for flag in flags_of(BuildConfig) if flag.name not in decided])
+    _add_flags(parser, [name for name in _NAMES if name not in decided])
 
 
 def add_estimate_flags(parser: Parser) -> None:
     """Adds the flags of `estimate`: those of `build`, of which none must be given."""
-    _add_flags(
-        parser, [flag.name for flag in flags_of(BuildConfig) if flag.name not in NOT_ESTIMATED], ()
-    )
+    _add_flags(parser, [name for name in _NAMES if name not in NOT_ESTIMATED])
 
 
 def add_input_and_step_flags(parser: Parser) -> None:
@@ -61,7 +61,7 @@ def sample_config(args: argparse.Namespace, **more: Any) -> BuildConfig:
 def add_export_flags(parser: Parser) -> None:
     """Adds the flags of `export`."""
     names = [flag.name for flag in flags_of(ExportOptions)]
-    _add_flags(parser, names, ("to", "output"), ExportOptions)
+    _add_flags(parser, names, ExportOptions, ("to", "output"))
 
 
 def export_options(args: argparse.Namespace) -> ExportOptions:
@@ -72,8 +72,8 @@ def export_options(args: argparse.Namespace) -> ExportOptions:
 def _add_flags(
     parser: Parser,
     names: Container[str],
-    required: Container[str] = ("output",),
     options: type = BuildConfig,
+    required: Container[str] = (),
 ) -> None:
     groups = {group.title: group for group in parser._action_groups}
     texts = help_texts(options)
@@ -92,20 +92,22 @@ def _add_flags(
         elif bool in kinds(options, flag.name):
             how |= {"type": boolean, "nargs": "?", "const": True, "metavar": "true|false"}
         elif words := choices(options, flag.name):
-            how |= {"type": one_of(words), "choices": words}
+            how |= {"choices": words}
         else:
             how |= {"metavar": metavar}
-        if flag.name in _TYPES:
-            how |= _TYPES[flag.name]
-        elif int in kinds(options, flag.name):
-            how |= {"type": byte_count if flag.name.endswith("_bytes") else count}
+        if flag.name == "text_template":
+            how |= {"type": _unescaped}
         about, plugins = texts.get(flag.name, "").replace("%", "%%"), flag.metadata["plugins"]
+        if plugins is not None:
+            about += " Installed: %(plugins)s."
+        if options is BuildConfig and not (parser.everything or flag.name in _COMMON):
+            about = argparse.SUPPRESS
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         action = groups[title].add_argument(
             f"--{flag.name}",
             required=flag.name in required,
-            help=f"{about} Installed: %(plugins)s." if plugins is not None else about,
+            help=about,
             **how,
         )
         action.plugins = plugins  # type: ignore[attr-defined]
@@ -127,21 +129,6 @@ def _given(args: argparse.Namespace, options: type = BuildConfig) -> dict[str, A
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
-class _RecipeAction(argparse.Action):
-    """Takes a recipe. One whose table [build] has an output makes --output optional."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *given: Any
-    ) -> None:
-        recipe = given[0]
-        setattr(namespace, self.dest, recipe)
-        output = parser._option_string_actions["--output"]
-        if not output.required:  # as for `estimate`
-            return
-        with suppress(FineshardsError):  # what is wrong with it is said when it is read
-            output.required = "output" not in with_recipe({"recipe": recipe})
-
-
 def _unescaped(text: str) -> str:
     """A text with what its escapes mean."""
 
@@ -152,11 +139,3 @@ def _unescaped(text: str) -> str:
         return _ESCAPES[found[0]]
 
     return re.sub(r"\\.?", meaning, text, flags=re.DOTALL)
-
-
-# What a few flags take that their types do not say.
-_TYPES: dict[str, dict[str, Any]] = {
-    "max_bad_rows": {"type": count_or_share},
-    "text_template": {"type": _unescaped},
-    "recipe": {"action": _RecipeAction},
-}

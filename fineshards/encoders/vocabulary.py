@@ -109,6 +109,11 @@ def eot_among(specials: Mapping[str, int], wanted: str | None, name: str) -> str
     raise UsageError(f"--eot_token {text}: not a special token of {name}. {found}")
 
 
+def encoding_names() -> list[str]:
+    """Names of tiktoken's encodings, without those that a package of vocabularies adds."""
+    return sorted(name for name in list_encoding_names() if not name.endswith("_offline"))
+
+
 def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
     """Returns the vocabulary of a tiktoken encoding.
 
@@ -118,11 +123,11 @@ def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
     """
     if name == "cl100k_base":
         return _cl100k_base(eot_token)
-    if name not in (known := sorted(list_encoding_names())):
+    if name not in list_encoding_names():
         raise UsageError(
             f"--tokenizer {name}: unknown encoding. Choose one of tiktoken's "
-            f"({', '.join(known)}), or give a tokenizer.json, a folder that holds one, or "
-            "OWNER/NAME on the Hugging Face hub."
+            f"({', '.join(encoding_names())}), or give a tokenizer.json, a folder that holds "
+            "one, or OWNER/NAME on the Hugging Face hub."
         )
     import requests  # noqa: F401  else tiktoken imports it below
 

@@ -62,7 +62,7 @@ def named_columns(columns: Columns, names: Collection[str]) -> list[_Named]:
         expected = "lists of messages without maps, or strings of their JSON"
     elif columns.template is not None:
         fits, expected = _has_json_form, "strings, integers, floats or booleans"
-    advice = f"Choose one with {columns.text_flag}.{also}"
+    advice = f"Choose one with {columns.text_flag} of fineshards build.{also}"
     texts = text_columns(columns, names)
     named = [_Named(name, fits, expected, advice) for name in texts]
     if columns.conversations and columns.text in texts:
@@ -73,7 +73,7 @@ def named_columns(columns: Columns, names: Collection[str]) -> list[_Named]:
         ]
     for name, flag in ((columns.id, "id_column"), (columns.split, "split_key")):
         if name is not None and (flag == "split_key" or columns.id_required):
-            advice = f"Choose one with --{flag}."
+            advice = f"Choose one with --{flag} of fineshards build."
             named.append(_Named(name, has_text_form, "strings or numbers", advice))
     return named
 

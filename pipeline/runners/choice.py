@@ -132,11 +132,12 @@ def runner_name(beam_args: Sequence[str]) -> str:
     return runner.rpartition(".")[2].lower().removesuffix("runner")
 
 
-def check_beam_args(config: BuildConfig, command: str = "fineshards build") -> None:
+def check_beam_args(config: BuildConfig, command: str = "") -> None:
     """Raises UsageError for an argument that is not Beam's, if Beam itself can tell.
 
-    command: whose help page the message names.
+    command: whose help page the message names. Default: that of the configuration.
     """
+    command = command or f"fineshards {'append' if config.append else 'build'}"
     # What a template is given has been checked by Dataflow, which may add flags of its own.
     described = launches_template(config) or runner_name(config.beam_args) in _DESCRIBED
     if config.beam_args and not described:

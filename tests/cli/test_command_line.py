@@ -46,16 +46,28 @@ def test_help_in_every_way(fineshards: Run) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
 def test_a_help_page_fits_and_has_every_flag_and_an_example(command, capsys) -> None:
-    with pytest.raises(SystemExit) as end:
-        main([command.name, "--help"])
+    assert main([command.name, "--help", "all"]) == 0
     page = capsys.readouterr().out
-    assert end.value.code == 0
+    assert main(["help", command.name, "all"]) == 0
+    assert capsys.readouterr().out == page
     assert max(map(len, page.splitlines())) <= 100
     assert f"\n  fineshards {command.name} " in page.partition("examples:")[2]
     for flag in filter(lambda each: each.option_strings, command.parser()._actions):
         assert flag.option_strings[-1] in page
         assert flag.help
         assert flag.help.endswith(".")
+
+
+@pytest.mark.parametrize(("command", "flags"), [("build", 15), ("append", 5)])
+def test_a_help_page_begins_with_examples_and_the_flags_of_every_day(
+    command: str, flags: int, in_process: Run
+) -> None:
+    page = in_process("help", command).stdout
+    assert page.index("examples:") < page.index("--input FILE [")
+    shown = set(re.findall(r"^  (--\w+)", page, re.MULTILINE)) - {"--json"}
+    assert len(shown) == flags
+    assert {"--input", "--workers"} < shown
+    assert f"--{'split_key' if command == 'build' else 'shard_tokens'}" not in shown
 
 
 @pytest.mark.long

@@ -30,6 +30,11 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (["fineshards", "completion", ""], {"bash", "zsh", "fish"}),
         (["fineshards", "help", "sta"], {"stats", "status"}),
         (["fineshards", "verify", "compl"], {"completion"}),  # a file
+        (["fineshards", "export", "out", "--to", "meg"], {"megatron"}),
+        (["fineshards", "build", "--recipe", "finew"], {"fineweb", "fineweb2"}),
+        (["fineshards", "build", "--recipe", "compl"], {"completion"}),
+        (["fineshards", "build", "--tokenizer", "cl100k"], {"cl100k_base"}),
+        (["fineshards", "recipe", "steps", "minh"], {"minhash"}),
     ],
 )
 def test_bash_completes_commands_flags_and_words(

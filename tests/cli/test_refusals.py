@@ -170,9 +170,13 @@ FLAGS = [
     ),
     (f"{BUILD} --output=nowhere://bucket/folder", "nowhere://bucket/folder"),
     (f"{BUILD} word", "unexpected argument 'word': files follow --input."),
-    ("build --output new", "--input or --dataset"),
+    ("build", "give --input or --dataset, and --output."),
+    ("build --output new", "give --input or --dataset."),
+    ("export", "give FOLDER, --output and --to."),
     ("build --input in/0.parquet", "give --output."),
     ("build --input in/0.parquet in/../in/0.parquet --output new", "in/0.parquet is matched twice"),
+    ("find out --id 3", "unknown command 'find'. Did you mean inspect --find?"),
+    (f"{BUILD} --tokenizer cl100k", "(cl100k_base, gpt2, o200k_base"),
     ("bulid", "unknown command 'bulid'. Did you mean build?"),
     ("--input x", "--input: give a command first, such as fineshards build --input."),
     ("version more", "fineshards version takes nothing but --json."),
@@ -188,22 +192,22 @@ FLAGS = [
     ),
     (
         "build --input x --shrd_tokens 1",
-        "unknown flag --shrd_tokens. Did you mean --shard_tokens? Also: give --output. See",
+        "unknown flag --shrd_tokens. Did you mean --shard_tokens? Also: give --output.",
     ),
     (
         "build --inptu x --output y",
-        "unknown flag --inptu. Did you mean --input? Also: give either --input or --dataset",
+        "unknown flag --inptu. Did you mean --input? Also: give --input or --dataset.",
     ),
     (
         f"{BUILD} --num_workers=3 --test_fraction 2 --job_endpoint=h:1",
         "fineshards: --test_fraction must lie between 0 and 1, got 2.",
     ),
-    ("build --input x --num_workers=3", "fineshards: give --output. See"),
+    ("build --input x --num_workers=3", "fineshards: give --output."),
     ("stats --quick", "unknown flag --quick. Also: give FOLDER. See"),
     ("verify out --sample x --jsno", "--jsno. Did you mean --json? Also: --sample"),
     (
         f"{BUILD} --dtype unit16",
-        "--dtype: must be auto or uint16 or uint32, got 'unit16'. Did you mean uint16?",
+        "--dtype: invalid choice: 'unit16' (choose from ",
     ),
     (f"{BUILD} --test 1", "Did you mean --test_fraction or --test_input or --test_shards?"),
     (f"{BUILD} --shrd-tokens 1", "Did you mean --shard_tokens?"),
@@ -276,8 +280,8 @@ EXPORTS = [
     ("--to raw --dtype uint16", "Use --dtype uint32"),
     ("--to modded-nanogpt --dtype uint32", "holds uint16 only"),
     ("--to raw --tokens_per_file 0", "--tokens_per_file must be at least 1, got 0"),
-    ("--to raw --split both", "--split: must be test or train or all, got 'both'"),
-    ("--to raw --eot both", "--eot: must be begin or end, got 'both'"),
+    ("--to raw --split both", "--split: invalid choice: 'both' (choose from "),
+    ("--to raw --eot both", "--eot: invalid choice: 'both' (choose from "),
     ("--to raw --tokens_per_fle=5", "unknown flag --tokens_per_fle"),
     ("--to raw --runner=NoRunner", "NoRunner"),
     ("--to raw more", "unexpected argument 'more'"),
@@ -330,7 +334,10 @@ FOLDERS: list[Case] = [
 
 APPEND = "append out --input in/1.parquet"
 APPENDS: list[Case] = [
-    (parquet("o.parquet", {"body": ["a"]}), "append out --input o.parquet", 1, "no column 'text'"),
+    (
+        parquet("o.parquet", {"body": ["a"]}),
+        *("append out --input o.parquet", 1, "Choose one with --text_column of fineshards build."),
+    ),
     (
         lambda folder: flip_bit(folder / "out/metadata/vocabulary.tiktoken", 1000),
         *(APPEND, 1, "metadata/vocabulary.tiktoken has sha256 "),
@@ -348,7 +355,8 @@ APPENDS: list[Case] = [
         )
         for flag in ("--shard_tokens=7", "--shard_tokens=100000000", "--test_fraction=0.1")
     ),
-    (None, f"{APPEND} --shard_tokens=7", 2, "--shard_tokens"),
+    (None, f"{APPEND} --text-column=body", 2, "--text_column is the dataset's own, and an append"),
+    (None, f"{APPEND} --nothing", 2, "See fineshards append --help."),
 ]
 
 CASES: list[Case] = [

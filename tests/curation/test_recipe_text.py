@@ -174,13 +174,13 @@ def test_shipped_recipes_can_be_shown_and_parsed(name: str, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("recipe shw", "must be show or steps or check, got 'shw'. Did you mean show?"),
+        ("recipe shw", "show|steps|check: invalid choice: 'shw'"),
         ("recipe show", "give a recipe, by file or name (fineweb, fineweb2)"),
         ("recipe show finweb", "Did you mean fineweb?"),
         ("recipe show fineweb --input x", "recipe show does not take --input."),
         ("recipe check fineweb --all", "recipe check does not take --all."),
         ("recipe check --input x", "give a recipe, or --where, --dedup or --decontaminate."),
-        ("recipe check --dedup exact", "give either --input or --dataset"),
+        ("recipe check --dedup exact", "give --input or --dataset."),
         ("recipe steps minhsh", "there is no step 'minhsh'."),
         ("recipe steps minhash more", "unexpected argument 'more'."),
     ],
