@@ -60,16 +60,16 @@ class GcsStorage(ObjectStorage):
 
     def _list(self, prefix: str, delimiter: str) -> Iterator[StoredObject | str]:
         # The library's own listing takes five times the processor time, to make a Blob of each.
-        asked = {"prefix": prefix, "fields": f"items({_FIELDS}),prefixes,nextPageToken"}
+        parameters = {"prefix": prefix, "fields": f"items({_FIELDS}),prefixes,nextPageToken"}
         if delimiter:
-            asked["delimiter"] = delimiter
+            parameters["delimiter"] = delimiter
         while True:
-            page = self._request(self._objects, **asked)
+            page = self._request(self._objects, **parameters)
             yield from map(self._stored, page.get("items", ()))
             yield from page.get("prefixes", ())
             if "nextPageToken" not in page:
                 return
-            asked["pageToken"] = page["nextPageToken"]
+            parameters["pageToken"] = page["nextPageToken"]
 
     @property
     def _objects(self) -> str:
@@ -140,7 +140,7 @@ class GcsStorage(ObjectStorage):
             return False
         return True
 
-    def _delete(self, found: StoredObject) -> None:
+    def _delete(self, stored: StoredObject) -> None:
         """See ObjectStorage.
 
         It is no error if that generation is gone, deleted (404) or replaced (412). The request is
@@ -152,8 +152,8 @@ class GcsStorage(ObjectStorage):
 
         with suppress(NotFound, PreconditionFailed):
             self._retried(
-                lambda: self._blob(found.key).delete(
-                    if_generation_match=int(found.version), retry=None
+                lambda: self._blob(stored.key).delete(
+                    if_generation_match=int(stored.version), retry=None
                 )
             )
 
@@ -244,8 +244,8 @@ def _credentials(emulator: str | None) -> tuple[Any, str | None]:
     import google.auth
     from google.cloud import storage
 
-    found, project = google.auth.default(scopes=storage.Client.SCOPE)
-    return found, project
+    credentials, project = google.auth.default(scopes=storage.Client.SCOPE)
+    return credentials, project
 
 
 def _client() -> Client:
@@ -260,11 +260,11 @@ def _client() -> Client:
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         from google.cloud import storage
 
-        found, project = _credentials(emulator)
-        _thread_local.client = storage.Client(project=project, credentials=found)
+        credentials, project = _credentials(emulator)
+        _thread_local.client = storage.Client(project=project, credentials=credentials)
         _thread_local.emulator = emulator
-    current: Client = _thread_local.client
-    return current
+    client: Client = _thread_local.client
+    return client
 
 
 # A fork that used its parent's connections would read the responses to its parent's requests.

@@ -107,19 +107,6 @@ class ObjectStorage(Storage):
         with self._explained("read", self._url(key)):
             return self._get(key, start, stop, version) if start < stop else b""
 
-    def reader(self, found: StoredObject) -> RangeReader:
-        """Reads an object in the version that was found."""
-        return RangeReader(found.size, partial(self._fetch_found, found))
-
-    def _fetch_found(self, found: StoredObject, start: int, stop: int) -> bytes:
-        content = self.fetch(found.key, start, stop, found.version)
-        if content is None or len(content) != stop - start:
-            raise self._error(
-                f"{self._url(found.key)} was changed or deleted while it was read: the version "
-                f"{found.version} no longer exists. Run again when no one writes there."
-            )
-        return content
-
     def _url(self, key: str) -> str:
         return f"{self.scheme}://{self.bucket}/{key}"
 
@@ -137,24 +124,24 @@ class ObjectStorage(Storage):
         return self.find_object(self.key(name))
 
     def size(self, name: str) -> int | None:
-        found = self.find(name)
-        return None if found is None else found.size
+        stored = self.find(name)
+        return None if stored is None else stored.size
 
     def version(self, name: str) -> str | None:
         """See Storage. Two writes of the same bytes may have one ETag."""
-        found = self.find(name)
-        return None if found is None else f"{found.version} {found.attempt}".strip()
+        stored = self.find(name)
+        return None if stored is None else f"{stored.version} {stored.attempt}".strip()
 
     def matches(self, name: str, size: int, checksum: str) -> bool:
         """See Storage. A checksum that the store does not say is taken for right."""
-        found = self.find(name)
-        return found is not None and found.size == size and found.crc32c in (checksum, None)
+        stored = self.find(name)
+        return stored is not None and stored.size == size and stored.crc32c in (checksum, None)
 
     def entries(self, folder: str) -> Iterator[Entry]:
         return self.entries_by_beginning(folder, ("",))
 
     def entries_by_beginning(self, folder: str, beginnings: Sequence[str]) -> Iterator[Entry]:
-        keys = [self.key(f"{folder}/" if folder else "") + each for each in beginnings]
+        keys = [self.key(f"{folder}/" if folder else "") + beginning for beginning in beginnings]
         if len(keys) == 1:
             yield from self._entries(keys[0])
             return
@@ -162,31 +149,40 @@ class ObjectStorage(Storage):
             waiting = iter(keys)
             # Not all at once, because nothing is taken from a listing until its turn comes.
             while chunk := list(islice(waiting, 2 * _LIST_THREADS)):
-                for found in pool.map(lambda each: list(self._entries(each)), chunk):
-                    yield from found
+                for entries in pool.map(lambda key: list(self._entries(key)), chunk):
+                    yield from entries
 
     def _entries(self, prefix: str) -> Iterator[Entry]:
         cut = len(self._prefix)
-        for found in self.list_objects(prefix):
-            if isinstance(found, StoredObject) and not found.key.endswith("/"):
-                yield Entry(found.key[cut:], found.size, found.modified)
+        for stored in self.list_objects(prefix):
+            if isinstance(stored, StoredObject) and not stored.key.endswith("/"):
+                yield Entry(stored.key[cut:], stored.size, stored.modified)
 
     def names(self, prefix: str) -> Iterator[str]:
-        for found in self.list_objects(self._prefix + prefix, "/"):
-            if isinstance(found, str):
-                yield found.removeprefix(self._prefix)
-            elif not found.key.endswith("/"):
-                yield found.key.removeprefix(self._prefix)
+        for stored in self.list_objects(self._prefix + prefix, "/"):
+            if isinstance(stored, str):
+                yield stored.removeprefix(self._prefix)
+            elif not stored.key.endswith("/"):
+                yield stored.key.removeprefix(self._prefix)
 
     def open(self, name: str, read_ahead: int = 1 << 16) -> BinaryIO:
         return self.open_ranges(name).buffered(read_ahead)
 
     def open_ranges(self, name: str) -> RangeReader:
         """See Storage. Takes one request."""
-        found = self.find(name)
-        if found is None:
+        stored = self.find(name)
+        if stored is None:
             raise self._missing(name)
-        return self.reader(found)
+        return RangeReader(stored.size, partial(self._fetch_version, stored))
+
+    def _fetch_version(self, stored: StoredObject, start: int, stop: int) -> bytes:
+        content = self.fetch(stored.key, start, stop, stored.version)
+        if content is None or len(content) != stop - start:
+            raise self._error(
+                f"{self._url(stored.key)} was changed or deleted while it was read: the version "
+                f"{stored.version} no longer exists. Run again when no one writes there."
+            )
+        return content
 
     def read(self, name: str) -> bytes:
         """See Storage. Takes one request."""
@@ -238,38 +234,38 @@ class ObjectStorage(Storage):
         return checksum_from_base64(checksum)
 
     def _check_same(self, name: str, size: int, checksum: str) -> None:
-        found = self.find(name)
-        if found is None:
+        stored = self.find(name)
+        if stored is None:
             raise OutputError(
                 f"{self.path(name)} was deleted while it was written. Run again when no one else "
                 "changes the output folder."
             )
-        if (found.size, found.crc32c) != (size, checksum):
+        if (stored.size, stored.crc32c) != (size, checksum):
             raise ExistsError(
-                f"{self.path(name)} already exists with other content: it has {found.size} bytes "
-                f"with crc32c {found.crc32c or 'unknown'}, this job has {size} bytes with crc32c "
+                f"{self.path(name)} already exists with other content: it has {stored.size} bytes "
+                f"with crc32c {stored.crc32c or 'unknown'}, this job has {size} bytes with crc32c "
                 f"{checksum}. If another job writes to this folder, choose another --output; "
                 "otherwise delete the folder, or start again with --overwrite."
             )
 
     def delete(self, name: str, check: Callable[[], object] = always) -> None:
-        found = self.find(name)
+        stored = self.find(name)
         check()
-        if found is not None:
-            self._remove(found)
+        if stored is not None:
+            self._remove(stored)
 
     def delete_folder(self, name: str, check: Callable[[], object] = always) -> None:
         with ThreadPoolExecutor(_DELETE_THREADS) as pool:
-            found = self.list_objects(f"{self._prefix}{name}/")
+            objects = self.list_objects(f"{self._prefix}{name}/")
             # There may be millions of objects, and the pool would queue them all.
-            while chunk := list(islice(found, _DELETE_QUEUE)):
+            while chunk := list(islice(objects, _DELETE_QUEUE)):
                 check()
                 list(pool.map(self._remove, chunk))
 
-    def _remove(self, found: StoredObject | str) -> None:
-        assert isinstance(found, StoredObject)
-        with self._explained("deleted", self._url(found.key)):
-            self._delete(found)
+    def _remove(self, stored: StoredObject | str) -> None:
+        assert isinstance(stored, StoredObject)
+        with self._explained("deleted", self._url(stored.key)):
+            self._delete(stored)
 
     def _retried(self, action: Callable[[], _Result]) -> _Result:
         """Runs requests that can be repeated, again after a transient error."""
@@ -310,7 +306,7 @@ class ObjectStorage(Storage):
         """
 
     @abstractmethod
-    def _delete(self, found: StoredObject) -> None:
+    def _delete(self, stored: StoredObject) -> None:
         """Deletes an object in the version that was found. It is no error if that is gone."""
 
     @staticmethod

@@ -77,7 +77,7 @@ class S3Storage(ObjectStorage):
 
     def _find(self, key: str) -> StoredObject | None:
         try:
-            found = self._send("head_object", Key=key, ChecksumMode="ENABLED")
+            head = self._send("head_object", Key=key, ChecksumMode="ENABLED")
         except Exception as error:
             if _status_of(error) == 404:
                 return None
@@ -86,35 +86,35 @@ class S3Storage(ObjectStorage):
             raise
         return StoredObject(
             key,
-            found["ContentLength"],
-            _etag(found),
-            found["LastModified"].timestamp(),
-            _checksum(found),
-            found.get("ContentEncoding", ""),
-            found["Metadata"].get(_ATTEMPT, ""),
+            head["ContentLength"],
+            _etag(head),
+            head["LastModified"].timestamp(),
+            _checksum(head),
+            head.get("ContentEncoding", ""),
+            head["Metadata"].get(_ATTEMPT, ""),
         )
 
     def _list(self, prefix: str, delimiter: str) -> Iterator[StoredObject | str]:
-        more = {"Delimiter": delimiter} if delimiter else {}
+        parameters = {"Delimiter": delimiter} if delimiter else {}
         while True:
-            page = self._send("list_objects_v2", Prefix=prefix, **more)
+            page = self._send("list_objects_v2", Prefix=prefix, **parameters)
             for item in page.get("Contents", ()):
                 changed = item["LastModified"].timestamp()
                 yield StoredObject(item["Key"], item["Size"], _etag(item), changed)
             yield from (folder["Prefix"] for folder in page.get("CommonPrefixes", ()))
             if not page.get("IsTruncated"):
                 return
-            more["ContinuationToken"] = page["NextContinuationToken"]
+            parameters["ContinuationToken"] = page["NextContinuationToken"]
 
     def _get(self, key: str, start: int = 0, stop: int = 0, version: str = "") -> bytes | None:
-        asked = {"Range": f"bytes={start}-{stop - 1}"} if stop else {"ChecksumMode": "ENABLED"}
+        parameters = {"Range": f"bytes={start}-{stop - 1}"} if stop else {"ChecksumMode": "ENABLED"}
         if version:
-            asked["IfMatch"] = f'"{version}"'
+            parameters["IfMatch"] = f'"{version}"'
 
         def attempt() -> bytes:
-            found = self._client.get_object(Bucket=self.bucket, Key=key, **asked)
-            content: bytes = found["Body"].read()
-            if not stop and _checksum(found) not in (None, checksum_to_base64(crc32c(content))):
+            answer = self._client.get_object(Bucket=self.bucket, Key=key, **parameters)
+            content: bytes = answer["Body"].read()
+            if not stop and _checksum(answer) not in (None, checksum_to_base64(crc32c(content))):
                 raise ConnectionError("the content was damaged on its way")
             return content
 
@@ -196,13 +196,13 @@ class S3Storage(ObjectStorage):
             with suppress(Exception):
                 self._client.delete_object(Bucket=self.bucket, Key=key)
 
-    def _delete(self, found: StoredObject) -> None:
+    def _delete(self, stored: StoredObject) -> None:
         """See ObjectStorage. A store that does not know the condition may ignore it."""
         try:
-            self._send("delete_object", Key=found.key, IfMatch=f'"{found.version}"')
+            self._send("delete_object", Key=stored.key, IfMatch=f'"{stored.version}"')
         except Exception as error:
             if _status_of(error) == 501:
-                self._send("delete_object", Key=found.key)
+                self._send("delete_object", Key=stored.key)
             elif not _condition_failed(error):
                 raise
 
@@ -212,10 +212,10 @@ class S3Storage(ObjectStorage):
 
     def _send(self, what: str, **parameters: Any) -> dict[str, Any]:
         """Sends a request that can be repeated."""
-        found: dict[str, Any] = self._retried(
+        answer: dict[str, Any] = self._retried(
             lambda: getattr(self._client, what)(Bucket=self.bucket, **parameters)
         )
-        return found
+        return answer
 
     @staticmethod
     def _is_transient(error: Exception) -> bool:
@@ -274,11 +274,11 @@ def _etag(response: dict[str, Any]) -> str:
 
 def _checksum(response: dict[str, Any]) -> str | None:
     """The CRC-32C of an object's whole content in base64, as far as a response says it."""
-    found: str | None = response.get("ChecksumCRC32C")
+    checksum: str | None = response.get("ChecksumCRC32C")
     # That of an object made of parts may be a checksum of the parts' checksums.
-    if found is None or "-" in found:
-        found = response.get("Metadata", {}).get(_CHECKSUM)
-    return found
+    if checksum is None or "-" in checksum:
+        checksum = response.get("Metadata", {}).get(_CHECKSUM)
+    return checksum
 
 
 def _condition_failed(error: BaseException) -> bool:

@@ -56,7 +56,6 @@ def scratch_folder_in(place: str) -> Iterator[str]:
     os.makedirs(place, exist_ok=True)
     remove_abandoned(place)
     folder, lock = _locked_folder(place)
-    locks.add(lock)
     try:
         yield folder
     except Exception as error:
@@ -107,10 +106,12 @@ def _locked_folder(place: str) -> tuple[str, int]:
         os.mkdir(folder, 0o700)
         with suppress(FileNotFoundError):  # another process may remove it before it is locked
             lock = os.open(folder, os.O_RDONLY)
+            locks.add(lock)  # before it is locked, because a signal may end this process any time
             with suppress(OSError):  # a file system without locks; then no one removes the folder
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.exists(folder):
                 return folder, lock
+            locks.discard(lock)
             os.close(lock)
 
 

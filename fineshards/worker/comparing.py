@@ -48,15 +48,15 @@ def alike(keyed: Keyed, pairs: Records, contents: Mapping[int, Contents]) -> Rec
     pairs: sorted by position and witness. contents: by position. Each document is returned with the
     first candidate that it is like; with the rule `components`, with each of them.
     """
-    every, found, last = joins(keyed), [], None
+    all_matches, matches, last = joins(keyed), [], None
     for position, witness in pairs.tolist():
-        if position == last and not every:
+        if position == last and not all_matches:
             continue
         similarity = keyed.similarity(contents[position], contents[witness])
         if similarity >= keyed.threshold:
-            found.append((witness, position) if every else (position, witness, similarity))
+            matches.append((witness, position) if all_matches else (position, witness, similarity))
             last = position
-    return np.array(found, alike_type(keyed))
+    return np.array(matches, alike_type(keyed))
 
 
 def alike_type(keyed: Keyed) -> np.dtype[np.void]:
@@ -84,10 +84,10 @@ class Comparing(Marking):
         """
         parts = self._wanted(file, ranges)
         if self._work.inline:
-            return [(wanting, (SETS, "", 0, own.nbytes, own.tobytes())) for wanting, own in parts]
+            return [(reader, (SETS, "", 0, part.nbytes, part.tobytes())) for reader, part in parts]
         key = f"{file:05d}-sets"
         stored = self._stage.read_marks(key) or self._stage.write_marks(
-            key, ((f"{wanting}-{number}", own) for number, (wanting, own) in enumerate(parts))
+            key, ((f"{reader}-{number}", part) for number, (reader, part) in enumerate(parts))
         )
         return [
             (int(kind.partition("-")[0]), (SETS, place.file, place.start, place.stop, None))
@@ -103,11 +103,11 @@ class Comparing(Marking):
             by_wanting = of_part[np.argsort(of_part["witness"], kind="stable")]
             starts = np.flatnonzero(differs(by_wanting["witness"]))
             files = file_of(by_wanting["witness"][starts]).tolist()
-            for wanting, own in zip(
+            for wanting, of_file in zip(
                 files, np.split(by_wanting["position"], starts[1:]), strict=True
             ):
-                numbers = np.searchsorted(places, own).tolist()
-                yield wanting, _packed(own, [contents[number] for number in numbers])
+                numbers = np.searchsorted(places, of_file).tolist()
+                yield wanting, _packed(of_file, [contents[number] for number in numbers])
 
     def compare_documents(self, file: int, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
         """Finds the documents of a source file that are like an earlier one with a key of theirs.
@@ -118,31 +118,32 @@ class Comparing(Marking):
             return []  # a file of an earlier generation
 
         def compare() -> list[tuple[str, Records]]:
-            pairs = [each for each in ranges if each[0] == MARKS]
-            sets = [each for each in ranges if each[0] == SETS]
-            known = _CandidateContents(sets, self._storage, self._files)
-            return [(MARKS, self._alike(file, join_pairs(self._read(pairs, mark_dtype())), known))]
+            sets = [part for part in ranges if part[0] == SETS]
+            candidates = _CandidateContents(sets, self._storage, self._files)
+            marks = self._read([part for part in ranges if part[0] == MARKS], mark_dtype())
+            return [(MARKS, self._alike(file, join_pairs(marks), candidates))]
 
         return self._marks(f"{file:05d}-compared", {MARKS: alike_type(self._keyed)}, compare)
 
-    def _alike(self, file: int, pairs: Records, known: _CandidateContents) -> Records:
+    def _alike(self, file: int, pairs: Records, candidates: _CandidateContents) -> Records:
         """The pairs of a file's documents that are alike, as of `alike`."""
-        found = [alike(self._keyed, pairs[:0], {})]
+        matches = [alike(self._keyed, pairs[:0], {})]
         start = stop = 0
         earlier: dict[int, Contents] = {}
         for places, contents in self._contents(file, np.unique(row_of(pairs["position"]))):
-            for place, own in zip(places.tolist(), contents, strict=True):
+            for place, hashes in zip(places.tolist(), contents, strict=True):
                 if start == stop:
-                    stop = start + known.fitting(pairs[start:])
-                    earlier = known.read(pairs["witness"][start:stop])
+                    stop = start + candidates.fitting(pairs[start:])
+                    earlier = candidates.read(pairs["witness"][start:stop])
                 if pairs["position"][start] != place:
                     break
                 end = start + int(np.searchsorted(pairs["position"][start:stop], place, "right"))
-                found.append(alike(self._keyed, pairs[start:end], ChainMap({place: own}, earlier)))
+                by_position = ChainMap({place: hashes}, earlier)
+                matches.append(alike(self._keyed, pairs[start:end], by_position))
                 start = end
         if start < len(pairs):
             raise _changed(self._files[file], int(row_of(pairs["position"][start])))
-        return np.concatenate(found)
+        return np.concatenate(matches)
 
     def _in_parts(
         self, file: int, rows: npt.NDArray[np.int64]
@@ -154,7 +155,7 @@ class Comparing(Marking):
         for of_batch, more in self._contents(file, np.unique(rows)):
             places.append(of_batch)
             contents += more
-            size += sum(each.nbytes for each in more)
+            size += sum(hashes.nbytes for hashes in more)
             if size > _MEMORY:
                 yield np.concatenate(places), contents
                 places, contents, size = [], [], 0
@@ -166,7 +167,7 @@ class Comparing(Marking):
     ) -> Iterator[tuple[npt.NDArray[np.uint64], list[Contents]]]:
         """The positions of rows, and the contents of their texts as the step finds them."""
         source = self._files[file]
-        found = documents(
+        batches = documents(
             source,
             self._work.settings,
             rows=rows.tolist(),
@@ -174,8 +175,8 @@ class Comparing(Marking):
             decisions=self._decisions(source),
             upto=self._step,
         )
-        for each in found:
-            yield positions(file, each.batch.rows), self._keyed.contents(each.batch)
+        for batch in batches:
+            yield positions(file, batch.batch.rows), self._keyed.contents(batch.batch)
 
     @cached_property
     def _files(self) -> Sequence[SourceFile]:
@@ -187,8 +188,8 @@ class Comparing(Marking):
         blocks = checkpoints.read_blocks(source.index)
         if blocks is None:
             return read_decisions(checkpoints.storage, source.index)
-        of_blocks = (earlier_decisions(checkpoints, each, number, self._marked) for each in blocks)
-        return Decisions(merged(each.table for each in of_blocks))
+        earlier = (earlier_decisions(checkpoints, block, number, self._marked) for block in blocks)
+        return Decisions(merged(decisions.table for decisions in earlier))
 
 
 # Where the contents of a candidate are: in which slice, at which of its numbers, and how many.
@@ -240,15 +241,15 @@ class _CandidateContents:
     def read(self, wanted: npt.NDArray[np.uint64]) -> dict[int, Contents]:
         """Contents by position."""
         heads = self._heads_at(np.unique(wanted))
-        found: dict[int, Contents] = {}
+        contents: dict[int, Contents] = {}
         for number in np.unique(heads["slice"]).tolist():
-            own = heads[heads["slice"] == number]
-            first, last = int(own["begin"].min()), int((own["begin"] + own["size"]).max())
+            part = heads[heads["slice"] == number]
+            first, last = int(part["begin"].min()), int((part["begin"] + part["size"]).max())
             numbers = self._numbers(number, first, last)
-            for place, _, begin, size in own.tolist():
+            for place, _, begin, size in part.tolist():
                 # A copy, which does not keep the others in memory.
-                found[place] = numbers[begin - first : begin - first + size].copy()
-        return found
+                contents[place] = numbers[begin - first : begin - first + size].copy()
+        return contents
 
 
 def _packed(places: npt.NDArray[np.uint64], contents: Sequence[Contents]) -> Contents:

@@ -56,25 +56,25 @@ class DocumentBatch:
     def counts(self) -> list[Counts]:
         """Counts, to be added up, of all rows and of those that are left out."""
         rows, dumps = self.read, self.read.labels.get("dump")
-        dropped = (each.count_dropped(rows.numbers, rows.texts, dumps) for each in self.decisions)
+        dropped = (some.count_dropped(rows.numbers, rows.texts, dumps) for some in self.decisions)
         return [rows.counts(), *dropped]
 
     def among(self, rows: Collection[int]) -> DocumentBatch:
         """The documents in some rows."""
-        kept = np.array([row in rows for row in self.batch.rows.tolist()], np.bool_)
-        return replace(self, batch=self.batch.keep(kept))
+        is_among = np.array([row in rows for row in self.batch.rows.tolist()], np.bool_)
+        return replace(self, batch=self.batch.keep(is_among))
 
     def left_by(self, decisions: Decisions, before: int | None = None) -> DocumentBatch:
         """The documents that decisions do not drop, or not before a step; texts are as they are."""
-        kept = decisions.dropping(self.batch.rows) >= (NO_STEP if before is None else before)
-        return replace(self, batch=self.batch.keep(kept), decisions=(decisions,))
+        is_left = decisions.dropping(self.batch.rows) >= (NO_STEP if before is None else before)
+        return replace(self, batch=self.batch.keep(is_left), decisions=(decisions,))
 
     def found_by(
         self, curator: Curator, decisions: Decisions, step: int | None = None
     ) -> DocumentBatch:
         """The documents that reach a step, with the texts that it finds; None: after all steps."""
-        found = self.left_by(decisions, step)
-        return replace(found, batch=curator.texts(found.batch, decisions, step))
+        left = self.left_by(decisions, step)
+        return replace(left, batch=curator.texts(left.batch, decisions, step))
 
 
 def documents(
@@ -108,12 +108,12 @@ def documents(
     else:
         blocks = [block] if block else discover_blocks(file, settings.columns, settings.block_bytes)
         read = chain.from_iterable(read_block(file, settings.columns, each) for each in blocks)
-    for each in read:
-        there = each.with_text()
-        columns = there.others, there.others_are_json
-        batch = Batch(file.index, there.numbers, there.texts, *columns, file.path)
-        found = DocumentBatch(each, batch)
-        yield found if curator is None else found.found_by(curator, decisions, upto)
+    for all_rows in read:
+        rows_with_text = all_rows.with_text()
+        columns = rows_with_text.others, rows_with_text.others_are_json
+        numbers, texts = rows_with_text.numbers, rows_with_text.texts
+        batch = DocumentBatch(all_rows, Batch(file.index, numbers, texts, *columns, file.path))
+        yield batch if curator is None else batch.found_by(curator, decisions, upto)
 
 
 def document_encoder(settings: Settings, storage: Storage, engine: str | None = None) -> Encoder:
@@ -139,8 +139,8 @@ def _build(settings: Settings, storage: Storage, engine: str | None) -> Encoder:
     vocabulary = load_vocabulary(tokenizer, storage)
     is_fast = engine in ("auto", "gigatoken")
     conversations = ConversationEncoder(template, vocabulary, chat.learn, is_fast)
-    for each in (conversations.reference, conversations):
-        golden, _ = each.golden()
+    for encoder in (conversations.reference, conversations):
+        golden, _ = encoder.golden()
         if (template.sha256, golden) != (chat.template_sha256, chat.golden_sha256):
             raise FineshardsError(
                 f"{CHAT_TEMPLATE_NAME} gives other tokens for golden conversations (sha256 "

@@ -55,11 +55,12 @@ def call_in_fresh_interpreter(
 def call_and_hear(
     hear: Callable[[Any], None] | None, function: Callable[..., _Result], /, *arguments: Any
 ) -> _Result:
-    """As `call_in_fresh_interpreter`; the function may tell something meanwhile.
+    """As `call_in_fresh_interpreter`, with interim results.
 
-    hear: called here with each value that the function gives to its last argument, a function.
+    hear: called here with each value that the function passes to its last argument, a callback;
+    values that arrive while it runs are dropped, except the latest.
 
-    What the function warns of in the log of fineshards is in this process's log.
+    The function's warnings in the log of fineshards reach this process's log.
     """
     ours, theirs = Pipe()
     program = _PROGRAM.format(descriptor=theirs.fileno(), process=os.getpid())
@@ -81,17 +82,16 @@ def call_and_hear(
             with _naming_the_end(process):
                 ours.send(sys.path)
                 ours.send((function, arguments, hear is not None))
-            told, latest = True, None
-            while told:
+            is_interim, latest = True, None
+            while is_interim:
                 with _naming_the_end(process):
-                    told, result, error = ours.recv()
+                    is_interim, result, error = ours.recv()
                 if isinstance(result, logging.LogRecord):
                     if (log := logging.getLogger(result.name)).isEnabledFor(result.levelno):
                         log.handle(result)
                     continue
-                latest = result if told else latest
-                # What came while `hear` took its time is not heard any more, but the latest.
-                if hear is not None and latest is not None and not (told and ours.poll()):
+                latest = result if is_interim else latest
+                if hear is not None and latest is not None and not (is_interim and ours.poll()):
                     hear(latest)
                     latest = None
         finally:
@@ -141,7 +141,7 @@ def answer(launcher: Connection, process: int) -> None:
     own_process.prepare()
     end_with(process)
     try:
-        function, arguments, tells = launcher.recv()
+        function, arguments, is_heard = launcher.recv()
     except (EOFError, OSError):  # the launching process was interrupted
         return
     sending = threading.Lock()
@@ -156,7 +156,7 @@ def answer(launcher: Connection, process: int) -> None:
     # Forked workers would write into the messages of this process.
     handler.addFilter(lambda _: os.getpid() == owner)
     logging.getLogger("fineshards").addHandler(handler)
-    if tells:
+    if is_heard:
         arguments = (*arguments, lambda value: send(True, value, None))
     result: Any = None
     error: Exception | None = None

@@ -60,14 +60,14 @@ class Judging:
         Returns the judged block, and whether an earlier run had judged it.
         """
         stage = self._stage(number)
-        found = stage.read_block(block)
-        if not (was_judged := found is not None):
+        judged = stage.read_block(block)
+        if not (was_judged := judged is not None):
             self._work.checkpoints.stop_if_replaced(file.index)
             rejected = Rejected(file, self._work.max_bad_rows)
-            for each in self._documents_left(number, file, block):
-                rejected.add(each.read.bad)
-        found = found or stage.judged(block)
-        return JudgedBlock(file, block, KeyFile(stage.keys_file(block), found.keys)), was_judged
+            for batch in self._documents_left(number, file, block):
+                rejected.add(batch.read.bad)
+        judged = judged or stage.judged(block)
+        return JudgedBlock(file, block, KeyFile(stage.keys_file(block), judged.keys)), was_judged
 
     def _documents_left(
         self, number: int, file: SourceFile, block: Block
@@ -81,17 +81,17 @@ class Judging:
         scores_before = self._scores([block], range(number))
         parts, tally, stop_row = list[Records](), Tally(), block.first_row
         upto = curator.first_step(number)
-        for each in documents(
+        for batch in documents(
             file, work.settings, block, curator=curator, decisions=earlier, upto=upto
         ):
-            judged = curator.judge(each.batch, number, earlier, tally, scores_before)
+            judged = curator.judge(batch.batch, number, earlier, tally, scores_before)
             dropped += judged.dropped
             given += judged.scores
             if judged.keys is not None:
                 parts.append(records_of(judged.kept, judged.keys, positions))
-            stop_row = max(stop_row, int(each.read.numbers.max(initial=-1)) + 1)
+            stop_row = max(stop_row, int(batch.read.numbers.max(initial=-1)) + 1)
             now = Decisions(merged(judged.dropped))
-            yield replace(each, batch=judged.kept, decisions=(earlier, now))
+            yield replace(batch, batch=judged.kept, decisions=(earlier, now))
         keys = None if number == self.last else joined_keys(curator.keyed(number), parts)
         of_stage = self._joined(given, [number])
         self._stage(number).write_block(block, dropped, keys, tally.table(), stop_row, of_stage)

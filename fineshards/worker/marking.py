@@ -79,14 +79,14 @@ class Marking:
         # Documents of an index get no scores, so its files may have any column.
         settings = self._work.settings
         settings = replace(settings, columns=replace(settings.columns, scores=()))
-        for found in documents(file, settings):
-            for bad in found.read.bad:
+        for batch in documents(file, settings):
+            for bad in batch.read.bad:
                 raise InputError(
                     f"{file.path}, {bad.place}row {bad.row}: {bad.reason}. Documents are looked up "
                     "in this file (seen_in), and --max_bad_rows does not count its rows. Fix the "
                     "row."
                 )
-            yield records_of(found.batch, self._keyed.keys(found.batch), external_positions)
+            yield records_of(batch.batch, self._keyed.keys(batch.batch), external_positions)
 
     def _kept_keys(self, file: SourceFile) -> Iterator[Records]:
         """The keys that another dataset has kept of one of its files."""
@@ -112,14 +112,14 @@ class Marking:
                 "with all files."
             )
         records = np.frombuffer(content, key_type(self._keyed))
-        found, size, start = [], records.dtype.itemsize, 0
+        slices, size, start = [], records.dtype.itemsize, 0
         for partition, part in enumerate(split(records, partitions)):
             stop = start + len(part)
             if len(part):
                 of_part = self._slice("", keys.name, start * size, stop * size, part)
-                found.append((partition, of_part))
+                slices.append((partition, of_part))
             start = stop
-        return found
+        return slices
 
     def mark_keys(
         self, partition: int, partitions: int, ranges: Sequence[Slice]
@@ -136,16 +136,16 @@ class Marking:
         def make() -> Iterator[tuple[str, Records]]:
             for number, keys in enumerate(self._in_parts_of_memory(ranges)):
                 if linked:
-                    found = edges(keys)
+                    marks = edges(keys)
                 elif not keyed.compared:
-                    found = mark(keys, isinstance(keyed, SeenIn))
+                    marks = mark(keys, isinstance(keyed, SeenIn))
                 else:
-                    found = candidates(keys, keyed.compared)
+                    marks = candidates(keys, keyed.compared)
                     if self._work.earlier:  # the others were decided before
-                        found = found[file_of(found["position"]) >= self._first_file]
-                yield f"{MARKS}-{number}", found
+                        marks = marks[file_of(marks["position"]) >= self._first_file]
+                yield f"{MARKS}-{number}", marks
                 if keyed.compared:
-                    yield f"{WANTED}-{number}", wanted_by(found)
+                    yield f"{WANTED}-{number}", wanted_by(marks)
 
         types = {MARKS: EDGE if linked else mark_dtype(self._spans), WANTED: mark_dtype()}
         return self._marks(key, types, make)
@@ -159,7 +159,7 @@ class Marking:
         size = 2 * (self._work.memory_bytes or _RANGE_BYTES)
         stops = accumulate(stop - start for _, _, start, stop, _ in ranges)
         numbered = zip(((stop - 1) // size for stop in stops), ranges, strict=True)
-        parts = [[own for _, own in part] for _, part in groupby(numbered, lambda each: each[0])]
+        parts = [[keys for _, keys in part] for _, part in groupby(numbered, lambda pair: pair[0])]
         first = np.empty(0, dtype)
         for part in parts if len(parts) > 1 else ():
             first = first_records(np.concatenate([first, self._read(part, dtype)]), most)
@@ -200,7 +200,7 @@ class Marking:
         return self._keyed.compared > 0 and not joins(self._keyed)
 
     def _read(self, ranges: Iterable[Slice], dtype: np.dtype[np.void]) -> Records:
-        parts = (bytes_of(each, self._storage) for each in ranges)
+        parts = (bytes_of(part, self._storage) for part in ranges)
         return np.frombuffer(b"".join(parts), dtype)
 
     def _slice(self, kind: str, name: str, start: int, stop: int, records: Records) -> Slice:
@@ -219,16 +219,16 @@ class Marking:
 
         A kind may come in parts: `marks-0`, `marks-1`.
         """
-        places, found = self._stage.read_marks(key), []
+        places, slices = self._stage.read_marks(key), []
         for part_of, place in (places or self._stage.write_marks(key, make())).items():
             kind = part_of.partition("-")[0]
             marks = self._read([(kind, place.file, place.start, place.stop, None)], types[kind])
             start = place.start
             for file, part in [(0, marks)] if marks.dtype == EDGE else by_file(marks):
                 stop = start + part.nbytes
-                found.append((file, self._slice(kind, place.file, start, stop, part)))
+                slices.append((file, self._slice(kind, place.file, start, stop, part)))
                 start = stop
-        return found
+        return slices
 
 
 def key_type(keyed: Keyed) -> np.dtype[np.void]:
@@ -257,9 +257,9 @@ def joins(keyed: Keyed) -> bool:
     return getattr(keyed, "rule", "earlier") == "components"
 
 
-def bytes_of(found: Slice, storage: Storage) -> bytes:
+def bytes_of(part: Slice, storage: Storage) -> bytes:
     """The bytes of a slice."""
-    _, name, start, stop, content = found
+    _, name, start, stop, content = part
     return storage.read_range(name, start, stop) if content is None else content
 
 

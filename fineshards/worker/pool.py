@@ -119,8 +119,8 @@ class Pool:
             ) from error
         # One waits for each process.
         self._threads = [
-            threading.Thread(target=self._employ, args=(each,), daemon=True)
-            for each in self._processes
+            threading.Thread(target=self._employ, args=(process,), daemon=True)
+            for process in self._processes
         ]
 
     def __enter__(self) -> Pool:
@@ -163,10 +163,10 @@ class Pool:
         return map(self.result, tasks)
 
     def _end_processes(self) -> None:
-        for each in [*self._processes]:
+        for process in [*self._processes]:
             # What a worker has not finished, a later run does again.
-            each.process.kill()
-            each.process.join()
+            process.process.kill()
+            process.process.join()
 
     def _start(self, alone: bool) -> _Process:
         ours, theirs = _CONTEXT.Pipe()
@@ -214,8 +214,8 @@ class Pool:
             return (None, None) if is_stuck else None
 
         with self._changed:
-            found = self._changed.wait_for(lambda: self._failure or message())
-        return found if isinstance(found, tuple) else None
+            next_message = self._changed.wait_for(lambda: self._failure or message())
+        return next_message if isinstance(next_message, tuple) else None
 
     def _take(
         self, process: _Process, result: Done | BaseException | None, held: set[TokenBlock]

@@ -238,11 +238,9 @@ def finish_block(worker: Worker, file: SourceFile, block: Block) -> tuple[BlockS
     ):
         return summary, True
     work.checkpoints.stop_if_replaced(file.index)
-    if judging is not None:
-        batches = judging.to_tokenize(file, block)
-    else:
-        batches = documents(file, work.settings, block)
-    return _encode(batches, file, block, worker), False
+    if judging is None:
+        return _encode(documents(file, work.settings, block), file, block, worker), False
+    return _encode(judging.to_tokenize(file, block), file, block, worker), False
 
 
 def _encode(
@@ -300,12 +298,12 @@ def _encoded(rows: Rows, file: SourceFile, encoder: Encoder) -> tuple[Rows, Toke
     if encoded.learned is None or not bad:
         return replace(rows, bad=[]), encoded, compared
     keep = np.diff(encoded.offsets) > 0
-    kept = replace(
+    encodable = replace(
         encoded,
         offsets=encoded.offsets[np.concatenate([[True], keep])],
         learned=encoded.learned.filter(pa.array(keep)),
     )
-    return rows.filter(keep, bad), kept, compared
+    return rows.filter(keep, bad), encodable, compared
 
 
 def _encoded_counts(encoded: TokenBatch, compared: int, refused: int) -> Counts:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.checkout import ROOT
+from support.fresh_interpreter import run_program
 from support.growing import made_up_rows, write_rows
 from support.kills import kill
 from support.process_tree import children, start, wait_until
@@ -87,6 +88,27 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
             with scratch_folder(str(tmp_path)) as folder:
                 assert Path(folder).is_dir()
                 assert removed != [Path(folder)]
+
+
+SIGNALLED = """
+import fcntl, os, signal, sys, tempfile
+from fineshards.storage.temporary import scratch_folder
+from fineshards.worker import own_process
+lock, tempfile.tempdir = fcntl.flock, sys.argv[1]
+def signalled(*arguments):
+    fcntl.flock = lock
+    lock(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+fcntl.flock = signalled
+own_process.end_at_once()
+with scratch_folder():
+    pass
+"""
+
+
+def test_a_command_that_ends_while_it_locks_its_folder_leaves_nothing(tmp_path: Path) -> None:
+    done = run_program(SIGNALLED, tmp_path)
+    assert (done.returncode, [*tmp_path.iterdir()]) == (128 + signal.SIGTERM, [])
 
 
 def test_what_is_not_an_abandoned_folder_of_this_host_stays(
