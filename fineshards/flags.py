@@ -68,8 +68,8 @@ def arguments_of(options: type) -> str:
 
 def help_texts(options: type) -> dict[str, str]:
     """The description of each field of a class of options, as one line."""
-    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", arguments_of(options), re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    matches = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", arguments_of(options), re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in matches}
 
 
 @cache
@@ -169,23 +169,23 @@ def byte_count(text: str) -> int:
 
 
 def _whole_number(text: str, examples: str, in_bytes: bool) -> int:
-    found = _NUMBER.fullmatch(text)
+    match = _NUMBER.fullmatch(text)
     refused = ArgumentTypeError(f"must be a whole number {examples}, got {quoted(text)}")
-    if found is None:
+    if match is None:
         raise refused
-    unit = found["unit"] or ""
+    unit = match["unit"] or ""
     binary = unit.endswith("i")
-    if (binary or found["bytes"]) and not in_bytes:
+    if (binary or match["bytes"]) and not in_bytes:
         raise refused
-    fraction = found["fraction"] or ""
+    fraction = match["fraction"] or ""
     factor: int = (1024 if binary else 1000) ** _POWERS[unit[:1].upper()]
-    zeros: int = 10 ** int(found["exponent"] or 0)
-    scaled = int(found["whole"] + fraction) * factor * zeros
+    zeros: int = 10 ** int(match["exponent"] or 0)
+    scaled = int(match["whole"] + fraction) * factor * zeros
     divisor: int = 10 ** len(fraction)
     value, rest = divmod(scaled, divisor)
     if rest:
         raise refused
-    return -value if found["sign"] == "-" else value
+    return -value if match["sign"] == "-" else value
 
 
 def place_of(name: str, value: str | os.PathLike[str]) -> str:

@@ -33,18 +33,18 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See argparse."""
-        found, rest = self.parse_known_args(args, namespace)
+        parsed, rest = self.parse_known_args(args, namespace)
         if rest:
             self.refuse(rest[0])
-        return found
+        return parsed
 
     def parse_for_beam(self, args: Any = None) -> Any:
         """As parse_args, but what nothing takes are options of Beam, in `beam_args`."""
-        found, found.beam_args = self.parse_known_args(args)
-        if found.beam_args and not found.beam_args[0].startswith("-"):
+        parsed, parsed.beam_args = self.parse_known_args(args)
+        if parsed.beam_args and not parsed.beam_args[0].startswith("-"):
             takes_input = "--input" in self._option_string_actions
-            self.refuse(found.beam_args[0], ": files follow --input" if takes_input else "")
-        return found
+            self.refuse(parsed.beam_args[0], ": files follow --input" if takes_input else "")
+        return parsed
 
     def refuse(self, argument: str, why: str = "", known: Sequence[str] = ()) -> NoReturn:
         """Raises UsageError for an argument that nothing takes.

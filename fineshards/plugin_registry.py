@@ -40,15 +40,15 @@ class Plugins(Mapping[str, _Plugin]):
         """The entry points of all installed packages; raises UsageError for a name twice."""
         from importlib.metadata import entry_points
 
-        found, points = dict(self.own), list[Any](entry_points(group=f"{_OURS}.{self.group}"))
+        installed, points = dict(self.own), list[Any](entry_points(group=f"{_OURS}.{self.group}"))
         for point in points:
-            known = found.setdefault(point.name, point)
+            known = installed.setdefault(point.name, point)
             if (known, known.dist.name) != (point, point.dist.name):
                 raise UsageError(
                     f"the packages {known.dist.name} and {point.dist.name} both have "
                     f"{point.name!r} among their {self.group}. Uninstall one of them."
                 )
-        return found
+        return installed
 
     def __getitem__(self, name: str) -> _Plugin:
         if name not in self._loaded:

@@ -18,17 +18,17 @@ def template_parts(template: str) -> tuple[str, ...]:
     """
     parts, at = [""], 0
     while at < len(template):
-        found = _PART.match(template, at)
-        if found is None:
+        match = _PART.match(template, at)
+        if match is None:
             raise ValueError(
                 f"the brace at character {at} does not belong to a {{NAME}} of a column; write "
                 "{{ and }} for braces"
             )
-        if found[1] is not None:
-            parts += [found[1], ""]
+        if match[1] is not None:
+            parts += [match[1], ""]
         else:
-            parts[-1] += found[0][0] if found[0] in ("{{", "}}") else found[0]
-        at = found.end()
+            parts[-1] += match[0][0] if match[0] in ("{{", "}}") else match[0]
+        at = match.end()
     if len(parts) == 1:
         raise ValueError("it names no column; write {NAME} for the value of the column NAME")
     return tuple(parts)

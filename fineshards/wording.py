@@ -132,7 +132,7 @@ def describe_repeats(manifest: Manifest) -> str:
 
 def warn_of_steps(manifest: Manifest, only: int | None = None) -> list[str]:
     """The largest files and dumps of which a step, or the `only` one, from 1, drops nearly all."""
-    steps, found = manifest.settings.recipe.steps if manifest.settings.recipe else (), []
+    steps, warnings = manifest.settings.recipe.steps if manifest.settings.recipe else (), []
     count, files = len(steps), manifest.files
     dumps = manifest.counts().by_step(count)
     parts = [(f"dump {dump}", sums) for dump, sums in dumps.items() if dump is not None]
@@ -140,13 +140,13 @@ def warn_of_steps(manifest: Manifest, only: int | None = None) -> list[str]:
     for source, sums in parts:
         for number, (reach, gone) in enumerate(sums, 1):
             if reach >= _LEAST_DOCUMENTS and gone > _NEARLY_ALL * reach and only in (None, number):
-                found.append((-gone, source, number, reach))
+                warnings.append((-gone, source, number, reach))
     lines = [
         f"step {number} {steps[number - 1].use} dropped {-gone:,} of {reach:,} documents "
         f"({share(-gone, reach)}) of {shortened(source)}"
-        for gone, source, number, reach in sorted(found)[:_MOST_WARNINGS]
+        for gone, source, number, reach in sorted(warnings)[:_MOST_WARNINGS]
     ]
-    if more := len(found) - len(lines):
+    if more := len(warnings) - len(lines):
         lines.append(f"and {more:,} more, each over 90 %")
     return lines
 

@@ -132,10 +132,10 @@ def _given(args: argparse.Namespace, options: type = BuildConfig) -> dict[str, A
 def _unescaped(text: str) -> str:
     """A text with what its escapes mean."""
 
-    def meaning(found: re.Match[str]) -> str:
-        if found[0] not in _ESCAPES:
+    def meaning(escape: re.Match[str]) -> str:
+        if escape[0] not in _ESCAPES:
             known = ", ".join(_ESCAPES)
-            raise argparse.ArgumentTypeError(f"has {found[0]}, which is none of {known}: {text!r}")
-        return _ESCAPES[found[0]]
+            raise argparse.ArgumentTypeError(f"has {escape[0]}, which is none of {known}: {text!r}")
+        return _ESCAPES[escape[0]]
 
     return re.sub(r"\\.?", meaning, text, flags=re.DOTALL)

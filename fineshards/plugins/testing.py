@@ -39,14 +39,14 @@ def check_format(path: str | os.PathLike[str], text_column: str = "text") -> lis
         blocks = discover_blocks(file, columns, size)
         _same(pickle.loads(pickle.dumps(blocks)), blocks, "blocks after pickling")
         _same([block.blocks for block in blocks], [len(blocks)] * len(blocks), "counts of blocks")
-        found: list[Any] = []
+        reading: list[Any] = []
         for block in blocks:
             for batch in read_block(file, columns, block):
                 rows = [*zip(batch.numbers.tolist(), batch.texts.to_pylist(), strict=True)]
                 bad = [(each.row, "", each.reason) for each in batch.bad]
                 _same(rows, sorted(rows, key=lambda row: row[0]), "the order of rows")
-                found += sorted([*rows, *bad], key=lambda row: row[0])
-        readings.append(found)
+                reading += sorted([*rows, *bad], key=lambda row: row[0])
+        readings.append(reading)
     for size, again in zip(_BLOCK_BYTES, readings, strict=True):
         _same(again, readings[0], f"rows in blocks of {size} bytes")
     return readings[0]
@@ -115,12 +115,12 @@ def check_encoder(
     array = pa.array(texts, pa.large_string())
     batches = [array, *(array[index : index + 1] for index in range(len(texts))), array[:0]]
     for batch in batches:
-        found, expected = encoder.encode(batch), reference.encode(batch)
-        _same(found.offsets.tolist(), expected.offsets.tolist(), "offsets")
-        same = np.array_equal(found.tokens, expected.tokens)
+        encoded, expected = encoder.encode(batch), reference.encode(batch)
+        _same(encoded.offsets.tolist(), expected.offsets.tolist(), "offsets")
+        same = np.array_equal(encoded.tokens, expected.tokens)
         _same(same, True, f"that the tokens of {str(batch)[:200]} are those of {reference.name}")
 
 
-def _same(found: object, expected: object, what: str) -> None:
-    if found != expected:
-        raise AssertionError(f"{what}: {str(found)[:1000]}, expected {str(expected)[:1000]}")
+def _same(actual: object, expected: object, what: str) -> None:
+    if actual != expected:
+        raise AssertionError(f"{what}: {str(actual)[:1000]}, expected {str(expected)[:1000]}")

@@ -250,8 +250,8 @@ def lengths_of(dataset: Dataset) -> Lengths:
     shards = dataset.manifest.shards
     positions = _measured(dataset)
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda position: _ended(dataset, position), positions))
-    numbers, lengths = np.concatenate(found, axis=1)
+        measured = list(pool.map(lambda position: _ended(dataset, position), positions))
+    numbers, lengths = np.concatenate(measured, axis=1)
     order = np.argsort(lengths, kind="stable")
     numbers, lengths = numbers[order], lengths[order]
     if not len(lengths):  # a sample of shards in which no document ends
