@@ -167,18 +167,18 @@ def _can_be_filtered(kind: pa.DataType) -> bool:
     return True
 
 
-def rows_of(found: RowBatch, columns: Columns, typed: bool) -> Rows:
+def rows_of(read: RowBatch, columns: Columns, typed: bool) -> Rows:
     """The documents of a record batch with the columns of `wanted_columns`.
 
     A row of which a value that was asked for is not valid UTF-8 is a bad row.
 
     Args:
-        found: The batch. Without types, its last columns are `Columns.others`, as JSON texts; those
+        read: The batch. Without types, its last columns are `Columns.others`, as JSON texts; those
             before are strings, of which that of the text has conversations as they shall be.
         columns: Which columns are what.
         typed: Whether the columns have the types of the file.
     """
-    numbers, batch, bad = found
+    numbers, batch, bad = read
     last = batch.num_columns - (0 if typed else len(columns.others))
     others = dict(zip(columns.others, batch.columns[last:], strict=False))
     batch = batch.select([*range(last)])

@@ -12,17 +12,18 @@ from collections.abc import Iterator, Sequence
 
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import InputError, UsageError
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.sources.files import is_url, local_state, place_of, state_of, without_scheme
 from fineshards.sources.formats.format import FORMATS, format_of, has_known_format, readable
 from fineshards.sources.places.place import WILDCARDS, FoundFile
 
-# Beside data files: descriptions for people, and those that the Hugging Face hub writes.
+# Beside data files: descriptions for people, and records of the Hugging Face hub and of an export.
 _DESCRIPTION = re.compile(
     r"(readme|licen[cs]e|notice|changelog|citation)(\..*)?|.*\.md", re.IGNORECASE
 )
-_HUB_DESCRIPTIONS = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"}
+_HUB_RECORDS = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"}
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
@@ -66,12 +67,12 @@ def as_it_is(file: SourceFile, trust_input: bool = True) -> SourceFile:
     """
     if place_of(file.path).pinned:
         return file
-    found = state_of(file)
-    if found is None:
+    state = state_of(file)
+    if state is None:
         raise InputError(
             f"{file.path} is not there. Put it back, or say where it is with --sources OLD=NEW."
         )
-    size, identity = found
+    size, identity = state
     if size != file.size:
         raise InputError(
             f"{file.path} has changed since the dataset was built: it has {size:,} bytes, "
@@ -91,10 +92,11 @@ def is_beside_data(name: str) -> bool:
     """Whether a file is not data: name is its path below the folder, with `/`.
 
     These are files and folders whose names begin with a dot or an underscore, as in Spark and
-    Arrow; README, LICENSE, NOTICE, CHANGELOG and CITATION; *.md; the hub's descriptions.
+    Arrow; README, LICENSE, NOTICE, CHANGELOG and CITATION; *.md; records of the hub and an export.
     """
     parts = name.split("/")
-    if any(part.startswith((".", "_")) for part in parts) or parts[-1] in _HUB_DESCRIPTIONS:
+    hidden = any(part.startswith((".", "_")) for part in parts)
+    if hidden or parts[-1] in (*_HUB_RECORDS, EXPORT_NAME):
         return True
     # README.json may be data, as it always was; plain text with such a name is not.
     about = bool(_DESCRIPTION.fullmatch(parts[-1]))
@@ -125,8 +127,8 @@ def walk(folder: str) -> Iterator[str]:
 def _find(named: str, pattern: str) -> list[SourceFile]:
     """The files of a pattern or folder. named: the flag with it."""
     place = place_of(refuse_secrets(pattern, "--input")) if is_url(pattern) else None
-    found = place.find(pattern) if place else _find_local(pattern)
-    files = [file for file in found if not is_beside_data(file.within)]
+    matches = place.find(pattern) if place else _find_local(pattern)
+    files = [file for file in matches if not is_beside_data(file.within)]
     if not files:
         raise UsageError(
             f"{named}: no file matches. Check the path, and quote the pattern so that the shell "

@@ -119,11 +119,11 @@ class RowReader:
             if number != self._number or last is None or last.numbers[0] > here[0]:
                 self._number, last = number, None
                 self._left = read_block(self.file, self._columns, self._blocks[number])
-            for found in chain([last] if last else [], self._left):
-                self._last = found if len(found.numbers) else None
-                documents = found.with_text()
+            for rows_read in chain([last] if last else [], self._left):
+                self._last = rows_read if len(rows_read.numbers) else None
+                documents = rows_read.with_text()
                 there = np.isin(documents.numbers, here)
                 if there.any():
                     yield documents.filter(there, [])
-                if len(found.numbers) and found.numbers[-1] >= here[-1]:
+                if len(rows_read.numbers) and rows_read.numbers[-1] >= here[-1]:
                     break

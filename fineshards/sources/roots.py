@@ -35,21 +35,21 @@ def moved(places: Sequence[str], sources: Sequence[str], others: Sequence[str] =
     sources: OLD=NEW, as `--sources` takes it: what is in the folder OLD is in NEW. others: what OLD
     may mean as well. Raises UsageError for one that is none of the places, nor above one.
     """
-    found, known = [*places], [*places, *others]
+    now, known = [*places], [*places, *others]
     for pair in sources:
         cuts = (at for at, letter in enumerate(pair) if letter == "=")  # names may have one too
         for old, new in ((_folder(pair[:cut]), _folder(pair[cut + 1 :])) for cut in cuts):
             if old and new and any(_slashed(place).startswith(old) for place in known):
                 for number, place in enumerate(places):
                     if _slashed(place).startswith(old):
-                        found[number] = new + place[len(old) :]
+                        now[number] = new + place[len(old) :]
                 break
         else:
             raise UsageError(
                 f"--sources {pair}: expected OLD=NEW, where OLD is a folder of the input or above "
                 f"it, which is {', '.join(known)}, and NEW is where that is now."
             )
-    return found
+    return now
 
 
 def moved_patterns(

@@ -406,7 +406,7 @@ def test_a_file_that_is_cut_off_is_an_error(tmp_path: Path, name: str) -> None:
         *(
             (
                 record("warcinfo", b"abc", Content_Length=str(length)) + record("warcinfo", b"abc"),
-                "after record 0: .*expected two line ends",
+                "after record 0: .*not two line ends",
             )
             for length in (4, 7, len(record("warcinfo", b"abc")) + 6)
         ),

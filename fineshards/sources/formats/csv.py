@@ -81,17 +81,17 @@ def _rows(
         if len(values) != count:
             yield BadRow(row, "", f"has {len(values)} values, expected {count}")
             continue
-        found: list[str | None] = [values[index] for index in indices]
-        if "" in found:
+        cells: list[str | None] = [values[index] for index in indices]
+        if "" in cells:
             quoted = _quoted("".join(lines), delimiter)
-            found = [values[index] if quoted[index] else values[index] or None for index in indices]
-        yield row, found, sum(map(len, lines))
+            cells = [values[index] if quoted[index] else values[index] or None for index in indices]
+        yield row, cells, sum(map(len, lines))
 
 
 def _quoted(record: str, delimiter: str) -> list[bool]:
     """Whether each value of a record is quoted, of which the csv module says nothing."""
     value = rf'(?:"(?:[^"]++|"")*+")?[^{delimiter}]*+(?:{delimiter}|\Z)'
-    return [found[0].startswith('"') for found in re.finditer(value, record)]
+    return [match[0].startswith('"') for match in re.finditer(value, record)]
 
 
 def _records(

@@ -88,8 +88,8 @@ def with_extraction(files: Sequence[SourceFile], extractor: str) -> list[SourceF
                 " Leave it out."
             )
         return list(files)
-    found = _installed(extractor)
-    return [replace(file, extraction=found) if file.format == "warc" else file for file in files]
+    versions = _installed(extractor)
+    return [replace(file, extraction=versions) if file.format == "warc" else file for file in files]
 
 
 def check_versions(file: SourceFile) -> str:
@@ -186,7 +186,7 @@ def decoded(html: bytes, charset: str | None) -> str:
         meta = "mac-cyrillic"
     elif meta != detected and (meta or "").startswith("utf-16"):
         meta = "utf-8"  # as browsers do: in UTF-16 it could not be read here
-    likely = [_CODECS.get(found, found) for found in (header, meta, detected) if found]
+    likely = [_CODECS.get(name, name) for name in (header, meta, detected) if name]
     for encoding in likely:
         if _looks_as_utf8(html, encoding):
             return html.decode(encoding, "replace")

@@ -96,14 +96,14 @@ def has_known_format(path: str) -> bool:
 
 def format_of(path: str) -> tuple[str, str]:
     """Returns (format, compression) for a file name; raises UsageError for an unknown extension."""
-    found = _format(path)
-    if found is None:
+    known = _format(path)
+    if known is None:
         name = file_name(path)
         raise UsageError(
             f"{path}: cannot read a file named {name!r}; expected {readable()}. "
             "Convert the file, or narrow the pattern to exclude it."
         )
-    return found
+    return known
 
 
 def _format(path: str) -> tuple[str, str] | None:
@@ -152,6 +152,6 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind)
     except UnicodeEncodeError:
         # Without a check: a value that is not UTF-8 makes a bad row, or is left out.
-        found = [each and each.encode("utf-8", "surrogateescape") for each in values]
-        raw = pa.array(found, pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
+        utf8 = [each and each.encode("utf-8", "surrogateescape") for each in values]
+        raw = pa.array(utf8, pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
         return pa.Array.from_buffers(kind, len(raw), raw.buffers(), raw.null_count)

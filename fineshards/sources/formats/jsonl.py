@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from fineshards.chat.conversation import BadConversation
 from fineshards.errors import InputError
-from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import conversation_text, named_columns, text_columns
@@ -43,11 +42,6 @@ class JsonLines(Format):
             try:
                 record = _parse(line)
             except ValueError:
-                if file.path.endswith(f"/{EXPORT_NAME}") and line.strip() == b"{":
-                    raise InputError(
-                        f"{file.path} is the record of an export. Give the folder data beside it, "
-                        "which has the texts."
-                    ) from None
                 break
             for named in named_columns(columns, record):
                 if named.name not in record:

@@ -106,8 +106,7 @@ class Warc(Format):
                 if stream.end is None:
                     stream.read(0)
                 if stream.end != _END_OF_RECORD:
-                    found = f"its content is followed by {stream.end!r}"
-                    raise EOFError(f"{found}, expected two line ends")
+                    raise EOFError(f"its content is followed by {stream.end!r}, not two line ends")
                 stream.lines = 0
                 yield _WarcRecord(number, record.headers, body, record.content_length)
             if stream.lines:

@@ -54,8 +54,8 @@ class FsspecFiles(Place):
         store = _store(file.path)
         store.invalidate_cache()
         info = _info(store, file.path)
-        found = info and _found(file.path, file.path, info)
-        return (found.size, found.identity) if found else None
+        described = info and _found(file.path, file.path, info)
+        return (described.size, described.identity) if described else None
 
     def read(self, file: SourceFile, start: int, stop: int) -> bytes:
         store = _store(file.path)
@@ -93,10 +93,10 @@ def _store(url: str) -> Any:
 def _info(store: Any, url: str) -> Mapping[str, Any] | None:
     def ask() -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = store.info(store._strip_protocol(url))
+            info: Mapping[str, Any] = store.info(store._strip_protocol(url))
         except FileNotFoundError:
             return None
-        return found
+        return info
 
     return _tried("read", url, ask)
 

@@ -61,17 +61,17 @@ class WebFiles(Place):
                 f"--input {url}: a web server does not list its files, so patterns and folders "
                 "cannot be read from it. Give the URL of each file."
             )
-        found = fetch(url, 0, 1, seconds=_FIND_SECONDS)
-        return [FoundFile(url, url, found.size, found.identity)]
+        answer = fetch(url, 0, 1, seconds=_FIND_SECONDS)
+        return [FoundFile(url, url, answer.size, answer.identity)]
 
     def state(self, file: SourceFile) -> tuple[int, str]:
-        found = fetch(file.path, 0, 1)
-        return found.size, found.identity
+        answer = fetch(file.path, 0, 1)
+        return answer.size, answer.identity
 
     def read(self, file: SourceFile, start: int, stop: int) -> bytes:
-        found = fetch(file.path, start, stop)
-        check_same(file, (found.size, found.identity))
-        return found.content
+        answer = fetch(file.path, start, stop)
+        check_same(file, (answer.size, answer.identity))
+        return answer.content
 
 
 @functools.cache
@@ -166,10 +166,10 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
     status, headers = response.status_code, response.headers
     if status in TRANSIENT_STATUS:
         raise _TransientError(f"the server answered {status}", asked_wait(headers))
-    found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+    content_range = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     # Beyond the end of a file that is empty, or has become shorter.
-    if status == 416 and found is not None and int(found[3]) <= start:
-        return _whole(response, int(found[3]), b"")
+    if status == 416 and content_range is not None and int(content_range[3]) <= start:
+        return _whole(response, int(content_range[3]), b"")
     if status == 200 and headers.get("Content-Length") == "0":
         return _whole(response, 0, b"")
     if status == 200:
@@ -181,12 +181,12 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
         why = "the server refuses access" if status < 404 else "there is no such file"
         kind = RefusedError if status < 404 else MissingError
         raise kind(f"{url} cannot be read: {why} ({status}). Check the URL.")
-    if status != 206 or found is None or found[1] is None:
+    if status != 206 or content_range is None or content_range[1] is None:
         raise InputError(
             f"{url} cannot be read: to a range request the server answered {status} with "
             f"Content-Range {headers.get('Content-Range')!r}. Download the file, and give its path."
         )
-    first, last, size = map(int, found.groups())
+    first, last, size = map(int, content_range.groups())
     expected = min(stop, size) - start
     if (first, last + 1 - first) != (start, expected):
         raise InputError(

@@ -98,10 +98,10 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
 def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
     is_file = os.path.isfile(request.name)
     if is_file or request.name.count("/") != 1 or request.name.startswith(("/", ".", "~")):
-        found = "this is a file; use --input" if is_file else "no such folder exists"
+        actual = "this is a file; use --input" if is_file else "no such folder exists"
         raise UsageError(
             f"--dataset {request.name}: expected a folder or OWNER/NAME on the Hugging Face Hub, "
-            f"but {found}."
+            f"but {actual}."
         )
     flags = _flags_of(request)
     with hub_failures(flags):
@@ -153,10 +153,10 @@ def _list_files(request: DatasetRequest, path: str, commit: str | None) -> _List
     config = str(builder.config.name)
     splits = builder.config.data_files or {}
     if not splits.get(request.split):
-        found = ", ".join(str(split) for split, files in splits.items() if files)
+        names = ", ".join(str(split) for split, files in splits.items() if files)
         raise UsageError(
             f"{_flags_of(request)}: config {config!r} has no files in split {request.split!r}. "
-            + (f"Choose one with --dataset_split: {found}." if found else "It has no other split.")
+            + (f"Choose one with --dataset_split: {names}." if names else "It has no other split.")
         )
     urls = [str(url) for url in splits[request.split]]
     twice = sorted(url for url, times in Counter(urls).items() if times > 1)
@@ -264,8 +264,8 @@ def _fetch(repository: str, file: str, revision: str | None, flag: str) -> str |
     try:
         return str(hf_hub_download(repository, file, revision=revision))
     except errors.LocalEntryNotFoundError as error:
-        found = try_to_load_from_cache(repository, file, revision=revision)
-        if found is not None and not isinstance(found, str):
+        cached = try_to_load_from_cache(repository, file, revision=revision)
+        if cached is not None and not isinstance(cached, str):
             return None  # the cache remembers that it does not exist
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it is out of reach"
         raise InputError(

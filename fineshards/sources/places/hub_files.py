@@ -83,21 +83,21 @@ class HubFiles(Place):
         return file.size, file.version
 
     def read(self, file: SourceFile, start: int, stop: int) -> bytes:
-        found, address = None, _addresses.get(file.path, "")
+        answer, address = None, _addresses.get(file.path, "")
         if address:
             with suppress(RefusedError):  # it has expired
-                found = _fetch(address, file, start, stop)
-        if found is None:
+                answer = _fetch(address, file, start, stop)
+        if answer is None:
             with _in_turn(file.path):
                 other = _addresses.get(file.path, "")  # of another thread
                 known = other != address
-                found = _fetch(other, file, start, stop) if known else _resolved(file, start, stop)
-        if found.size != file.size:
+                answer = _fetch(other, file, start, stop) if known else _resolved(file, start, stop)
+        if answer.size != file.size:
             raise InputError(
-                f"{file.path} cannot be read: the hub sends {found.size} bytes, expected "
+                f"{file.path} cannot be read: the hub sends {answer.size} bytes, expected "
                 f"{file.size}. Run the same command again."
             )
-        return found.content
+        return answer.content
 
 
 def _resolved(file: SourceFile, start: int, stop: int) -> WebRange:
@@ -112,15 +112,15 @@ def _resolved(file: SourceFile, start: int, stop: int) -> WebRange:
             raise errors.OfflineModeIsEnabled
         url = hf_hub_url(name, path, repo_type="dataset", revision=revision)
         try:
-            found = _fetch(url, file, start, stop)
+            answer = _fetch(url, file, start, stop)
         except MissingError:
             raise
         except RefusedError as error:
             raise access_refused(file.path) from error
     if len(_addresses) >= _MOST_ADDRESSES:
         _addresses.clear()
-    _addresses[file.path] = found.url
-    return found
+    _addresses[file.path] = answer.url
+    return answer
 
 
 def _fetch(address: str, file: SourceFile, start: int, stop: int) -> WebRange:

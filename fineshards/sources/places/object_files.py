@@ -30,8 +30,8 @@ class ObjectFiles(Place):
 
     def state(self, file: SourceFile) -> tuple[int, str] | None:
         store = _bucket(file.path)
-        found = store.find_object(split_url(file.path)[1])
-        return found and (found.size, f"{_VERSIONS[store.scheme]}:{found.version}")
+        described = store.find_object(split_url(file.path)[1])
+        return described and (described.size, f"{_VERSIONS[store.scheme]}:{described.version}")
 
     def read(self, file: SourceFile, start: int, stop: int) -> bytes:
         key, version = split_url(file.path)[1], file.version.partition(":")[2]
@@ -56,10 +56,10 @@ def _bucket(url: str) -> ObjectStorage:
 
 def _list(store: ObjectStorage, prefix: str, deep: bool) -> tuple[list[FoundFile], set[str]]:
     files, folders = [], set[str]()
-    for found in store.list_objects(prefix, "" if deep else "/"):
-        if isinstance(found, str):
-            folders.add(found)
-        elif not found.key.endswith("/"):  # a folder created by hand
-            identity = f"{_VERSIONS[store.scheme]}:{found.version}"
-            files.append(FoundFile(f"{store.root}/{found.key}", found.key, found.size, identity))
+    for listed in store.list_objects(prefix, "" if deep else "/"):
+        if isinstance(listed, str):
+            folders.add(listed)
+        elif not listed.key.endswith("/"):  # a folder created by hand
+            identity = f"{_VERSIONS[store.scheme]}:{listed.version}"
+            files.append(FoundFile(f"{store.root}/{listed.key}", listed.key, listed.size, identity))
     return files, folders

@@ -77,8 +77,8 @@ def find_matches(wanted: str, list_files: List) -> list[FoundFile]:
     for folder in sorted(folders):
         if matches(folder.rstrip("/").split("/"), pattern):
             files += list_files(folder, True)[0]
-    found = [(file, _within(file.name, pattern)) for file in files]
-    matching = [replace(file, within=within) for file, within in found if within is not None]
+    candidates = [(file, _within(file.name, pattern)) for file in files]
+    matching = [replace(file, within=within) for file, within in candidates if within is not None]
     if not matching and rest:  # a name may contain brackets, which are special in a pattern
         matching = [file for file in files if file.name == wanted]
         below = () if matching else list_files(f"{wanted}/", True)[0]
