@@ -81,7 +81,7 @@ MOST_LINES = {
     "reports": 981,
     "root": 1_509,
     "shards": 6_440,
-    "sources": 3_703,
+    "sources": 3_698,
     "storage": 2_057,
     "templates": 471,
     "transforms": 878,
