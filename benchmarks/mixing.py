@@ -168,10 +168,10 @@ def _time_greedy(
     named = f", {count} sources"
     compiled = f"compiled loop{named}"
     actions: dict[str, Callable[[], object]] = {
-        f"greedy{named}": lambda: greedy(weights, size, rule="megatron"),
+        f"greedy{named}": lambda: greedy(weights, size),
         f"greedy without numba{named}": lambda: without_numba(weights, slow_size),
     }
-    ours = greedy(weights, size, rule="megatron")
+    ours = greedy(weights, size)
     if blend is not None:
         actions = {compiled: lambda: blend(weights, size, 0)} | actions
         if not np.array_equal(ours, blend(weights, size, 0)):
@@ -189,8 +189,8 @@ def _time_greedy(
 
 
 def without_numba(weights: list[float], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """`greedy(weights, size, rule="megatron")` as it runs where numba is not installed."""
+    """`greedy(weights, size)` as it runs where numba is not installed."""
     sources, numbers = np.empty(size, np.int16), np.empty(size, np.int64)
     caps = np.full(len(weights), np.inf)
-    blending._fill(np.array(weights), caps, 0, sources, numbers)
+    blending._fill(np.array(weights), caps, sources, numbers)
     return sources, numbers

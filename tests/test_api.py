@@ -213,6 +213,8 @@ def test_a_dataset_gives_its_documents_as_they_were_in_the_input(
         "Open the other split to read it."
     )
     assert splits["test"].document(5).text == documents[5].text
+    assert repr(one).startswith(f"WholeDocument: number 500 ({sample.name}, row {one.row}), ")
+    assert len(one.text) > 200 > len(repr(one))
     assert train.decode(one.tokens) == one.text
     for tokens in ([-1], [100_270], [100_277], [0.5], [[1]]):
         with pytest.raises(UsageError, match=r"not a token|not in the vocabulary|one dimension"):

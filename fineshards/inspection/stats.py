@@ -34,8 +34,7 @@ class Count:
     """A row of the statistics, added up over the source files: see `statistics.SCHEMA`.
 
     what: `input`, `dropped`, `changed`, `dataset`, `bytes`, `tokens`, `dump` or `language`. step:
-    from 0. value: the reason, or that of the column. at_least: the bin. tokens: None where they are
-    not known.
+    from 1. value: the reason, or that of the column. at_least: the bin. tokens: None if unknown.
     """
 
     what: str
@@ -180,10 +179,11 @@ def stats(
             "steps. Build it again with --statistics."
         )
     table = merged(read_file(storage, file.index) for file in manifest.files)
-    counts = [Count(**row) for row in table.to_pylist()]
+    from_one = pc.add(table["step"], 1)  # tables count from 0
+    counts = [Count(**row) for row in table.set_column(1, "step", from_one).to_pylist()]
     steps = _step_counts(uses, counts)
     if step is not None:
-        counts = [count for count in counts if count.step == step - 1]
+        counts = [count for count in counts if count.step == step]
         steps = [steps[step - 1]]
     learned = manifest.learned
     part = None if learned is None else learned / max(1, manifest.totals["tokens"])
@@ -197,9 +197,9 @@ def _step_counts(uses: Sequence[str], counts: Sequence[Count]) -> list[StepCount
     for count in counts:
         sums[count.what, count.step] += count.documents
     steps, reach = [], sums["input", None]
-    for number, use in enumerate(uses):
+    for number, use in enumerate(uses, 1):
         kept = reach - sums["dropped", number]
-        steps.append(StepCount(number + 1, use, reach, kept, sums["changed", number]))
+        steps.append(StepCount(number, use, reach, kept, sums["changed", number]))
         reach = kept
     return steps
 
@@ -303,7 +303,7 @@ def describe_stats(statistics: Stats) -> list[str]:
         counts[count.what].append(count)
     lines += _total("input", counts["input"])
     for step in statistics.steps:
-        lines += _step(step, [of for of in statistics.counts if of.step == step.step - 1])
+        lines += _step(step, [of for of in statistics.counts if of.step == step.step])
     lines += [f"  warning: {printable(line)}" for line in statistics.warnings]
     lines += _total("dataset", counts["dataset"])
     if statistics.learned is not None and statistics.step is None:

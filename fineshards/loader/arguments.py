@@ -41,20 +41,20 @@ def checked_numbers(numbers: npt.ArrayLike, length: int) -> npt.NDArray[np.int64
     range(length).
     """
     try:
-        found = np.asarray(numbers)
+        given = np.asarray(numbers)
     except ValueError:  # lists of different lengths
-        found = np.asarray(numbers, dtype=object)
+        given = np.asarray(numbers, dtype=object)
     # An empty list becomes an array of floats.
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise UsageError(
-            f"the sample numbers have dtype {found.dtype} and shape {found.shape}; give integers "
+            f"the sample numbers have dtype {given.dtype} and shape {given.shape}; give integers "
             "in one dimension."
         )
     # `min` and `max` take twice as long for a few numbers, which is how mixtures read.
-    if found.size and (np.minimum.reduce(found) < 0 or np.maximum.reduce(found) >= length):
-        wrong = found[(found < 0) | (found >= length)][0]
+    if given.size and (np.minimum.reduce(given) < 0 or np.maximum.reduce(given) >= length):
+        wrong = given[(given < 0) | (given >= length)][0]
         raise IndexError(f"there is no sample {wrong}: there are {length}, numbered from 0")
-    return found.astype(np.int64, copy=False)
+    return given.astype(np.int64, copy=False)
 
 
 def _shown(value: object, number: int | None) -> str:

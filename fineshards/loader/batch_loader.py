@@ -22,7 +22,7 @@ from fineshards.loader.sample_sources import Source
 from fineshards.loader.state import States
 from fineshards.loader.steps import Position, Ramp, Ramped, Share, checked_lengths
 
-# What a source says of itself, and what a batch without a mask then trains on.
+# Attributes of a source, and what a batch without a mask then trains on.
 _UNMASKED = {
     "has_loss_mask": "the documents are conversations, and all their tokens count. To learn the "
     "answers alone",
@@ -183,14 +183,14 @@ class BatchLoader(DrawnSamples):
         )
         super().__init__(batches)
         self.batches.steps.refuse_empty(Position())
-        vocabulary = max(getattr(each, "vocabulary_size", 0) for each in self.batches.sources)
+        vocabulary = max(getattr(one, "vocabulary_size", 0) for one in self.batches.sources)
         if ignore_index in range(vocabulary) and ignore_index not in self.batches.eots:
             raise UsageError(
                 f"ignore_index {ignore_index} is a token of the vocabulary, so targets that are "
                 'this token would not count. Give -100, with dtype="int64".'
             )
         for member, words in _UNMASKED.items():
-            masked = any(getattr(each, member, False) for each in self.batches.sources)
+            masked = any(getattr(one, member, False) for one in self.batches.sources)
             if masked and not (shaped and shaped.need_mask):
                 warnings.warn(
                     f"{words}, take the field loss_mask, or give ignore_index.", stacklevel=2
@@ -351,11 +351,8 @@ class BatchLoader(DrawnSamples):
         self._stop_ahead()
 
     def __repr__(self) -> str:
-        share, order, size = (
-            self.batches.share,
-            self.states.order,
-            self.batches.steps.sizes(self.step),
-        )
+        share, order = self.batches.share, self.states.order
+        size = self.batches.steps.sizes(self.step)
         how = f"shuffled by seed {order['seed']}" if order["shuffle"] else "in order"
         return (
             f"BatchLoader at step {self.step:,}: batches of {size:,} samples of "

@@ -17,7 +17,7 @@ from fineshards.loader.mixing.mixture import Mixture
 from fineshards.loader.order import EpochOrder, locate
 from fineshards.loader.packed_source import PackedRows, PackedSource, fill_packed, packed_rows
 from fineshards.loader.packing import Packing
-from fineshards.loader.sample_sources import Numbers, Samples, Source, gather_into
+from fineshards.loader.sample_sources import Numbers, Samples, Source
 from fineshards.loader.steps import Position, Ramp, Share, Steps
 
 # Positions of the global order computed together: vectorised code needs thousands to be fast.
@@ -116,14 +116,13 @@ class Batches:
             end = source.length
         else:
             # The name is part of the key of the order: a single source has the empty one.
-            single: tuple[Any, ...] = (source,)
-            self.sources, self.names = single, ("",)
-            end = None if epochs is None else epochs * len(single[0])
+            self.sources, self.names = (source,), ("",)
+            end = None if epochs is None else epochs * len(source)
         self.steps = Steps(sizes, end, self._mixture is None, drop_last)
         windows = (packing.rows, packing.shuffle_windows) if packing else None
         self._orders = [
-            EpochOrder(each, seed, name, shuffle, shuffle_shards, windows)
-            for each, name in zip(self.sources, self.names, strict=True)
+            EpochOrder(one, seed, name, shuffle, shuffle_shards, windows)
+            for one, name in zip(self.sources, self.names, strict=True)
         ]
         # What rows are read from, and what knows their documents.
         sources: tuple[Any, ...] = self.sources
@@ -132,14 +131,14 @@ class Batches:
         self._joined = JoinedDatasets.of(sources)
         if packing is not None:
             in_place = self._joined is not None
-            self.readers = tuple(PackedSource(each, packing, in_place) for each in sources)
-        for each in self.sources:
-            if hasattr(each, "expect"):
-                each.expect(shuffle, shuffle_shards)
+            self.readers = tuple(PackedSource(one, packing, in_place) for one in sources)
+        for one in self.sources:
+            if hasattr(one, "expect"):
+                one.expect(shuffle, shuffle_shards)
         self.eots = self._end_tokens()
         # Tokens that all sources have.
-        known = [each.vocabulary_size for each in sources if hasattr(each, "vocabulary_size")]
-        self._vocabulary = min(known) if len(known) == len(sources) else None
+        limits = [one.vocabulary_size for one in sources if hasattr(one, "vocabulary_size")]
+        self._vocabulary = min(limits) if len(limits) == len(sources) else None
 
     def know_steps_from(self, first: Position) -> None:
         """Earlier steps cannot be asked for: other batch sizes led there."""
@@ -171,7 +170,7 @@ class Batches:
         places = np.arange(position.consumed + first, position.consumed + stop)
         which, positions = self._draw(places)
         numbers = locate(self._orders, which, positions)
-        epochs = positions // np.array([len(each) for each in self.sources])[which]
+        epochs = positions // np.array(list(map(len, self.sources)))[which]
         drawn = zip(which.tolist(), epochs.tolist(), numbers.tolist(), strict=True)
         return [
             DrawnSample(step, self.share.rank, row, self.names[source], number, epoch)
@@ -182,11 +181,11 @@ class Batches:
         """Where a sample of a source is drawn in an epoch; None if no batch holds it."""
         (place,) = self._orders[source].positions(np.array([sample]), epoch).tolist()
         in_order = place if self._mixture is None else self._mixture.position(source, place)
-        found = None if in_order is None else self.steps.find(in_order)
-        if in_order is None or found is None:
+        batch = None if in_order is None else self.steps.find(in_order)
+        if in_order is None or batch is None:
             return None
-        rank, row = self.share.place(in_order - found.consumed, self.steps.size(found))
-        return DrawnSample(found.step, rank, row, self.names[source], sample, epoch)
+        rank, row = self.share.place(in_order - batch.consumed, self.steps.size(batch))
+        return DrawnSample(batch.step, rank, row, self.names[source], sample, epoch)
 
     def tokens_of(self, drawn: DrawnSample) -> Samples:
         """The tokens of a drawn sample: shape (T + 1,), or the T inputs of a packed row."""
@@ -194,11 +193,11 @@ class Batches:
         located = _Located(drawn.step, source, np.array([drawn.sample]))
         fields = Fields.checked(["inputs"], np.dtype(np.uint32), None)
         if self._packing is None:
-            found = self._tokens(located, fields.dtype, Memory(1))
+            rows = self._tokens(located, fields.dtype, Memory(1))
         else:
-            found = self._rows(located, fields, Memory(1)).inputs
-        first: Samples = found[0]
-        return first
+            rows = self._rows(located, fields, Memory(1)).inputs
+        tokens: Samples = rows[0]
+        return tokens
 
     def _locate_from(self, position: Position, step: int) -> Iterator[_Located]:
         many = 1  # at first, so that the first batch is ready soon
@@ -217,40 +216,40 @@ class Batches:
         if self._packing is None or self._joined is None:
             yield from chunk
             return
-        count = sum(len(each.which) for each in chunk)
+        count = sum(len(batch.which) for batch in chunk)
         together = max(1, _PACKED_ROWS * len(chunk) // max(1, count))
         for at in range(0, len(chunk), together):
             some = chunk[at : at + together]
-            which = np.concatenate([each.which for each in some])
-            numbers = np.concatenate([each.numbers for each in some])
+            which = np.concatenate([batch.which for batch in some])
+            numbers = np.concatenate([batch.numbers for batch in some])
             try:
-                found = packed_rows(self.readers, which, numbers, self._joined)
+                packed = packed_rows(self.readers, which, numbers, self._joined)
             except FineshardsError:
-                yield from some  # each finds its own, so that the error comes with its batch
+                yield from some  # a batch reads its own, so that the error comes with its batch
                 continue
             end = 0
-            for each in some:
-                begin, end = end, end + len(each.which)
-                rows = found.some(begin, end, self._width - 1)
-                yield _Located(each.step, each.which, each.numbers, rows=rows)
+            for batch in some:
+                begin, end = end, end + len(batch.which)
+                rows = packed.some(begin, end, self._width - 1)
+                yield replace(batch, rows=rows)
 
     def _locate(self, positions: list[Position]) -> list[_Located]:
         """This rank's parts of batches."""
         places: list[Numbers] = []
-        for each in positions:
-            first, stop = self.share.part(self.steps.size(each))
-            places.append(np.arange(each.consumed + first, each.consumed + stop))
+        for position in positions:
+            first, stop = self.share.part(self.steps.size(position))
+            places.append(np.arange(position.consumed + first, position.consumed + stop))
         which, numbers = self._draw(np.concatenate(places))
         samples = locate(self._orders, which, numbers)
         begun: Places | None = None
         if self._joined is not None and self._packing is None:
             begun = self._joined.places(which, samples * (self._width - 1))
-        found, end = list[_Located](), 0
-        for each, part in zip(positions, places, strict=True):
+        batches, end = list[_Located](), 0
+        for position, part in zip(positions, places, strict=True):
             here = slice(end, end := end + len(part))
             shards = None if begun is None else (begun[0][here], begun[1][here])
-            found.append(_Located(each.step, which[here], samples[here], shards))
-        return found
+            batches.append(_Located(position.step, which[here], samples[here], shards))
+        return batches
 
     def _draw(self, places: Numbers) -> tuple[Numbers, Numbers]:
         """The source index, and the position in its order, of increasing places of the order."""
@@ -321,8 +320,12 @@ class Batches:
             tokens, largest = self._joined.gather(memory, dtype, *where)
         else:
             tokens = memory.empty((len(located.numbers), self._width), dtype)
-            for source, rows, numbers in located.by_source():
-                gather_into(self.sources[source], tokens, rows, numbers)
+            for which, rows, numbers in located.by_source():
+                source = self.sources[which]
+                if hasattr(source, "gather_into"):
+                    source.gather_into(tokens, rows, numbers)
+                else:
+                    tokens[rows] = [source[number] for number in numbers.tolist()]
         self._check_vocabulary(tokens, located, largest)
         return tokens
 
@@ -338,12 +341,12 @@ class Batches:
         if (unsigned.max(initial=0) if largest is None else largest) < self._vocabulary:
             return
         for source, rows, numbers in located.by_source():
-            found = unsigned[..., rows, :].max(initial=0)
-            if found >= self.sources[source].vocabulary_size:
+            token = unsigned[..., rows, :].max(initial=0)
+            if token >= self.sources[source].vocabulary_size:
                 if hasattr(self.readers[source], "refuse_unknown"):
                     self.readers[source].refuse_unknown(numbers)
                 raise OutputError(
-                    f"the source {self.names[source]!r} gave the token {found}, but its vocabulary "
+                    f"the source {self.names[source]!r} gave the token {token}, but its vocabulary "
                     f"has {self.sources[source].vocabulary_size:,}. Read the batch again, or check "
                     "the source."
                 )
@@ -368,7 +371,7 @@ def _cut(tokens: Samples, length: int) -> Samples:
     times = (width - 1) // length
     if times == 1:
         return tokens
-    found = np.empty((rows, times, length + 1), tokens.dtype)
-    found[..., :-1] = tokens[:, :-1].reshape(rows, times, length)
-    found[..., -1] = tokens[:, length::length]
-    return found.reshape(-1, length + 1)
+    cut = np.empty((rows, times, length + 1), tokens.dtype)
+    cut[..., :-1] = tokens[:, :-1].reshape(rows, times, length)
+    cut[..., -1] = tokens[:, length::length]
+    return cut.reshape(-1, length + 1)

@@ -24,15 +24,15 @@ def starts(tokens: Tokens, eot: int | Tokens) -> Bools:
 
 
 def whole_documents(
-    found: npt.NDArray[np.int64], begin: int, redacted: Callable[[npt.NDArray[np.int64]], Bools]
+    starts: npt.NDArray[np.int64], begin: int, redacted: Callable[[npt.NDArray[np.int64]], Bools]
 ) -> npt.NDArray[np.int64]:
     """Document starts without those within redacted documents, whose tokens are all EOT.
 
-    found: positions from `begin` on: int64, increasing; the first is kept. redacted: which of some
+    starts: positions from `begin` on: int64, increasing; the first is kept. redacted: which of some
     EOTs that follow an EOT are in such a document, behind its first token.
     """
-    behind = np.flatnonzero(np.diff(found) == 1) + 1
-    return np.delete(found, behind[redacted(begin + found[behind])]) if len(behind) else found
+    behind = np.flatnonzero(np.diff(starts) == 1) + 1
+    return np.delete(starts, behind[redacted(begin + starts[behind])]) if len(behind) else starts
 
 
 def joined_ranges(
@@ -41,8 +41,8 @@ def joined_ranges(
     """The numbers of ranges [begins[i], ends[i]), one after the other."""
     sizes = ends - begins
     ahead = np.cumsum(sizes)
-    found: npt.NDArray[np.int64] = np.repeat(begins - ahead + sizes, sizes)
-    return found + np.arange(len(found))
+    offsets: npt.NDArray[np.int64] = np.repeat(begins - ahead + sizes, sizes)
+    return offsets + np.arange(len(offsets))
 
 
 def cu_seqlens(tokens: Tokens, eot: int) -> npt.NDArray[np.int32]:

@@ -8,7 +8,7 @@ from fineshards.loader.tokens.split_documents import SampleDocument
 
 
 class DrawnSamples:
-    """What a loader says of its batches."""
+    """The samples of a loader's batches, and their documents."""
 
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
@@ -57,7 +57,7 @@ class DrawnSamples:
             step: The global batch, from 0 at the beginning of the order.
 
         Returns:
-            For each row of the batch its DrawnSample, and what `TokenDataset.documents` says of it.
+            Per row of the batch, its DrawnSample and what `TokenDataset.documents` returns for it.
 
         Raises:
             UsageError: As `samples`, or if a source does not know its documents.
@@ -99,11 +99,11 @@ class DrawnSamples:
         if checked_integer("sample", sample, 0) >= length:
             raise UsageError(f"sample is {sample}, but the source has {length} samples.")
         wanted = range(checked_integer("epochs", epochs, 1))
-        found = (self.batches.draws_of(number, sample, epoch) for epoch in wanted)
-        return [drawn for drawn in found if drawn is not None]
+        draws = (self.batches.draws_of(number, sample, epoch) for epoch in wanted)
+        return [drawn for drawn in draws if drawn is not None]
 
     def _number(self, name: str) -> int:
         if name not in self.batches.names:
-            known = ", ".join(map(repr, self.batches.names))
-            raise UsageError(f"source is {name!r}; choose {known}.")
+            names = ", ".join(map(repr, self.batches.names))
+            raise UsageError(f"source is {name!r}; choose {names}.")
         return self.batches.names.index(name)

@@ -199,20 +199,20 @@ class Fields:
             case "position_ids":
                 return positions(ends).reshape(rows.inputs.shape)
             case "loss_mask":
-                found: Any = rows.counts
+                values: Any = rows.counts
             case "document_ids":
                 assert rows.starts is not None
-                found = np.cumsum(rows.starts, axis=1, dtype=np.int32) - np.int32(1)
+                values = np.cumsum(rows.starts, axis=1, dtype=np.int32) - np.int32(1)
             case _:
-                found = self._tokens(name, rows, memory)
+                values = self._tokens(name, rows, memory)
         if part is None:
-            return found
-        found = found.reshape(-1)[part.places]
+            return values
+        values = values.reshape(-1)[part.places]
         if name == "loss_mask":
-            found[part.padding] = False
+            values[part.padding] = False
         elif name == "targets" and self.ignore_index is not None:
-            found[part.padding] = self.ignore_index
-        return found
+            values[part.padding] = self.ignore_index
+        return values
 
     def _tokens(self, name: str, rows: BatchRows, memory: Memory) -> Samples:
         """A field of tokens; in memory of its own, so that changing one never changes another."""
@@ -237,8 +237,8 @@ def checked_dtype(dtype: npt.DTypeLike, source: Source | Mixture) -> np.dtype[An
         raise UsageError(f"dtype is {dtype!r}; choose from {', '.join(_DTYPES)}.")
     if tokens == np.uint16:
         sources = source.sources if isinstance(source, Mixture) else (source,)
-        for each in sources:
-            on_disk = getattr(each, "dtype", None)
+        for one in sources:
+            on_disk = getattr(one, "dtype", None)
             if on_disk != tokens:
                 raise UsageError(
                     f"dtype is uint16, but a source's tokens are {on_disk or 'of unknown size'}. "
@@ -252,6 +252,6 @@ def _labels_that_count(rows: BatchRows) -> Bools | None:
     if rows.counts is None:
         return None
     # In a packed row, an input may be followed by the rest of another document.
-    found = np.ones_like(rows.counts)
-    found[:, 1:] = rows.counts[:, :-1] & (rows.inputs[:, 1:] == rows.targets[:, :-1])
-    return found
+    counts = np.ones_like(rows.counts)
+    counts[:, 1:] = rows.counts[:, :-1] & (rows.inputs[:, 1:] == rows.targets[:, :-1])
+    return counts

@@ -20,9 +20,9 @@ class JoinedDatasets:
     """Reads the rows of a batch in one pass, and finds the places of many batches at once."""
 
     def __init__(self, datasets: Sequence[TokenDataset]) -> None:
-        self._streams = [each.stream for each in datasets]
+        self._streams = [dataset.stream for dataset in datasets]
         self._length = datasets[0].sequence_length
-        self._dtypes = {each.dtype for each in datasets}
+        self._dtypes = {dataset.dtype for dataset in datasets}
         # Where token 0 of each dataset is among the tokens of all. Of each run of shards of one
         # size: where it ends there, where it begins, its first shard, and the tokens of a shard.
         zeros, runs, end = list[int](), list[tuple[int, int, int, int]](), 0
@@ -38,7 +38,7 @@ class JoinedDatasets:
     @classmethod
     def of(cls, sources: Sequence[Any]) -> Self | None:
         """None unless all sources are such datasets."""
-        local = all(type(each) is TokenDataset and each.stream.is_local for each in sources)
+        local = all(type(one) is TokenDataset and one.stream.is_local for one in sources)
         return cls(sources) if local else None
 
     def places(self, which: Numbers, tokens: Numbers) -> Places:
@@ -70,7 +70,7 @@ class JoinedDatasets:
             out[:, -1] = run[self._length :: self._length]
             return out, int(run.max())
         places = self.places(which, numbers * self._length) if places is None else places
-        parts = Parts(*[each.tolist() for each in (which, *places, places[1] + width)])
+        parts = Parts(*[column.tolist() for column in (which, *places, places[1] + width)])
         return self.read(memory, (count, width), dtype, parts, range(count + 1))
 
     def parts(self, which: Numbers, begins: Numbers, stops: Numbers) -> Numbers:
@@ -87,7 +87,7 @@ class JoinedDatasets:
         borders: Sequence[int],
     ) -> tuple[Samples, int]:
         """See `read_rows`."""
-        shelves = [each.shelf for each in self._streams]
+        shelves = [stream.shelf for stream in self._streams]
         try:
             return read_rows(
                 memory, shape, dtype, parts, borders, shelves, self._dtypes, self._readers
@@ -96,9 +96,9 @@ class JoinedDatasets:
             raise
         except BaseException:
             # The handler of a signal may have raised between any two steps of a reader.
-            for each in self._streams:
-                each.drop()
+            for stream in self._streams:
+                stream.drop()
             raise
 
     def _readers(self) -> list[Any]:
-        return [each.files() for each in self._streams]
+        return [stream.files() for stream in self._streams]

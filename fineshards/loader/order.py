@@ -103,7 +103,7 @@ def locate(orders: Sequence[EpochOrder], which: Numbers, positions: Numbers) -> 
             permuted.append(here[inside])
             begins.append(begin)
     if parts:
-        moved = np.repeat(begins, [len(each) for each in permuted])
+        moved = np.repeat(begins, list(map(len, permuted)))
         samples[np.concatenate(permuted)] = permute(parts) + moved
     for shuffle, here in grouped:
         samples[here] = shuffle.at(samples[here])
@@ -213,10 +213,10 @@ def _permutation(n: int, epoch_key: int, word: str, group: int) -> Permutation:
 
 def _before(groups: Iterable[Group], places: Numbers) -> Numbers:
     """Where places were before they were permuted within their groups."""
-    found = np.empty_like(places)
+    before = np.empty_like(places)
     for permutation, here, begin in groups:
-        found[here] = begin + permutation.inverse(places[here] - begin)
-    return found
+        before[here] = begin + permutation.inverse(places[here] - begin)
+    return before
 
 
 _Order = Permutation | GroupedShuffle | WindowShuffle

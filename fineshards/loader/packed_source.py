@@ -72,11 +72,11 @@ class PackedRows(NamedTuple):
 
     def starts(self, length: int) -> Mask:
         """Where rows of `length` tokens begin, or tokens from another place: shape (rows, T)."""
-        found = np.zeros((len(self.borders) - 1) * length, np.bool_)
+        starts = np.zeros((len(self.borders) - 1) * length, np.bool_)
         # Rows are full, so a part begins where the one before it ends.
-        found[:1] = True
-        found[self.ends[:-1]] = True
-        return found.reshape(-1, length)
+        starts[:1] = True
+        starts[self.ends[:-1]] = True
+        return starts.reshape(-1, length)
 
 
 class PackedSource:
@@ -124,8 +124,8 @@ class PackedSource:
                 window.counted = self._source.loss_mask(samples).reshape(-1)
             counted[at] = window.counted
         parts = Parts(*rows.parts.tolist())
-        found = join(parts, [counted], {np.dtype(np.bool_)}).view(np.bool_)
-        return found.reshape(len(numbers), self._length)
+        mask = join(parts, [counted], {np.dtype(np.bool_)}).view(np.bool_)
+        return mask.reshape(len(numbers), self._length)
 
     def refuse_unknown(self, numbers: Numbers) -> None:
         """Raises OutputError if the windows of rows have a token beyond the vocabulary."""
@@ -139,24 +139,24 @@ class PackedSource:
         """The documents in a row, in the order of the row; `begin` and `end` are columns."""
         if not hasattr(self._source, "documents_between"):
             raise UsageError("the packed source does not know its documents (documents_between).")
-        found, column, zeros = [], 0, np.zeros(1, np.int64)
+        documents, column, zeros = [], 0, np.zeros(1, np.int64)
         for _, window, *place in packed_rows([self], zeros, zeros + number).parts.T.tolist():
-            begin, end = (window * self._window_tokens + each for each in place)
+            begin, end = (window * self._window_tokens + edge for edge in place)
             for part in self._source.documents_between(begin, end):
-                found.append(replace(part, begin=part.begin + column, end=part.end + column))
+                documents.append(replace(part, begin=part.begin + column, end=part.end + column))
             column += end - begin
-        return found
+        return documents
 
     def rows_of(self, begin: int, end: int) -> list[int]:
         """The rows whose inputs hold any of the source's tokens [begin, end), in their order."""
-        size, found = self._window_tokens, list[int]()
+        size, rows_there = self._window_tokens, list[int]()
         numbers = range(begin // size, -(-min(end, self._tokens) // size))
         for number, window in self.windows(numbers).items():
             begins, ends, _ = window.parts
             rows = np.repeat(np.arange(len(window.counts)), window.counts)
             here = (begins < end) & (begin < ends)
-            found += (number * self._packing.rows + np.unique(rows[here])).tolist()
-        return found
+            rows_there += (number * self._packing.rows + np.unique(rows[here])).tolist()
+        return rows_there
 
     def request(self, numbers: Numbers) -> None:
         """Asks the source for the windows that rows are in, without waiting for them."""
@@ -167,20 +167,20 @@ class PackedSource:
                     ask(*self._range(window))
 
     def windows(self, numbers: Sequence[int]) -> dict[int, _Window]:
-        """Windows by number; those that are not kept are packed together."""
-        kept, packed = self._windows, dict[int, _Window]()
-        missing = [number for number in numbers if number not in kept]
+        """Windows by number; those that are not cached are packed together."""
+        cached, packed = self._windows, dict[int, _Window]()
+        missing = [number for number in numbers if number not in cached]
         # The last window may have fewer rows than the others.
         last, many = (len(self) - 1) // self._packing.rows, max(1, _READ // self._window_tokens)
         while missing:
             together = missing[:many] if last not in missing[:many] else missing[-1:]
             packed |= self._pack(together)
             missing = [number for number in missing if number not in together]
-        found = {each: packed[each] if each in packed else kept[each] for each in numbers}
-        many = max(self._packing.shuffle_windows + _MORE_WINDOWS, len(found))
-        others = [item for item in kept.items() if item[0] not in found]
-        self._windows = dict([*others, *found.items()][-many:])
-        return found
+        windows = {at: packed[at] if at in packed else cached[at] for at in numbers}
+        many = max(self._packing.shuffle_windows + _MORE_WINDOWS, len(windows))
+        older = [item for item in cached.items() if item[0] not in windows]
+        self._windows = dict([*older, *windows.items()][-many:])
+        return windows
 
     def _range(self, window: int) -> tuple[int, int]:
         """The tokens of a window, and the one after them: [begin, stop) of the stream."""
@@ -193,14 +193,14 @@ class PackedSource:
         for number in numbers:
             read = self._source.read_tokens(*self._range(number))
             # With the token after the window, so that a redacted document is known by its length.
-            found = np.flatnonzero(read == self._source.eot)
+            begun = np.flatnonzero(read == self._source.eot)
             if hasattr(self._source, "within_redacted"):
                 zero = number * self._window_tokens
-                found = whole_documents(found, zero, self._source.within_redacted)
-            found = found[found < len(read) - 1]
-            if not len(found) or found[0]:
-                found = np.append(0, found)
-            starts.append(found + len(tokens) * (len(read) - 1))
+                begun = whole_documents(begun, zero, self._source.within_redacted)
+            begun = begun[begun < len(read) - 1]
+            if not len(begun) or begun[0]:
+                begun = np.append(0, begun)
+            starts.append(begun + len(tokens) * (len(read) - 1))
             tokens.append(read)
         size, most = len(tokens[0]) - 1, self._packing.max_documents
         rows = size // length
@@ -232,11 +232,11 @@ def packed_rows(
     """
     of, nth = np.divmod(numbers, sources[0]._packing.rows)
     windows = [
-        each.windows(sorted({*of[which == source].tolist()})) for source, each in enumerate(sources)
+        source.windows(sorted({*of[which == at].tolist()})) for at, source in enumerate(sources)
     ]
     span = int(of.max(initial=0)) + 1
-    keys = [source * span + number for source, found in enumerate(windows) for number in found]
-    every = [window for found in windows for window in found.values()]
+    keys = [at * span + number for at, of_source in enumerate(windows) for number in of_source]
+    every = [window for of_source in windows for window in of_source.values()]
     firsts = np.cumsum([0, *(len(window.counts) for window in every)])
     rows = firsts[np.searchsorted(keys, which * span + of)] + nth
     none = np.empty((3, 0), np.int64)
@@ -271,7 +271,7 @@ def fill_packed(
         both, largest = joined.read(memory, shape, dtype, parts, borders)
     else:
         shelves: list[dict[int, Any]]
-        shelves = [{at: each.tokens for at, each in found.items()} for found in rows.windows]
+        shelves = [{at: one.tokens for at, one in windows.items()} for windows in rows.windows]
         dtypes = {tokens.dtype for shelf in shelves for tokens in shelf.values()}
         both, largest = read_rows(memory, shape, dtype, parts, borders, shelves, dtypes)
     inputs, targets = both = both.reshape(2, -1)

@@ -196,5 +196,5 @@ def best_fit(
 
 def stable_order(keys: Numbers) -> Numbers:
     """As a stable argsort, which takes six times as long as sorting numbers."""
-    found: Numbers = np.sort(keys * len(keys) + np.arange(len(keys))) % len(keys)
-    return found
+    order: Numbers = np.sort(keys * len(keys) + np.arange(len(keys))) % len(keys)
+    return order

@@ -94,20 +94,20 @@ def permute(parts: Sequence[tuple[Permutation, Numbers]]) -> Numbers:
     for a thousand.
     """
     images = np.concatenate(
-        [at if each._table is None else each._table[at] for each, at in parts], dtype=np.int64
+        [at if order._table is None else order._table[at] for order, at in parts], dtype=np.int64
     )
-    by_network = [(each, len(at)) for each, at in parts if each._table is None]
+    by_network = [(order, len(at)) for order, at in parts if order._table is None]
     if not by_network:
         return images
     networks, counts = zip(*by_network, strict=True)
-    of_each, which = _networks(networks), np.repeat(np.arange(len(networks)), counts)
+    every, which = _networks(networks), np.repeat(np.arange(len(networks)), counts)
     where = np.flatnonzero(
-        np.repeat([each._table is None for each, _ in parts], [len(at) for _, at in parts])
+        np.repeat([order._table is None for order, _ in parts], [len(at) for _, at in parts])
     )
     for at in range(0, len(where), _CHUNK):
         chunk = where[at : at + _CHUNK]
         numbers = images[chunk].astype(np.uint64)
-        _walk(numbers, of_each.at(which[at : at + _CHUNK]), range(ROUNDS))
+        _walk(numbers, every.at(which[at : at + _CHUNK]), range(ROUNDS))
         images[chunk] = numbers
     return images
 
@@ -124,17 +124,17 @@ class _Networks(NamedTuple):
     def at(self, numbers: Numbers) -> _Networks:
         if len(self.limit) == 1:
             return self
-        return _Networks(*[each[..., numbers] for each in self])
+        return _Networks(*[values[..., numbers] for values in self])
 
 
 def _networks(permutations: Sequence[Permutation]) -> _Networks:
-    widths = np.array([each._right_width for each in permutations], np.uint64)
+    widths = np.array([order._right_width for order in permutations], np.uint64)
     return _Networks(
-        np.array([each.n for each in permutations], np.uint64),
+        np.array([order.n for order in permutations], np.uint64),
         widths,
         (np.uint64(1) << widths) - np.uint64(1),
-        np.array([each._left_mask for each in permutations], np.uint64),
-        np.stack([each._round_keys for each in permutations], axis=-1),
+        np.array([order._left_mask for order in permutations], np.uint64),
+        np.stack([order._round_keys for order in permutations], axis=-1),
     )
 
 

@@ -50,12 +50,3 @@ class Source(Protocol):
 
     def __getitem__(self, index: int, /) -> npt.NDArray[np.uint32]:
         """One sample: uint32, shape (T + 1,)."""
-
-
-def gather_into(source: Source, out: Samples, rows: Numbers, numbers: Numbers) -> None:
-    """Copies sample `numbers[i]` of a source to `out[rows[i]]`."""
-    if hasattr(source, "gather_into"):
-        source.gather_into(out, rows, numbers)
-        return
-    for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
-        out[row] = source[number]

@@ -166,11 +166,11 @@ class States:
             return
         # Other sources than a TokenDataset may not have generations.
         find: Callable[[str], int | None] = getattr(self.source, "generation_of", lambda _: None)
-        found = None if fingerprint == self.source.fingerprint else find(fingerprint)
-        if found is not None:
+        other = None if fingerprint == self.source.fingerprint else find(fingerprint)
+        if other is not None:
             raise UsageError(
-                f"the state belongs to generation {found} of the dataset, and this is another "
-                f"one. Open the dataset with generation={found} to go on."
+                f"the state belongs to generation {other} of the dataset, and this is another "
+                f"one. Open the dataset with generation={other} to go on."
             )
 
 

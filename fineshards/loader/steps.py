@@ -220,10 +220,10 @@ class Steps:
         """Where a step's batch begins; None if no batch has this number."""
         position: Position | None = self.first
         while position is not None and position.step <= step:
-            found = self.advance(position, step - position.step)
-            if self.size(found):
-                return found
-            following = self.next_pass(found)
+            reached = self.advance(position, step - position.step)
+            if self.size(reached):
+                return reached
+            following = self.next_pass(reached)
             # A pass without a batch: the last one is always left out.
             if following is None or following.step == position.step:
                 return None
@@ -238,8 +238,8 @@ class Steps:
         while position is not None and position.consumed <= sample:
             if self.length is None or sample < position.begin + self.length:
                 steps = self.sizes.steps_within(position.step, sample - position.consumed)
-                found = self.advance(position, steps)
-                return found if sample < found.consumed + self.size(found) else None
+                batch = self.advance(position, steps)
+                return batch if sample < batch.consumed + self.size(batch) else None
             following = self.next_pass(self.advance(position, sample + 1))
             if following is None:
                 return None

@@ -11,10 +11,15 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.loader.arguments import checked_integer, checked_numbers
 from fineshards.loader.sample_sources import Samples
 from fineshards.loader.tokens.local_shards import OPEN_SHARDS
-from fineshards.loader.tokens.loss_masks import LearnedTokens, RedactedTokens
 from fineshards.loader.tokens.split_documents import SampleDocument, SplitDocuments
 from fineshards.loader.tokens.split_shards import SplitShards
-from fineshards.loader.tokens.token_stream import Reading, ReadingOrder, TokenStream
+from fineshards.loader.tokens.token_stream import (
+    LearnedTokens,
+    Reading,
+    ReadingOrder,
+    RedactedTokens,
+    TokenStream,
+)
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 
@@ -45,8 +50,8 @@ class TokenDataset(SplitDocuments):
             first one that it has not, and begins with its last tokens, which were too few for a
             sample. Default: all samples.
         mapped: Whether local shards are mapped into memory. A mapped shard that is cut short while
-            it is in use kills the process by SIGBUS. False opens the shard for each sample, which
-            is slower and raises OutputError instead.
+            it is in use kills the process by SIGBUS. False reads from open files and raises
+            OutputError instead, which takes more processor time per sample.
 
     Attributes:
         sequence_length: T.
@@ -308,8 +313,8 @@ class TokenDataset(SplitDocuments):
             OutputError: A loss mask is missing or damaged.
         """
         starts = checked_numbers(indices, len(self)) * self.sequence_length + 1
-        found = self.masks_between(starts, starts + self.sequence_length)
-        return found.reshape(-1, self.sequence_length)
+        masks = self.masks_between(starts, starts + self.sequence_length)
+        return masks.reshape(-1, self.sequence_length)
 
     def masks_between(
         self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]

@@ -91,8 +91,8 @@ class WholeDocuments:
         numbers = np.atleast_1d(np.array(range(len(self))[index], np.int64))
         rows = np.empty((len(numbers), self.sequence_length + 1), np.uint32)
         self.gather_into(rows, np.arange(len(numbers)), numbers)
-        found: npt.NDArray[np.uint32] = rows if isinstance(index, slice) else rows[0]
-        return found
+        samples: npt.NDArray[np.uint32] = rows if isinstance(index, slice) else rows[0]
+        return samples
 
     def gather_into(self, out: Samples, rows: Numbers, numbers: Numbers) -> None:
         """Copies rows `numbers` and their last labels to rows of an array; see `Source`."""
@@ -101,11 +101,11 @@ class WholeDocuments:
 
     def loss_mask(self, numbers: Numbers) -> Bools:
         """Which targets count: bool, shape (len(numbers), T)."""
-        found = np.empty((len(numbers), self.sequence_length + 1), np.bool_)
+        mask = np.empty((len(numbers), self.sequence_length + 1), np.bool_)
         begins, stops, ends = self._segments(numbers)
         counted = self._dataset.masks_between(begins, stops)
-        _lay(found, np.arange(len(numbers)), counted, ends, False)
-        return found[:, 1:]
+        _lay(mask, np.arange(len(numbers)), counted, ends, False)
+        return mask[:, 1:]
 
     def within_redacted(self, places: Numbers) -> Bools:
         """Which EOTs of the rows begin no document: within a redacted one, or padding."""
@@ -113,13 +113,13 @@ class WholeDocuments:
         first, end = (self._ends[self._borders[numbers + more]] for more in (0, 1))
         at = first + columns
         # The first EOT of the padding begins it.
-        found: Bools = at != end
+        within: Bools = at != end
         inside = np.flatnonzero(at < end)
         at = at[inside]
         segments = np.searchsorted(self._ends, at, "right") - 1
         tokens = self._begins[segments] + at - self._ends[segments]
-        found[inside] = self._dataset.within_redacted(tokens)
-        return found
+        within[inside] = self._dataset.within_redacted(tokens)
+        return within
 
     def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
         """Says in which order rows will be read."""
@@ -172,25 +172,25 @@ class WholeDocuments:
             # With the token before, so that a redacted document of both windows is known as one.
             begin = max(0, first - 1)
             tokens = dataset.read_tokens(begin, min(first + size, dataset.tokens))
-            found = np.flatnonzero(tokens == dataset.eot) + begin
-            found = whole_documents(found, 0, dataset.within_redacted)
-            found = found[found > begin]
+            eots = np.flatnonzero(tokens == dataset.eot) + begin
+            begun = whole_documents(eots, 0, dataset.within_redacted)
+            begun = begun[begun > begin]
             if first == 0:
-                starts = np.append(starts, found)
-            elif len(found):
-                ends = np.append(starts[1:], found[0])
+                starts = np.append(starts, begun)
+            elif len(begun):
+                ends = np.append(starts[1:], begun[0])
                 yield pack_whole(starts, ends - starts, self.sequence_length)
-                starts = found
+                starts = begun
         ends = np.append(starts[1:], dataset.tokens)
         yield pack_whole(starts, ends - starts, self.sequence_length)
 
 
 def _lay(
-    out: npt.NDArray[Any], rows: Numbers, found: npt.NDArray[Any], ends: Numbers, padding: int
+    out: npt.NDArray[Any], rows: Numbers, values: npt.NDArray[Any], ends: Numbers, padding: int
 ) -> None:
-    """Copies `[ends[i], ends[i + 1])` of what was found to row `rows[i]`, and pads it."""
+    """Copies values `[ends[i], ends[i + 1])` to row `rows[i]`, and pads it."""
     for row, (begin, end) in zip(rows.tolist(), pairwise(ends.tolist()), strict=True):
-        out[row, : end - begin] = found[begin:end]
+        out[row, : end - begin] = values[begin:end]
         out[row, end - begin :] = padding
 
 

@@ -152,6 +152,14 @@ def test_a_shard_that_was_replaced_by_zeros_after_its_first_use_is_refused(
         assert f"{SHARD} {said}" in refused(use, OutputError)
 
 
+def test_a_shard_that_is_not_mapped_and_was_replaced_is_read_from_its_new_file(copy: Path) -> None:
+    dataset = TokenDataset(copy, sequence_length=100, mapped=False)
+    before = everything(dataset)
+    (copy / "new").write_bytes((copy / SHARD).read_bytes()[:-4] + bytes(4))
+    (copy / "new").replace(copy / SHARD)
+    assert dataset[29].tolist() == [*before[29][:-2].tolist(), 0, before[29][-1]]
+
+
 # Reading that fails
 
 

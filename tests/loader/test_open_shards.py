@@ -170,6 +170,32 @@ print(compared, *left)
     assert min(map(int, left[3:])) >= 15
 
 
+def test_shards_that_are_not_mapped_stay_open_within_the_limit(two: Path) -> None:
+    few, some, opens = run(
+        """
+limit(256)
+times = 0
+def count(event, arguments):
+    global times
+    times += event == "open" and str(arguments[0]).endswith(".npy")
+sys.addaudithook(count)
+dataset = TokenDataset(FOLDERS[0], sequence_length=T, mapped=False)
+few = np.arange(100)  # of 41 shards
+for _ in range(5):
+    check(dataset, few)
+print(times)
+check(dataset, np.arange(len(dataset)))
+print(opened())
+dataset.close()
+print(opened())
+""",
+        two,
+    )
+    assert few == "41"
+    assert 41 < int(some) < 128
+    assert int(opens) < 10
+
+
 @pytest.mark.parametrize("mapped", [True, False])
 def test_where_no_descriptor_is_left_the_error_says_what_to_do(two: Path, mapped: bool) -> None:
     (_, *said) = run(

@@ -190,7 +190,9 @@ def check(output: Path, counted: Sequence[Counted]) -> None:
 
 
 def vars_of(count: Any) -> Row:
-    return {name: getattr(count, name) for name in SCHEMA.names}
+    """A count as a row of the tables, in which steps count from 0."""
+    row = {name: getattr(count, name) for name in SCHEMA.names}
+    return row if row["step"] is None else row | {"step": row["step"] - 1}
 
 
 def by_key(rows: Sequence[Row]) -> dict[tuple[Any, ...], Row]:
@@ -349,6 +351,7 @@ def test_stats_shows_all_and_a_step(
     one = json.loads(capsys.readouterr().out)
     assert [(each["what"], each["value"]) for each in one["counts"]] == [("dropped", "exact_text")]
     assert [each["use"] for each in one["steps"]] == ["exact"]
+    assert {each["step"] for each in one["counts"]} == {4}
     with pytest.raises(UsageError, match="it has 5 steps"):
         fineshards.stats(dataset, step=6)
 

@@ -17,7 +17,7 @@ def check(weights: list[float], size: int) -> None:
     helpers_cpp.build_blending_indices(
         sources, numbers, np.array(weights), len(weights), size, False
     )
-    ours = greedy(weights, size, rule="megatron")
+    ours = greedy(weights, size)
     assert np.array_equal(ours[0], sources)
     assert np.array_equal(ours[1], numbers)
     assert ours[0].dtype == sources.dtype

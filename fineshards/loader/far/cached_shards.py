@@ -90,15 +90,15 @@ class CacheFolder:
         is too small, and what the functions raise.
         """
         with self._explained():
-            found = self._opened(name, is_good)
-            if found is None:
+            file = self._opened(name, is_good)
+            if file is None:
                 with self._lock():
                     # Another process may have made it in the meantime.
-                    found = self._opened(name, is_good) or self._made(name, size, make)
+                    file = self._opened(name, is_good) or self._made(name, size, make)
             with suppress(PermissionError):  # the file of another user
-                os.utime(found.fileno())
-            found.seek(0)
-            return found
+                os.utime(file.fileno())
+            file.seek(0)
+            return file
 
     def holds(self, name: str) -> bool:
         """Whether a file is there."""
@@ -108,12 +108,12 @@ class CacheFolder:
         """The file; None if there is none that is good."""
         path = os.path.join(self.path, name)
         try:
-            found = open(path, "rb", opener=_without_links)  # noqa: SIM115 - returned
+            file = open(path, "rb", opener=_without_links)  # noqa: SIM115 - returned
         except FileNotFoundError:
             return None
-        if is_good(found):
-            return found
-        found.close()
+        if is_good(file):
+            return file
+        file.close()
         with suppress(FileNotFoundError):
             os.unlink(path)
         return None
@@ -210,8 +210,8 @@ class CachedShards(LocalShards):
         if self._in_order and wanted and wanted[-1] + 1 < self._split.shards:
             wanted.append(wanted[-1] + 1)
         for shard in wanted:
-            known = shard in self.shelf or shard in self._waiting
-            if not known and not self._copies.holds(shard):
+            expected = shard in self.shelf or shard in self._waiting
+            if not expected and not self._copies.holds(shard):
                 self._waiting.append(shard)
         if self._waiting and (self._fetching is None or not self._fetching.is_alive()):
             arguments = (self._copies, self._waiting)
@@ -304,11 +304,11 @@ class _Copies(LocalStorage):
 
         storage, name = self._split.storage, self._split.shard_name(shard)
         part.seek(0)
-        found, expected = checksum_to_base64(file_checksum(part)), self._expected[name]
-        if found == expected:
+        checksum, expected = checksum_to_base64(file_checksum(part)), self._expected[name]
+        if checksum == expected:
             return
         latest = Manifest.load_finished(storage)
-        if _checksums(latest).get(name) == found:
+        if _checksums(latest).get(name) == checksum:
             return
         change = job_name(latest.generation + 1)
         why = "it is damaged. Copy it again from its origin, or run fineshards repair."
@@ -318,7 +318,7 @@ class _Copies(LocalStorage):
                 "own command, or wait until it has ended."
             )
         raise OutputError(
-            f"the shard {storage.path(name)} has the crc32c {found}, expected {expected}: {why}"
+            f"the shard {storage.path(name)} has the crc32c {checksum}, expected {expected}: {why}"
         )
 
 

@@ -74,13 +74,13 @@ class FarShards:
         """The opened shard. The first thread that wants it opens it, and the others wait."""
         mine: Future[RangeReader] = Future()
         try:
-            found = self._open.setdefault(shard, mine)
-            if found is mine:
+            opened = self._open.setdefault(shard, mine)
+            if opened is mine:
                 ranges = self._split.storage.open_ranges(self._split.shard_name(shard))
                 header = ranges.read_at(0, min(ranges.size, npy.HEADER_BYTES))
                 self._split.check(shard, ranges.size, header)
                 mine.set_result(ranges)
-            return found
+            return opened
         except BaseException as error:
             self._forget(shard, mine)
             if not mine.done():

@@ -61,12 +61,12 @@ def integer_weights(weights: Sequence[int | float | Fraction]) -> Numbers:
     denominator = lcm(*[below for _, below in ratios])
     numerators = [above * (denominator // below) for above, below in ratios]
     total = sum(numerators)
-    shares = [divmod(each << WEIGHT_BITS, total) for each in numerators]
+    shares = [divmod(numerator << WEIGHT_BITS, total) for numerator in numerators]
     rounded = [share for share, _ in shares]
     by_remainder = sorted(range(len(shares)), key=lambda source: -shares[source][1])
     for source in by_remainder[: WEIGHT_SUM - sum(rounded)]:
         rounded[source] += 1
-    raised = [source for source, each in enumerate(numerators) if each and not rounded[source]]
+    raised = [source for source, above in enumerate(numerators) if above and not rounded[source]]
     for source in raised:
         rounded[source] = 1
     rounded[max(range(len(rounded)), key=rounded.__getitem__)] -= len(raised)

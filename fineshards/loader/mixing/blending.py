@@ -9,7 +9,6 @@ The rule is a loop over the samples. numba compiles it where it is installed (th
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +22,13 @@ Indices = npt.NDArray[np.signedinteger]
 
 
 def greedy(
-    weights: Sequence[float],
-    size: int,
-    lengths: Sequence[int] | None = None,
-    rule: Literal["corrected", "megatron"] = "corrected",
+    weights: Sequence[float], size: int, lengths: Sequence[int] | None = None
 ) -> tuple[Indices, Numbers]:
     """Index arrays by Megatron's rule: the source of each sample, and its number within the source.
 
-    Sample i comes from the source with the largest w * target - count, the first of equals. Here w
-    is the source's share of the weights and count its samples so far, in doubles. The target is
-    i + 1 in the corrected rule. In `build_blending_indices` of Megatron-LM
-    (megatron/core/datasets/helpers.cpp) it is max(i, 1), so that every sample but the first has
-    the target of the one before.
+    Sample i comes from the source with the largest w * max(i, 1) - count, the first of equals. Here
+    w is the source's share of the weights and count its samples so far, in doubles. The arrays are
+    those of `build_blending_indices` (megatron/core/datasets/helpers.cpp), bit for bit.
 
     Weights whose sum is 1 up to rounding are used as they are, as that helper does. Other weights
     are divided by their sum. `megatron_weights` makes those that Megatron passes to its helper.
@@ -44,28 +38,23 @@ def greedy(
         size: The number of samples. Shorter arrays are the beginning of longer ones.
         lengths: The number of samples of each source; numbers wrap to 0 there. None lets them
             grow without a limit, as Megatron does.
-        rule: `corrected`, or `megatron` for the rows of Megatron's helper, bit for bit.
 
     Returns:
         (sources, numbers), both of shape (size,). Sources are int16 as in Megatron, or int32 if
         there are more than 2^15 sources. Numbers are int64.
 
     Raises:
-        UsageError: The weights, the size, the lengths or the rule are not valid.
+        UsageError: The weights, the size or the lengths are not valid.
 
     Example:
         >>> sources, numbers = greedy([0.6, 0.4], size=5)
         >>> sources.tolist(), numbers.tolist()
         ([0, 1, 0, 1, 0], [0, 0, 1, 1, 2])
-        >>> greedy([0.6, 0.4], size=5, rule="megatron")[0].tolist()
-        [0, 1, 0, 1, 0]
     """
     shares = _shares(weights)
     size = checked_integer("size", size, 0)
-    if rule not in ("corrected", "megatron"):
-        raise UsageError(f"rule is {rule!r}; choose 'corrected' or 'megatron'.")
     wraps = None if lengths is None else _checked_lengths(lengths, len(shares))
-    sources, numbers = _sequence(shares, size, first_target=int(rule == "corrected"))
+    sources, numbers = _sequence(shares, size)
     if wraps is not None:
         numbers %= wraps[sources]
     return sources, numbers
@@ -81,7 +70,7 @@ def megatron_weights(weights: Sequence[float]) -> list[float]:
         weights: One number of at least 0 per source, as given to Megatron.
 
     Returns:
-        The weights for `greedy(..., rule="megatron")`.
+        The weights for `greedy`.
 
     Raises:
         UsageError: The weights are not valid.
@@ -115,7 +104,7 @@ def exhaustive(lengths: Sequence[int]) -> tuple[Indices, Numbers]:
         ([0, 1, 0, 0], [0, 0, 1, 2])
     """
     caps = _checked_lengths(lengths)
-    return _sequence(caps / float(caps.sum()), int(caps.sum()), 0, caps.astype(np.float64))
+    return _sequence(caps / float(caps.sum()), int(caps.sum()), caps.astype(np.float64))
 
 
 def nanoset(
@@ -123,43 +112,37 @@ def nanoset(
     samples: int,
     weights: Sequence[float] | None = None,
     seed: int = 1234,
-    rule: Literal["nanotron", "documentation"] = "nanotron",
 ) -> tuple[Indices, Numbers]:
     """The dataset_index and dataset_sample_index of nanotron's Nanosets.
 
-    An epoch has as many samples as all datasets together. Its rows follow the rule of Megatron's
-    helper, wrap at each dataset's length, and are shuffled by `RandomState(seed)`. The result is
-    copies of this epoch, cut at `samples`.
+    As its src/nanotron/data/nanoset.py makes them; the example of its documentation breaks some
+    ties otherwise. An epoch has as many samples as all datasets together. Its rows follow the rule
+    of `greedy`, wrap at each dataset's length, and are shuffled by `RandomState(seed)`. The result
+    is copies of this epoch, cut at `samples`.
 
     Args:
         lengths: The number of samples of each dataset, at least 1.
         samples: The length of the arrays.
         weights: One number of at least 0 per dataset; None for the lengths.
         seed: An integer from 0 to 2^32 - 1.
-        rule: `nanotron` gives what its code (src/nanotron/data/nanoset.py) gives, which always
-            divides the weights by their sum. `documentation` gives the example of its
-            docs/nanoset.md, where weights whose sum is 1 up to rounding are used as they are.
 
     Returns:
         (sources, numbers), both of shape (samples,). Sources are int16 or int32, numbers int64.
 
     Raises:
-        UsageError: The weights, the lengths, `samples`, the seed or the rule are not valid.
+        UsageError: The weights, the lengths, `samples` or the seed are not valid.
 
     Example:
         >>> sources, numbers = nanoset([2, 1], samples=6)
         >>> sources.tolist(), numbers.tolist()
         ([0, 1, 0, 0, 1, 0], [0, 0, 1, 0, 0, 1])
     """
-    if rule not in ("nanotron", "documentation"):
-        raise UsageError(f"rule is {rule!r}; choose 'nanotron' or 'documentation'.")
-    given = _checked_weights(lengths if weights is None else weights)
-    shares = _divided(given) if rule == "nanotron" else _shares(given)
+    shares = _divided(_checked_weights(lengths if weights is None else weights))
     wraps = _checked_lengths(lengths, len(shares))
     samples, seed = checked_integer("samples", samples, 0), checked_integer("seed", seed)
     if not 0 <= seed < 2**32:
         raise UsageError(f"seed is {seed}; Nanosets need one from 0 to 2^32 - 1.")
-    sources, numbers = _sequence(shares, int(wraps.sum()), first_target=0)
+    sources, numbers = _sequence(shares, int(wraps.sum()))
     numbers %= wraps[sources]
     order = np.random.RandomState(seed).permutation(len(sources))
     with _within_memory(samples):
@@ -221,10 +204,8 @@ def _within_memory(size: int) -> Iterator[None]:
         ) from None
 
 
-def _sequence(
-    shares: Floats, size: int, first_target: int, caps: Floats | None = None
-) -> tuple[Indices, Numbers]:
-    """Each row's source and number; the target of row i is max(i + first_target, 1).
+def _sequence(shares: Floats, size: int, caps: Floats | None = None) -> tuple[Indices, Numbers]:
+    """Each row's source and number.
 
     caps: how many samples each source has; None for no limit.
     """
@@ -233,17 +214,15 @@ def _sequence(
         sources: Indices = np.empty(size, kind)
         numbers: Numbers = np.empty(size, np.int64)
     caps = np.full(len(shares), np.inf) if caps is None else caps
-    _fastest_fill()(shares, caps, first_target, sources, numbers)
+    _fastest_fill()(shares, caps, sources, numbers)
     return sources, numbers
 
 
-def _fill(
-    shares: Floats, caps: Floats, first_target: int, sources: Indices, numbers: Numbers
-) -> None:
+def _fill(shares: Floats, caps: Floats, sources: Indices, numbers: Numbers) -> None:
     """Applies the rule to each row in turn."""
     counts = np.zeros(len(shares))
     for row in range(len(sources)):
-        source = (shares * max(row + first_target, 1) - counts).argmax()
+        source = (shares * max(row, 1) - counts).argmax()
         sources[row] = source
         numbers[row] = counts[source]
         counts[source] += 1
@@ -252,13 +231,11 @@ def _fill(
             counts[source] = np.inf
 
 
-def _fill_in_loops(
-    shares: Floats, caps: Floats, first_target: int, sources: Indices, numbers: Numbers
-) -> None:
+def _fill_in_loops(shares: Floats, caps: Floats, sources: Indices, numbers: Numbers) -> None:
     """`_fill` in loops, for numba."""
     counts = np.zeros(len(shares))
     for row in range(len(sources)):
-        target = float(max(row + first_target, 1))
+        target = float(max(row, 1))
         source, most = 0, shares[0] * target - counts[0]
         for other in range(1, len(shares)):
             behind = shares[other] * target - counts[other]
@@ -271,12 +248,12 @@ def _fill_in_loops(
 
 
 @cache
-def _fastest_fill() -> Callable[[Floats, Floats, int, Indices, Numbers], None]:
+def _fastest_fill() -> Callable[[Floats, Floats, Indices, Numbers], None]:
     """`_fill`, compiled if numba is installed."""
     try:
         from numba import njit
     except ImportError:
         return _fill
-    compiled: Callable[[Floats, Floats, int, Indices, Numbers], None]
+    compiled: Callable[[Floats, Floats, Indices, Numbers], None]
     compiled = njit(_fill_in_loops)
     return compiled

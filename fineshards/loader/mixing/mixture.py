@@ -54,17 +54,17 @@ class MixturePlan:
         rows = [("source", "weight", "samples", "tokens", "epochs", "first repeated step")]
         rows += [
             (
-                each.name,
-                f"{each.weight:.6g}",
-                f"{each.samples:,}",
-                f"{each.tokens:,}",
-                f"{each.epochs:.3f}",
-                "-" if each.first_repeated_step is None else f"{each.first_repeated_step:,}",
+                plan.name,
+                f"{plan.weight:.6g}",
+                f"{plan.samples:,}",
+                f"{plan.tokens:,}",
+                f"{plan.epochs:.3f}",
+                "-" if plan.first_repeated_step is None else f"{plan.first_repeated_step:,}",
             )
-            for each in self.sources
+            for plan in self.sources
         ]
         steps = f"{self.samples / self.batch_size:,.15g} steps"
-        tokens = sum(each.tokens for each in self.sources)
+        tokens = sum(plan.tokens for plan in self.sources)
         rows.append((steps, "", f"{self.samples:,}", f"{tokens:,}", "", ""))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
@@ -277,10 +277,8 @@ class Mixture:
         Raises:
             UsageError: An argument is not an integer of at least 1.
         """
-        steps, batch_size = (
-            checked_integer("steps", steps, 1),
-            checked_integer("batch_size", batch_size, 1),
-        )
+        steps = checked_integer("steps", steps, 1)
+        batch_size = checked_integer("batch_size", batch_size, 1)
         end = MAX_DRAWS if self.length is None else self.length
         draws = min(steps * batch_size, end)
         counts = self._counts(draws)
@@ -348,7 +346,7 @@ def _check_sources(sources: object) -> None:
             raise UsageError(f"source {name!r} of the mixture is not a pair (source, weight).")
         source = pair[0]
         members = ("__len__", "__getitem__", "sequence_length", "fingerprint")
-        if isinstance(source, Mixture) or not all(hasattr(source, each) for each in members):
+        if isinstance(source, Mixture) or not all(hasattr(source, member) for member in members):
             raise UsageError(
                 f"source {name!r} of the mixture is {quoted(source)}; give a TokenDataset "
                 "or another source of samples."
@@ -362,7 +360,7 @@ def _check_sources(sources: object) -> None:
 
 def _check_alike(names: Sequence[str], sources: Sequence[Source]) -> None:
     """Raises UsageError if samples are of unequal lengths, or a token is another text elsewhere."""
-    known: tuple[str, object] | None = None
+    first: tuple[str, object] | None = None
     for name, source in zip(names, sources, strict=True):
         if source.sequence_length != sources[0].sequence_length:
             raise UsageError(
@@ -370,11 +368,11 @@ def _check_alike(names: Sequence[str], sources: Sequence[Source]) -> None:
                 f"{name!r} is {source.sequence_length}: open both with the same one."
             )
         vocabulary = getattr(source, "vocabulary", None)
-        if known is None and vocabulary is not None:
-            known = name, vocabulary
-        if known is not None and vocabulary not in (None, known[1]):
+        if first is None and vocabulary is not None:
+            first = name, vocabulary
+        if first is not None and vocabulary not in (None, first[1]):
             raise UsageError(
-                f"the sources {known[0]!r} and {name!r} have different vocabularies, {known[1]} "
+                f"the sources {first[0]!r} and {name!r} have different vocabularies, {first[1]} "
                 f"and {vocabulary}, so a token stands for another text in each. Build both "
                 "datasets with one tokenizer."
             )

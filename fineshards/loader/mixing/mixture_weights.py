@@ -57,15 +57,15 @@ def linear_schedule(
     stop = checked_integer("stop", stop, start + parts)
     names = list(first)
     before, after = (
-        [Fraction(weight) / sum(Fraction(each) for each in row) for weight in row]
+        [Fraction(weight) / sum(Fraction(other) for other in row) for weight in row]
         for row in checked_weights(names, first.values(), {1: last}).values()
     )
-    found = {}
+    schedule = {}
     for part in range(parts + 1):
         done = min(Fraction(2 * part + 1, 2 * parts), Fraction(1))
         weights = [a + (b - a) * done for a, b in zip(before, after, strict=True)]
-        found[start + (stop - start) * part // parts] = dict(zip(names, weights, strict=True))
-    return found
+        schedule[start + (stop - start) * part // parts] = dict(zip(names, weights, strict=True))
+    return schedule
 
 
 def exact_text(weight: Weight) -> str:

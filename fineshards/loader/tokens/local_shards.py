@@ -101,8 +101,8 @@ class OpenShards:
                 shelf, shard = self._places.popleft()
             except IndexError:  # another thread was faster
                 return
-            if (found := shelf()) is not None:
-                found.pop(shard, None)
+            if (owner := shelf()) is not None:
+                owner.pop(shard, None)
 
 
 def _none_left(error: OutputError) -> bool:
@@ -158,15 +158,15 @@ class LocalShards:
 
     def opened(self, shard: int) -> Shard:
         """The tokens of a shard."""
-        found: Shard | None = self.shelf.get(shard)
-        if found is not None:
-            return found
+        tokens: Shard | None = self.shelf.get(shard)
+        if tokens is not None:
+            return tokens
         with self._lock:
             # Another thread may have opened it in the meantime.
-            found = self.shelf.get(shard)
-            if found is None:
-                found = OPEN_SHARDS.put(self.shelf, shard, lambda: self._load(shard))
-            return found
+            tokens = self.shelf.get(shard)
+            if tokens is None:
+                tokens = OPEN_SHARDS.put(self.shelf, shard, lambda: self._load(shard))
+            return tokens
 
     def _load(self, shard: int) -> Shard:
         split = self._split
@@ -200,7 +200,7 @@ def read_rows(
     for at in range(0, len(borders) - 1, rows):
         ends = borders[at : at + rows + 1]
         some = slice(ends[0], ends[-1])
-        tokens = join(Parts(*[each[some] for each in parts]), shelves, dtypes, readers)
+        tokens = join(Parts(*[column[some] for column in parts]), shelves, dtypes, readers)
         out[at : at + len(ends) - 1] = tokens.reshape(-1, shape[1])
         largest = max(largest, int(tokens.max(initial=0)))
     return out, largest
@@ -210,11 +210,11 @@ def join(
     parts: Parts, shelves: Shelves, dtypes: Set[np.dtype[Any]], readers: Readers = list
 ) -> Tokens:
     """The tokens of parts, one after the other, to read; see `views`. dtypes: of all readers."""
-    found: Sequence[Any] = views(parts, shelves, readers)
+    pieces: Sequence[Any] = views(parts, shelves, readers)
     dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
     if len(dtypes) > 1:
-        found = [np.asarray(part, dtype) for part in found]
-    return np.frombuffer(b"".join(found), dtype)
+        pieces = [np.asarray(piece, dtype) for piece in pieces]
+    return np.frombuffer(b"".join(pieces), dtype)
 
 
 def views(parts: Parts, shelves: Shelves, readers: Readers) -> list[Any]:
@@ -225,76 +225,101 @@ def views(parts: Parts, shelves: Shelves, readers: Readers) -> list[Any]:
     try:
         if len(shelves) == 1:  # a sixth faster
             shelf = shelves[0]
-            found = [
+            pieces = [
                 shelf[shard][begin:stop] for shard, begin, stop in zip(*parts[1:], strict=True)
             ]
         else:
-            found = [
+            pieces = [
                 shelves[number][shard][begin:stop]
                 for number, shard, begin, stop in zip(*parts, strict=True)
             ]
-        complete = sum(map(len, found)) == sum(parts.stops) - sum(parts.begins)
+        complete = sum(map(len, pieces)) == sum(parts.stops) - sum(parts.begins)
     except LookupError:
         complete = False
-    return found if complete else _opened(parts, readers())
+    return pieces if complete else _opened(parts, readers())
 
 
 def _opened(parts: Parts, readers: Sequence[LocalShards]) -> list[Any]:
     """Parts whose shards must be opened, or that reach from one shard into the next."""
-    found: list[Any] = []
+    pieces: list[Any] = []
     for number, shard, begin, stop in zip(*parts, strict=True):
         reader, missing = readers[number], stop - begin
         while missing:
             if shard not in reader.shelf:
                 # A part keeps its shard open; copies of the parts let the shards close.
-                found = [np.array(part) for part in found]
+                pieces = [np.array(piece) for piece in pieces]
             part = reader.opened(shard)[begin : begin + missing]
-            found.append(part)
+            pieces.append(part)
             missing -= len(part)
             shard, begin = shard + 1, 0
-    return found
+    return pieces
 
 
 class ReadShard:
-    """A shard that is not mapped: a slice of it opens the file, checks it and reads the tokens.
+    """A shard that is not mapped: a slice of it reads the tokens from the open file.
 
-    No descriptor is kept, which would be stale where a file on a network was replaced.
+    Before each read the file is compared with the opened one, by inode, size and header. One that
+    was replaced, cut short or overwritten is opened and checked again.
     """
 
     def __init__(self, split: SplitShards, shard: int) -> None:
         self._split, self._shard = split, shard
         self._tokens = split.length(shard)
-        self._read(0, 0)
-
-    def __len__(self) -> int:
-        return self._tokens
+        self._file = _OpenFile(split, shard)
 
     def __getitem__(self, part: slice) -> Tokens:
-        """A copy of tokens `[start, stop)`; raises OutputError if the file is another by now."""
+        """A copy of tokens `[start, stop)`; raises OutputError if the file is damaged by now."""
         start, stop, _ = part.indices(self._tokens)
-        begin, count = (each * self._split.dtype.itemsize for each in (start, stop - start))
-        begin += npy.HEADER_BYTES
-        content = OPEN_SHARDS.with_room(lambda: self._read(begin, count))
+        itemsize = self._split.dtype.itemsize
+        begin, count = npy.HEADER_BYTES + start * itemsize, (stop - start) * itemsize
+        file = self._file
+        if not file.is_unchanged():
+            file = OPEN_SHARDS.with_room(lambda: _OpenFile(self._split, self._shard))
+            self._file = file
+        content = file.read(begin, count)
+        if len(content) < count:  # it was cut short after the comparison
+            self._split.check(self._shard, begin + len(content), b"")
         return np.frombuffer(content, self._split.dtype)
 
-    def _read(self, begin: int, count: int) -> bytes:
-        """Bytes of the file, whose size and header are those of the shard."""
-        storage, name = self._split.storage, self._split.shard_name(self._shard)
+
+class _OpenFile:
+    """The file of a shard, open and checked. It closes after its last use."""
+
+    def __init__(self, split: SplitShards, shard: int) -> None:
+        name = split.shard_name(shard)
+        self._path = split.storage.path(name)
+        file = split.storage.open(name)
+        weakref.finalize(self, file.close)
+        self._descriptor = file.fileno()
+        self._status = os.fstat(self._descriptor)
+        self._header = self.read(0, npy.HEADER_BYTES)
+        split.check(shard, self._status.st_size, self._header)
+
+    def is_unchanged(self) -> bool:
+        """Whether the path still leads to this file, with the same size and header."""
         try:
-            with storage.open(name) as file:
-                header = file.read(npy.HEADER_BYTES)
-                file.seek(begin)
-                content = file.read(count)
-                size = os.fstat(file.fileno()).st_size
+            status = os.stat(self._path)
+        except OSError:
+            return False
+        is_same = os.path.samestat(status, self._status)
+        if not is_same or status.st_size != self._status.st_size:
+            return False
+        return self.read(0, npy.HEADER_BYTES) == self._header
+
+    def read(self, begin: int, count: int) -> bytes:
+        """Bytes of the file, fewer at its end."""
+        parts: list[bytes] = []
+        try:
+            # The system reads at most 2 GiB at once.
+            while count and (part := os.pread(self._descriptor, count, begin)):
+                parts.append(part)
+                begin, count = begin + len(part), count - len(part)
         except OSError as error:
             raise OutputError(
-                f"the shard {storage.path(name)} cannot be read: {error.strerror}. Check the "
-                "disk, or copy the shard again from its origin."
+                f"the shard {self._path} cannot be read: {error.strerror}. Check the disk, or copy "
+                "the shard again from its origin."
             ) from error
-        if len(content) < count:  # it was cut short, whatever its size is now
-            size = min(size, begin + len(content))
-        self._split.check(self._shard, size, header)
-        return content
+        return b"".join(parts)
 
 
 Shard = memoryview | ReadShard

@@ -66,6 +66,11 @@ class WholeDocument:
     tokens: npt.NDArray[np.uint32]
     redacted: bool
 
+    def __repr__(self) -> str:
+        where = f"number {self.number:,} ({self.file}, row {self.row:,})"
+        text = "redacted" if self.redacted else quoted(self.text)
+        return f"WholeDocument: {where}, {len(self.tokens):,} tokens: {text}"
+
 
 class SplitDocuments:
     """The documents of a split, as a dataset gives them. Tables are read when first needed.
@@ -146,12 +151,13 @@ class SplitDocuments:
                 f"document {number} is not in the {self._split.name} split, which has documents "
                 f"{numbers[0]} to {numbers[-1]}. Open the other split to read it."
             )
-        found = self._tables().document(number)
+        document = self._tables().document(number)
         # A table says so late if the redaction is not finished; an EOT alone is an empty text.
-        tokens, eot = found.tokens, self._split.eot
-        redacted = found.redacted or bool(len(tokens) > 1 and (tokens == eot).all())
+        tokens, eot = document.tokens, self._split.eot
+        redacted = document.redacted or bool(len(tokens) > 1 and (tokens == eot).all())
         text = "" if redacted else self.decode(tokens[1:])
-        return WholeDocument(number, found.file, found.row, found.id, text, tokens, redacted)
+        where = document.file, document.row, document.id
+        return WholeDocument(number, *where, text, tokens, redacted)
 
     def all_documents(self) -> Iterator[WholeDocument]:
         """The documents with tokens in `tokens`, one by one, as `document` gives them.
@@ -169,7 +175,7 @@ class SplitDocuments:
         """The documents that tokens [begin, end) of the whole split touch."""
         layout, split = self._split.layout, self._split.name
         (first, _), (last, _) = layout.place(split, begin), layout.place(split, end - 1)
-        found: list[SampleDocument] = []
+        documents: list[SampleDocument] = []
         for shard in range(first, last + 1):
             zero = layout.begin(ShardKey(split, shard))
             table = self._tables().table(self._position(shard))
@@ -178,16 +184,16 @@ class SplitDocuments:
                 piece, row = table.piece(row), row + 1
                 at = zero + piece.offset
                 stop = min(at + piece.length, end) - begin
-                if found and found[-1].number == piece.document:
+                if documents and documents[-1].number == piece.document:
                     # It goes on from the shard before, and is one document here.
-                    found[-1] = replace(found[-1], end=stop)
+                    documents[-1] = replace(documents[-1], end=stop)
                     continue
                 first = max(at, begin)
                 where = first - begin, stop, first - at + piece.start
-                found.append(
+                documents.append(
                     SampleDocument(piece.document, piece.file, piece.row, piece.id, *where)
                 )
-        return found
+        return documents
 
     def _numbers(self, begin: int) -> range:
         """The numbers of the documents with tokens of the split from one on."""

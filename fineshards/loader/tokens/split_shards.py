@@ -50,7 +50,7 @@ class Vocabulary:
         name = self.tokenizer.file
         try:
             stored = json.loads(self.storage.read(name))
-            added = [(each["id"], each["content"]) for each in stored.get("added_tokens") or []]
+            added = [(token["id"], token["content"]) for token in stored.get("added_tokens") or []]
             return [stored["model"]["vocab"], sorted(added)]
         except (KeyError, RecursionError, TypeError, ValueError):
             raise OutputError(
@@ -94,8 +94,8 @@ class SplitShards:
         finished, or its manifest is damaged, or if there is no such generation.
         """
         if not isinstance(name, str) or _OTHER_NAMES.get(name, name) not in SPLITS:
-            known = " or ".join(SPLITS)
-            raise UsageError(f"{storage.root} has no split {name!r}; choose {known}.")
+            splits = " or ".join(SPLITS)
+            raise UsageError(f"{storage.root} has no split {name!r}; choose {splits}.")
         name = _OTHER_NAMES.get(name, name)
         manifest = Manifest.load_finished(storage, generation)
         layout = manifest.layout

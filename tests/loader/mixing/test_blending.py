@@ -14,16 +14,16 @@ from fineshards.loader.mixing.blending import exhaustive, greedy, megatron_weigh
 
 
 def plain(
-    shares: list[float], size: int, first_target: int = 1, lengths: list[int] | None = None
+    shares: list[float], size: int, lengths: list[int] | None = None
 ) -> tuple[list[int], list[int]]:
-    """The rule, sample by sample. Megatron and Nanosets use 0 as `first_target`.
+    """The rule, sample by sample.
 
     A source of `lengths` is left out when all its samples were drawn.
     """
     counts = [0] * len(shares)
     sources, numbers = [], []
     for sample in range(size):
-        target = float(max(sample + first_target, 1))
+        target = float(max(sample, 1))
         behind = [
             (share * target - counts[source], -source)
             for source, share in enumerate(shares)
@@ -42,12 +42,10 @@ def divided(weights: list[float]) -> list[float]:
 
 def check(weights: list[float], size: int) -> None:
     shares = weights if abs(np.sum(weights) - 1) <= 1e-14 else divided(weights)
-    rules: list[Any] = ["corrected", "megatron"]
-    for rule, first_target in zip(rules, (1, 0), strict=True):
-        sources, numbers = greedy(weights, size, rule=rule)
-        expected = plain(shares, size, first_target)
-        assert sources.tolist() == expected[0]
-        assert numbers.tolist() == expected[1]
+    sources, numbers = greedy(weights, size)
+    expected = plain(shares, size)
+    assert sources.tolist() == expected[0]
+    assert numbers.tolist() == expected[1]
 
 
 lists_of_weights = st.lists(
@@ -92,17 +90,16 @@ def fills() -> list[Any]:
 
 
 @pytest.mark.parametrize("fill", fills())
-@pytest.mark.parametrize("first_target", [0, 1])
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 30])
-def test_the_loops_for_numba_make_the_same_arrays(fill: Any, first_target: int, count: int) -> None:
+def test_the_loops_for_numba_make_the_same_arrays(fill: Any, count: int) -> None:
     # Equal weights too, for the first of equals.
     for shares in (RANDOM.dirichlet(np.full(count, 0.3)), np.full(count, 1 / count)):
         for caps in (np.full(count, np.inf), RANDOM.integers(1, 9, count).astype(float)):
             size = int(min(caps.sum(), 2000))
             for kind in (np.int16, np.int32):
                 arrays = [(np.empty(size, kind), np.empty(size, np.int64)) for _ in range(2)]
-                fill(shares, caps, first_target, *arrays[0])
-                blending._fill(shares, caps, first_target, *arrays[1])
+                fill(shares, caps, *arrays[0])
+                blending._fill(shares, caps, *arrays[1])
                 assert np.array_equal(arrays[0], arrays[1])
 
 
@@ -114,20 +111,16 @@ def test_equal_weights_are_a_round_robin(count: int, size: int) -> None:
 
 def test_each_target_of_megatron_is_that_of_the_row_before() -> None:
     weights = [0.6, 0.25, 0.15]
-    ours, _ = greedy(weights, 1001)
-    theirs, _ = greedy(weights, 1001, rule="megatron")
-    # Worked out by hand. Their second sample has the target of the first, and later ones lag.
-    assert theirs[:4].tolist() == [0, 1, 2, 0]
-    assert ours[:4].tolist() == [0, 1, 0, 2]
-    assert np.abs(np.bincount(ours) - np.bincount(theirs)).max() <= 1
+    # Worked out by hand. The second sample has the target of the first, and later ones lag.
+    assert greedy(weights, 4)[0].tolist() == [0, 1, 2, 0]
 
 
 @given(lists_of_weights)
 def test_megatron_divides_the_weights_of_a_run_twice(weights: list[float]) -> None:
     # Its dataset builder does, and then its BlendedDataset.
     assert megatron_weights(weights) == divided(divided(weights))
-    expected = plain(divided(divided(weights)), 200, first_target=0)
-    assert greedy(megatron_weights(weights), 200, rule="megatron")[0].tolist() == expected[0]
+    expected = plain(divided(divided(weights)), 200)
+    assert greedy(megatron_weights(weights), 200)[0].tolist() == expected[0]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
@@ -136,14 +129,14 @@ def test_exhaustive_is_the_rule_among_the_sources_that_have_samples_left(
 ) -> None:
     sources, numbers = exhaustive(lengths)
     shares = [length / float(sum(lengths)) for length in lengths]
-    expected = plain(shares, sum(lengths), 0, lengths)
+    expected = plain(shares, sum(lengths), lengths)
     assert sources.tolist() == expected[0]
     assert numbers.tolist() == expected[1]
     assert np.bincount(sources).tolist() == lengths
 
 
 def test_megatron_has_no_limit_of_16_bits_in_numbers() -> None:
-    sources, numbers = greedy([0.9, 0.1], 50_000, rule="megatron")
+    sources, numbers = greedy([0.9, 0.1], 50_000)
     assert numbers[sources == 0].tolist() == list(range(45_000))
     assert numbers[sources == 1].tolist() == list(range(5_000))
 
@@ -171,7 +164,7 @@ def test_every_index_is_within_its_dataset() -> None:
 def test_the_code_of_nanotron_breaks_some_ties_of_its_documentation_differently() -> None:
     # The code divides by the sum, 0.9999999999999999.
     sources, numbers = nanoset(LENGTHS, 70, WEIGHTS)
-    expected = plain(divided(WEIGHTS), 20, first_target=0)
+    expected = plain(divided(WEIGHTS), 20)
     assert expected[0] != DATASET_INDEX
     wrapped = [number % LENGTHS[source] for source, number in zip(*expected, strict=True)]
     for found, index in ((sources, expected[0]), (numbers, wrapped)):
@@ -184,16 +177,6 @@ def test_the_code_of_nanotron_breaks_some_ties_of_its_documentation_differently(
 LENGTHS = [8, 2, 5, 5]
 WEIGHTS = [0.1, 0.5, 0.3, 0.1]
 DATASET_INDEX = [1, 2, 0, 1, 3, 1, 2, 1, 2, 1, 0, 1, 2, 1, 3, 1, 2, 1, 2, 1]
-SAMPLE_INDEX = [0, 0, 0, 1, 0, 0, 1, 1, 2, 0, 1, 1, 3, 0, 1, 1, 4, 0, 0, 1]
-
-
-def test_nanoset_reproduces_the_worked_example_by_name() -> None:
-    sources, numbers = nanoset(LENGTHS, 70, WEIGHTS, seed=1234, rule="documentation")
-    # As in nanotron, both are shuffled in place by two equal generators.
-    for found, index in ((sources, DATASET_INDEX), (numbers, SAMPLE_INDEX)):
-        shuffled = np.array(index)
-        np.random.RandomState(1234).shuffle(shuffled)
-        assert found.tolist() == [*shuffled, *shuffled, *shuffled, *shuffled][:70]
 
 
 @given(
@@ -208,9 +191,7 @@ def test_nanoset_is_the_rule_shuffled_and_repeated(
     weights = None if by_length else list(range(1, len(lengths) + 1))
     sources, numbers = nanoset(lengths, samples, weights, seed)
     epoch = sum(lengths)
-    expected = plain(
-        divided([float(weight) for weight in weights or lengths]), epoch, first_target=0
-    )
+    expected = plain(divided([float(weight) for weight in weights or lengths]), epoch)
     wrapped = [number % lengths[source] for source, number in zip(*expected, strict=True)]
     for found, index in ((sources, expected[0]), (numbers, wrapped)):
         shuffled = np.array(index)
@@ -234,7 +215,6 @@ def test_nanoset_is_the_rule_shuffled_and_repeated(
         (lambda: greedy(np.array([True]), 5), "cannot be blended"),
         (lambda: greedy([10**400], 5), "one number per source"),
         (lambda: greedy([-1.0] * 10_000, 5), r"-1\.0.* cannot be blended"),
-        (lambda: greedy([1], 5, rule="nvidia"), "rule is 'nvidia'; choose 'corrected' or"),
         (lambda: greedy([1], True), "size is True"),
         (lambda: greedy([1], 10**18), "do not fit into memory"),
         (lambda: greedy([1], 5, 7), "lengths are 7"),
@@ -244,7 +224,6 @@ def test_nanoset_is_the_rule_shuffled_and_repeated(
         (lambda: exhaustive([2**62, 2**62]), "too large to be indexed"),
         (lambda: exhaustive([10**18]), "do not fit into memory"),
         (lambda: megatron_weights([0.0]), "cannot be blended"),
-        (lambda: nanoset([3], 5, rule="code"), "rule is 'code'; choose 'nanotron'"),
         (lambda: nanoset([3], 10**18), "do not fit into memory"),
         (lambda: nanoset([3], 5, seed=True), "seed is True"),
         (lambda: greedy([1], -5), "size is -5"),
