@@ -24,8 +24,8 @@ from fineshards.loader.steps import Position, Ramp, Ramped, Share, checked_lengt
 
 # Attributes of a source, and what a batch without a mask then trains on.
 _UNMASKED = {
-    "has_loss_mask": "the documents are conversations, and all their tokens count. To learn the "
-    "answers alone",
+    "has_loss_mask": "the documents are conversations, and prompts are trained on too. To learn "
+    "the answers alone",
     "has_padding": "rows of WholeDocuments are padded, and their padding counts. To leave it out",
 }
 _FOR_TORCH = (

@@ -105,7 +105,7 @@ class ContextParallel:
 
 
 def check_context(context: object, length: int) -> None:
-    """Raises UsageError if it is no ContextParallel, or cannot divide rows of T tokens."""
+    """Raises UsageError unless it is a ContextParallel that can divide rows of T tokens."""
     if context is None:
         return
     if not isinstance(context, ContextParallel):

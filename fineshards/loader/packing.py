@@ -68,7 +68,7 @@ class Packing:
 
 
 def check_packing(packing: object, shuffle_shards: int | None) -> None:
-    """Raises UsageError if it is no Packing, or shards are to be shuffled instead of windows."""
+    """Raises UsageError unless it is a Packing, and no shards are to be shuffled."""
     if not isinstance(packing, Packing):
         raise UsageError(f"packing is {quoted(packing)}; give Packing(rows=256).")
     if shuffle_shards is not None:

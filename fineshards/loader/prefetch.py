@@ -28,11 +28,11 @@ class _Failure:
 
 
 class _Shared(Generic[Item]):
-    """What the thread and the caller use.
+    """State shared by the thread and the caller.
 
-    turn: holds the iterator. Who has taken it out computes an item, adds it to `ready` and puts it
-    back, so items stay in order. It is no lock: an exception of a signal's handler may leave it
-    empty, and then `stop` still ends the thread.
+    turn: holds the iterator. The one that takes it out computes an item, adds it to `ready` and
+    puts it back, so items stay in order. It is no lock: an exception of a signal's handler may
+    leave it empty, and then `stop` still ends the thread.
     """
 
     def __init__(self, items: Iterator[Item], depth: int) -> None:

@@ -31,8 +31,8 @@ class Source(Protocol):
       `request_tokens(start, stop)` says which will be read soon, and must not wait for them.
     - `vocabulary_size`, one more than the largest token, makes a BatchLoader check each batch;
       `refuse_unknown(numbers)` then says which file is wrong.
-    - `vocabulary`, whatever is equal and reads well as text, must be equal in all sources of a
-      mixture that have one.
+    - `vocabulary`, any object that has `==` and reads well as text, must be equal in all sources
+      of a mixture that have one.
     - `documents(number)` is what `BatchLoader.explain` needs, and `documents_between(begin, end)`,
       those of tokens of the stream, where it packs.
     """

@@ -1,4 +1,4 @@
-"""Saved states of a BatchLoader: which are one, where they are, and how they differ."""
+"""Saved states of a BatchLoader: checked, compared, and turned into a position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Place = Annotated[int, Meta(ge=0, le=1 << 61)]
 
 
 class SavedState(Struct, frozen=True, forbid_unknown_fields=True):
-    """A saved state. What is before `step` decides the order of samples.
+    """A saved state. The fields before `step` decide the order of samples.
 
     samples: of the source; None for a mixture, whose own end may still change. since: the position
     from which the steps of the run are known.
@@ -50,7 +50,7 @@ class SavedState(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, state: Any) -> SavedState:
-        """A state of plain values, or of numpy's and torch's; raises UsageError if it is none."""
+        """A state of plain values, or of numpy's and torch's; raises UsageError for others."""
         try:
             return msgspec.convert(msgspec.to_builtins(state, enc_hook=_plain), described(cls))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -112,7 +112,7 @@ class States:
     def read(self, given: object) -> tuple[Position, Position]:
         """The position in a state, and from where the steps of the run are known.
 
-        Raises UsageError if it belongs to another order of samples, or is no state.
+        Raises UsageError if it belongs to another order of samples, or is not a state.
         """
         state = SavedState.of(given)
         position = position_in(state, self._batches.steps, self._epochs)

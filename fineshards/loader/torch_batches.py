@@ -24,7 +24,7 @@ class TorchBatches(IterableDataset[Any]):
     Each of n workers reads every n-th batch, and DataLoader takes from the workers in turn, so the
     order is the same for every n. An iteration begins at the loader's position and does not move
     it: save `loader.state_dict(steps)`, where steps counts the batches taken. For a loader with
-    `epochs`, call `set_epoch` before each epoch, as trainers do; workers that persist see it, too.
+    `epochs`, call `set_epoch` before each epoch, as trainers do; persistent workers see it too.
     They do not see that the loader was moved, so load its state before the first iteration.
     After an error in a worker the iteration ends; without workers the same batch is tried again.
     StatefulDataLoader saves the position itself; it can be restored only with the same number of
@@ -41,14 +41,14 @@ class TorchBatches(IterableDataset[Any]):
     def __init__(self, loader: BatchLoader) -> None:
         self._loader = loader
         # The epoch, or -1, and the step at which the last iteration began, or -1. In shared memory,
-        # for workers have copies of this.
+        # because workers have copies of this object.
         self._epoch, self._last = torch.full((2,), -1).share_memory_()
         # The last iteration of this process, and how many batches the next one leaves out.
         self._iteration: _Iteration | None = None
         self._begin = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Lets the next iteration be that of an epoch, counted in the loader's passes from 0.
+        """Starts the next iteration at an epoch, counted in the loader's passes from 0.
 
         The epoch of the loader's position begins at that position, a later one at its first batch.
 
@@ -99,10 +99,12 @@ class TorchBatches(IterableDataset[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next iteration start at a saved position.
 
-        Raises UsageError if this is no such state, or belongs to another order of samples.
+        Raises UsageError if this is not such a state, or belongs to another order of samples.
         """
         if not isinstance(state, dict) or set(state) != {"loader", "given"}:
-            raise UsageError("this is not the state of TorchBatches. Pass what state_dict() gave.")
+            raise UsageError(
+                "this is not the state of TorchBatches. Pass what state_dict() returned."
+            )
         given = checked_integer("given in the state", state["given"], 0)
         self._loader.load_state_dict(state["loader"])
         self._iteration, self._begin = None, given
@@ -169,8 +171,8 @@ class _Iteration:
         ):
             advice = "load the state of the batches taken" if endless else "call set_epoch"
             warnings.warn(
-                "TorchBatches begins again with the batches of the last iteration, for it does not "
-                f"move the loader: {advice} before each iteration. Lightning calls no set_epoch; "
+                "TorchBatches repeats the batches of the last iteration, because it does not move "
+                f"the loader: {advice} before each iteration. Lightning calls no set_epoch; "
                 "docs/trainers.md says what to do.",
                 stacklevel=5,
             )

@@ -45,7 +45,7 @@ class WholeDocuments:
         eot, dtype, vocabulary_size, vocabulary, has_loss_mask: Those of the dataset.
 
     Raises:
-        UsageError: This is no TokenDataset, or `rows` is not a positive integer.
+        UsageError: `dataset` is not a TokenDataset, or `rows` is not a positive integer.
         OutputError: A shard is missing or damaged.
 
     Example:
@@ -122,11 +122,11 @@ class WholeDocuments:
         return within
 
     def expect(self, shuffle: bool, shuffle_shards: int | None = None) -> None:
-        """Says in which order rows will be read."""
+        """Prepares for the order in which rows will be read."""
         self._dataset.expect(shuffle, shuffle_shards)
 
     def request(self, numbers: Numbers) -> None:
-        """Says which rows will be read soon."""
+        """Requests rows that will be read soon, without waiting for them."""
         if not self._dataset.stream.is_local:
             ranges = self._segments(numbers)[:2]
             self._dataset.stream.request(*ranges)

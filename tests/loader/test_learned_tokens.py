@@ -171,7 +171,7 @@ def test_what_is_learned_is_part_of_the_identity(folder: Path, tmp_path: Path) -
 def test_a_loader_that_does_not_use_the_mask_warns(folder: Path) -> None:
     dataset = TokenDataset(folder, sequence_length=LENGTH)
     for fields in (None, ("inputs", "targets")):
-        with pytest.warns(UserWarning, match="all their tokens count") as warned:
+        with pytest.warns(UserWarning, match="prompts are trained on too") as warned:
             loader = BatchLoader(dataset, 8, fields=fields)
         assert [each.filename for each in warned] == [__file__]
         with warnings.catch_warnings(), loader:

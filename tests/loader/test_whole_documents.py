@@ -119,7 +119,7 @@ def test_its_rows_are_samples_like_others(chat: TokenDataset, tmp_path: Path) ->
         resumed.load_state_dict(states[4])
         again = next(resumed)
     assert all(np.array_equal(again[name], batches[5][name][4:]) for name in fields)
-    with pytest.warns(UserWarning, match="all their tokens count"):
+    with pytest.warns(UserWarning, match="prompts are trained on too"):
         plain = BatchLoader(whole, 8, epochs=1, prefetch=0)
     rows = np.concatenate(list(plain))
     drawn = [each.sample for step in range(plain.step) for each in plain.samples(step)]

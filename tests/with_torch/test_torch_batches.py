@@ -176,7 +176,7 @@ def test_two_iterations_are_independent(dataset: TokenDataset, workers: int, dir
 def test_an_iteration_that_begins_again_says_so(
     dataset: TokenDataset, capfd: pytest.CaptureFixture[str], workers: int, persistent: bool
 ) -> None:
-    said = "begins again with the batches of the last iteration"
+    said = "repeats the batches of the last iteration"
 
     def warned(batches: TorchBatches, *epochs: int | None) -> list[bool]:
         more = {"persistent_workers": persistent and workers > 0, "num_workers": workers}

@@ -70,7 +70,7 @@ class OpenShards:
         return loaded
 
     def with_room(self, load: Callable[[], _Loaded]) -> _Loaded:
-        """Does what needs descriptors; where none are left, closes half of the shards and retries.
+        """Calls `load`; where no descriptors are left, closes half of the shards and retries.
 
         From then on the limit is that half, so that the program's next file finds room as well.
         """

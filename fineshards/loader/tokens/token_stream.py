@@ -184,7 +184,7 @@ class TokenStream:
         return reader
 
     def drop(self) -> None:
-        """Leaves the reader alone, whose locks may be held for ever; the next use makes another."""
+        """Abandons the reader, whose locks may stay held; the next use makes another."""
         self._reader, self.shelf = None, Shelf()
 
     def close(self) -> None:
