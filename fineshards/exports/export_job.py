@@ -215,12 +215,13 @@ def finish(job: ExportJob, parts: Iterable[PartRecord]) -> Export:
     _refuse_redacted(job)
     records = sorted(parts, key=lambda record: (record.split, record.index))
     _refuse_damage(job, records)
-    target = Target(storage)
-    splits = dict[str, SplitCounts]()
-    for split in sorted(job.streams):
-        of_split = [record for record in records if record.split == split]
-        for name, content in job.format.finish(split, of_split, job.settings):
-            target.write(name, content)
+    target, splits = Target(storage), dict[str, SplitCounts]()
+    by_split: dict[str, list[PartRecord]] = {split: [] for split in sorted(job.streams)}
+    for record in records:
+        by_split[record.split].append(record)
+    for name, content in job.format.finish(by_split, job.settings):
+        target.write(name, content)
+    for split, of_split in by_split.items():
         documents = [record.documents for record in of_split]
         splits[split] = {
             "parts": len(of_split),
@@ -230,8 +231,6 @@ def finish(job: ExportJob, parts: Iterable[PartRecord]) -> Export:
         }
         if job.settings.skip:
             splits[split]["skipped"] = job.streams[split].skipped()
-    for name, content in job.format.finish_all(records, job.settings):
-        target.write(name, content)
     manifest, files = job.dataset.manifest, [file for record in records for file in record.files]
     export = Export(
         job.settings.to,

@@ -74,14 +74,12 @@ class ExportOptions:
         for option in flags_of(ExportOptions):
             if option.name in ("columns", "sources"):
                 given = getattr(self, option.name)
-                value: object = tuple([given] if isinstance(given, str) else given or ())
+                values = [given] if isinstance(given, str) else given or ()
+                if option.name == "columns":
+                    values = [name for names in values for name in names.split(",") if name]
+                value: object = tuple(values)
             elif option.name == "output":
                 continue
             else:
                 value = checked(self, option)
             object.__setattr__(self, option.name, value)
-
-    @property
-    def names_of_columns(self) -> tuple[str, ...]:
-        """The columns to write as well, however they were given."""
-        return tuple(name for names in self.columns for name in names.split(",") if name)

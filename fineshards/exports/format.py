@@ -2,7 +2,7 @@
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
@@ -178,15 +178,9 @@ class ExportFormat(ABC):
         """Writes the files of a part."""
 
     def finish(
-        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
+        self, parts: Mapping[str, Sequence[PartRecord]], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
-        """The files that index all parts of a split, as (name, content)."""
-        yield from ()
-
-    def finish_all(
-        self, records: Sequence[PartRecord], settings: ExportSettings
-    ) -> Iterator[tuple[str, bytes]]:
-        """The files that index all splits, as (name, content)."""
+        """The files that index all parts, as (name, content). parts: of each split."""
         yield from ()
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
@@ -252,7 +246,7 @@ def _skip(options: ExportOptions, kind: ExportFormat) -> str | None:
 def _columns(options: ExportOptions, kind: ExportFormat, dataset: Settings) -> tuple[str, ...]:
     """The columns that are asked for in addition to the format's own."""
     taken = [*kind.own_columns, *(dataset.recipe.scores if dataset.recipe else ())]
-    names = options.names_of_columns
+    names = tuple(options.columns)
     if names and not kind.own_columns:
         raise UsageError(f"--columns: --to {options.to} has tokens only. Use --to text.")
     for name in names:

@@ -13,9 +13,8 @@ Of a folder, `SPLIT/data-00000-of-00001.arrow` is a stream of Arrow's IPC format
 files and a fingerprint. `dataset_dict.json` names the splits.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +26,7 @@ import pyarrow.parquet as pq
 from fineshards.errors import UsageError
 from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import PartReader
-from fineshards.exports.record import PartRecord
+from fineshards.exports.record import PartRecord, digest_of
 
 # What is held in memory at a time, but for a document that is larger.
 _BATCH_TOKENS = 1 << 22
@@ -95,30 +94,25 @@ class HfArrow(InputIds):
         return Written(len(ends) if settings.sequence_length is None else None)
 
     def finish(
-        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
+        self, parts: Mapping[str, Sequence[PartRecord]], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
-        files = [file for record in records for file in record.files]
-        checksums = json.dumps([file.crc32c for file in files]).encode()
-        state: dict[str, Any] = {
-            "_data_files": [{"filename": file.name.rpartition("/")[2]} for file in files],
-            # Names the caches of what is computed from the dataset.
-            "_fingerprint": hashlib.sha256(checksums).hexdigest()[:16],
-            "_format_columns": None,
-            "_format_kwargs": {},
-            "_format_type": None,
-            "_output_all_columns": False,
-            "_split": split,
-        }
-        yield f"{split}/state.json", json.dumps(state, indent=2).encode()
         info = {"citation": "", "description": "", "features": _features(settings)}
         info |= {"homepage": "", "license": ""}
-        yield f"{split}/dataset_info.json", json.dumps(info, indent=2).encode()
-
-    def finish_all(
-        self, records: Sequence[PartRecord], settings: ExportSettings
-    ) -> Iterator[tuple[str, bytes]]:
-        splits = sorted({record.split for record in records})
-        yield "dataset_dict.json", json.dumps({"splits": splits}).encode()
+        for split, records in parts.items():
+            names = [file.name.rpartition("/")[2] for of in records for file in of.files]
+            state: dict[str, Any] = {
+                "_data_files": [{"filename": name} for name in names],
+                # Names the caches of what is computed from the dataset.
+                "_fingerprint": digest_of(records),
+                "_format_columns": None,
+                "_format_kwargs": {},
+                "_format_type": None,
+                "_output_all_columns": False,
+                "_split": split,
+            }
+            yield f"{split}/state.json", json.dumps(state, indent=2).encode()
+            yield f"{split}/dataset_info.json", json.dumps(info, indent=2).encode()
+        yield "dataset_dict.json", json.dumps({"splits": [*parts]}).encode()
 
 
 def _types_of(columns: Sequence[str]) -> dict[str, str]:

@@ -5,9 +5,8 @@ items; here the one item is all tokens of the chunk. `SPLIT/index.json` lists th
 dtype. TokensLoader skips offsets unread, by the number of items that the index says.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from fineshards.errors import UsageError
 from fineshards.exports.format import ExportFormat, ExportSettings, Target, Written
 from fineshards.exports.parts import Part, PartReader, plan_by_rows
-from fineshards.exports.record import PartRecord
+from fineshards.exports.record import PartRecord, digest_of
 from fineshards.exports.stream import Stream
 
 # Offsets are u32.
@@ -63,28 +62,29 @@ class Litdata(ExportFormat):
         return Written(None, 0, chunk)
 
     def finish(
-        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
+        self, parts: Mapping[str, Sequence[PartRecord]], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
-        checksums = [file.crc32c for record in records for file in record.files]
-        index = {
-            "chunks": [record.facts for record in records],
-            "config": {
-                "chunk_bytes": None,
-                "chunk_size": 1,
-                "compression": None,
-                "compression_batch_size": None,
-                "compression_level": None,
-                "data_format": [_DATA_FORMATS[settings.dtype]],
-                "data_spec": _LEAF,
-                "encryption": None,
-                "ipc_compression": None,
-                "item_loader": "TokensLoader",
-                "types": "json",
-            },
-            # Names a folder of the reader's cache. A clock would give other bytes every time.
-            "updated_at": hashlib.sha256(json.dumps(checksums).encode()).hexdigest()[:16],
+        config = {
+            "chunk_bytes": None,
+            "chunk_size": 1,
+            "compression": None,
+            "compression_batch_size": None,
+            "compression_level": None,
+            "data_format": [_DATA_FORMATS[settings.dtype]],
+            "data_spec": _LEAF,
+            "encryption": None,
+            "ipc_compression": None,
+            "item_loader": "TokensLoader",
+            "types": "json",
         }
-        yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
+        for split, records in parts.items():
+            index = {
+                "chunks": [record.facts for record in records],
+                "config": config,
+                # Names a folder of the reader's cache. A clock would give other bytes every time.
+                "updated_at": digest_of(records),
+            }
+            yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
         if settings.sequence_length is None:

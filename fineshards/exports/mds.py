@@ -9,7 +9,7 @@ tokens.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,11 +80,12 @@ class Mds(ExportFormat):
         return Written(len(ends) if length is None else None, left_out, facts)
 
     def finish(
-        self, split: str, records: Sequence[PartRecord], settings: ExportSettings
+        self, parts: Mapping[str, Sequence[PartRecord]], settings: ExportSettings
     ) -> Iterator[tuple[str, bytes]]:
-        shards = [{**_columns(settings), **record.facts} for record in records]
-        index = {"version": 2, "shards": shards}
-        yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
+        for split, records in parts.items():
+            shards = [{**_columns(settings), **record.facts} for record in records]
+            index = {"version": 2, "shards": shards}
+            yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
 
 def _offsets(tokens: npt.NDArray[np.int64], settings: ExportSettings) -> npt.NDArray[np.int64]:

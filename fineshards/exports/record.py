@@ -6,6 +6,9 @@ is its checksum.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, NotRequired, TypedDict
 
 from msgspec import field
@@ -67,6 +70,12 @@ class PartRecord(Record, frozen=True):
     files: tuple[FileRecord, ...]
     reads: tuple[Read, ...]
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+def digest_of(parts: Sequence[PartRecord]) -> str:
+    """A name for the content of all files of some parts: 16 hexadecimal digits."""
+    checksums = [file.crc32c for part in parts for file in part.files]
+    return sha256(json.dumps(checksums).encode()).hexdigest()[:16]
 
 
 class Export(RecordFile, frozen=True, tag_field="format", tag="fineshards export 3"):

@@ -239,10 +239,7 @@ def _about_row(
 
 
 def _with_texts(
-    dataset: Dataset,
-    recipe: RecipeRecord,
-    chosen: Sequence[_Chosen],
-    trust_input: bool,
+    dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[_Chosen], trust_input: bool
 ) -> list[Decision]:
     witnesses = [(of.step, *of.witness) for of in chosen if of.witness is not None]
     texts = _read(dataset, recipe, [*(of.place for of in chosen), *witnesses], trust_input)
@@ -398,8 +395,10 @@ def describe_dropped(dropped: DroppedDocuments) -> list[str]:
             same = document.text is not None and witness.text == document.text
             lines += ["  text     the same"] if same else _text_lines(witness, witness_place)
         lines.append("")
-    shown, documents = len(dropped.shown), counted(dropped.documents, "dropped document")
-    return [*lines, f"{shown:,} of {documents}"]
+    cut = sum(bool(decision.spans) for decision in dropped.shown)
+    also = f", and {counted(cut, 'cut document')}" if cut else ""
+    documents = counted(dropped.documents, "dropped document")
+    return [*lines, f"{len(dropped.shown) - cut:,} of {documents}{also}"]
 
 
 def _deciding_places(decision: Decision) -> tuple[int, int]:

@@ -332,7 +332,7 @@ def find(
         generation: The dataset as it was then, from 1. Default: the latest.
 
     Returns:
-        For an id a Matches, whose `matches` may be empty; for a token a TokenPlace.
+        For an id its Matches, which may be none; for a token its TokenPlace.
 
     Raises:
         UsageError: If there is no such token, or if not one of both is given.

@@ -81,10 +81,10 @@ class Marking:
         settings = replace(settings, columns=replace(settings.columns, scores=()))
         for batch in documents(file, settings):
             for bad in batch.read.bad:
+                place = ", ".join(filter(None, [file.path, bad.place]))
                 raise InputError(
-                    f"{file.path}, {bad.place}row {bad.row}: {bad.reason}. Documents are looked up "
-                    "in this file (seen_in), and --max_bad_rows does not count its rows. Fix the "
-                    "row."
+                    f"{place}, row {bad.row}: {bad.reason}. Documents are looked up in this file "
+                    "(seen_in), and --max_bad_rows does not count its rows. Fix the row."
                 )
             yield records_of(batch.batch, self._keyed.keys(batch.batch), external_positions)
 

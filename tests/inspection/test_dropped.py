@@ -127,6 +127,7 @@ def test_texts_are_shown_from_the_place_that_decided(
         " hhf hhg hhh first ending"[-20:],
     ]
     assert f"\n           {again}\n  cut      {again}\n" in cut
+    assert cut.endswith("\n0 of 2 dropped documents, and 1 cut document\n")
     assert f"  found    9 words in a row are in line 1 of {tmp_path}/quiz.jsonl\n" in contaminated
     assert contaminated.split("  text     … ")[1].startswith("FA FFB FFC ")
 

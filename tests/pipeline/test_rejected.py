@@ -22,7 +22,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def bad_rows(*rows: int) -> list[BadRow]:
-    return [BadRow(row, "row group 5, ", f"its text has flaw {row}") for row in rows]
+    return [BadRow(row, "row group 5", f"its text has flaw {row}") for row in rows]
 
 
 def test_the_first_bad_row_is_an_error_when_none_is_allowed() -> None:
@@ -88,7 +88,7 @@ def test_rows_are_listed_one_json_object_per_line_in_a_file_per_block(storage: S
         {
             "file": "/in/a.parquet",
             "row": row,
-            "place": "row group 5, ",
+            "place": "row group 5",
             "reason": f"its text has flaw {row}",
         }
         for row in (101, 107)

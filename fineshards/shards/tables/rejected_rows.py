@@ -38,9 +38,10 @@ class Rejected:
         if len(rejected) > limit:
             bad = rejected[limit]
             allowed = f" (--max_bad_rows allows {self.limit})" if self.limit else ""
+            place = ", ".join(filter(None, [self.file.path, bad.place]))
             raise InputError(
-                f"{self.file.path}, {bad.place}row {bad.row}: {bad.reason}{allowed}. Fix the row, "
-                "or raise --max_bad_rows to skip such rows."
+                f"{place}, row {bad.row}: {bad.reason}{allowed}. Fix the row, or raise "
+                "--max_bad_rows to skip such rows."
             )
 
     def save(self, storage: Storage, block: Block) -> None:

@@ -72,7 +72,7 @@ def _rows(
         try:
             yield row, _values(line, columns, names), len(line)
         except (BadConversation, ValueError) as error:
-            yield BadRow(row, f"line {line_number}, ", str(error))
+            yield BadRow(row, f"line {line_number}", str(error))
 
 
 def _values(line: bytes, columns: Columns, names: list[str]) -> list[str | None]:
