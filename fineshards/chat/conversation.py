@@ -21,6 +21,20 @@ CONTENT, BEGIN, END = "\ufdd0", "\ufdd1", "\ufdd2"
 HIDDEN = "\U0010fffe"
 _RESERVED = re.compile(f"[{CONTENT}{BEGIN}{END}{HIDDEN}]")
 
+# Fields with which a message says whether it is learned.
+LEARN_FIELDS = ("weight", "train")
+# The roles of those who speak in ShareGPT.
+_SPEAKERS = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+}
+
 
 class BadConversation(Exception):  # noqa: N818
     """A row that cannot become a document.
@@ -37,7 +51,7 @@ def canonical(row: Mapping[str, Any]) -> str:
     """The canonical JSON of the conversation in a row.
 
     row: `messages`, or `prompt` and `completion`, and maybe `tools`; each as objects or as JSON.
-    Other columns are ignored.
+    Other columns are ignored. Messages of ShareGPT (`from`, `value`) become those of OpenAI.
 
     Raises BadConversation if it is not one.
 
@@ -106,17 +120,37 @@ def _message(value: Any, number: int) -> dict[str, Any]:
     where = f"message {number}"
     if not isinstance(value, dict):
         raise BadConversation(f"{where} is not an object but {quoted(value)}")
-    message = {key: each for key, each in value.items() if each is not None}
+    message = {key: field for key, field in value.items() if field is not None}
+    if "role" not in message and "from" in message:
+        message = _of_sharegpt(message, where)
     role = message.get("role")
     if not isinstance(role, str) or not role:
         keys = ", ".join(map(str, value)) or "nothing"
         raise BadConversation(f"{where} has no role, a text; it has {keys}")
+    for name in LEARN_FIELDS:
+        if message.get(name, 1) not in (0, 1):
+            raise BadConversation(
+                f"{where} ({role}): {name} is {quoted(message[name])}; a message is learned (1 or "
+                "true) or not (0 or false)"
+            )
     if "content" in message:
         message["content"] = _text(message["content"], f"{where} ({role})")
     calls = message.get("tool_calls", [])
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise BadConversation(f"{where} ({role}): tool_calls is not a list of objects")
     return message
+
+
+def _of_sharegpt(message: dict[str, Any], where: str) -> dict[str, Any]:
+    """The same message with `role` and `content`."""
+    speaker = message["from"]
+    if not isinstance(speaker, str) or speaker not in _SPEAKERS:
+        raise BadConversation(
+            f"{where} is from {quoted(speaker)}, which is not one of {', '.join(_SPEAKERS)}"
+        )
+    others = {key: field for key, field in message.items() if key not in ("from", "value")}
+    content = {"content": message["value"]} if "value" in message else {}
+    return {"role": _SPEAKERS[speaker], **content, **others}
 
 
 def _text(content: Any, where: str) -> str:

@@ -8,6 +8,9 @@ Learned are the turns of some roles. If these are the assistant's alone and the 
 to its last special token: the header ends where the template asks for an answer, or, of other
 roles, where the content begins. For this the beginning of the conversation is rendered alone, and
 must be the beginning of the whole.
+
+A message with `weight: 0` or `train: false` is not learned. Where the template says what is
+learned, the marks of such a message are those that the rendering gains with it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,15 @@ import orjson
 import pyarrow as pa
 
 from fineshards.chat.chat_template import ChatTemplate
-from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN, BadConversation, canonical
+from fineshards.chat.conversation import (
+    BEGIN,
+    CONTENT,
+    END,
+    HIDDEN,
+    LEARN_FIELDS,
+    BadConversation,
+    canonical,
+)
 from fineshards.chat.placed_tokens import EncodedConversation, Rendered, hidden_names, text_encoder
 from fineshards.chat.rendering import Renderer, SpecialStrings, characters
 from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
@@ -148,7 +159,8 @@ class ConversationEncoder(Encoder):
 
     def _rendered(self, conversation: str) -> Rendered:
         found = orjson.loads(conversation)
-        messages, tools = found["messages"], found.get("tools")
+        given, tools = found["messages"], found.get("tools")
+        messages = given
         plain = self._plain.render(messages, tools)
         rendered = self._renderer.render(messages, tools, generation=self._by_tags)
         if self._special.shown(rendered) != plain:
@@ -159,9 +171,39 @@ class ConversationEncoder(Encoder):
         if strings := self._special.written(rendered):
             messages, tools, rendered = self._told_apart(found, plain, strings)
             rendered = self._special.hidden(rendered)
+        is_learned = [
+            message["role"] in self._learn and all(message.get(name, 1) for name in LEARN_FIELDS)
+            for message in given
+        ]
         if not self._by_tags:
-            rendered = self._with_marks(rendered, messages, tools)
-        return self._parts(rendered)
+            return self._parts(self._with_marks(rendered, messages, tools, is_learned))
+        parts = self._parts(rendered)
+        answers = [number for number, message in enumerate(given) if message["role"] == _ASSISTANT]
+        if all(is_learned[number] for number in answers):
+            return parts
+        return self._without_unlearned(parts, given, tools, is_learned)
+
+    def _without_unlearned(
+        self, rendered: Rendered, messages: _Messages, tools: Any, is_learned: Sequence[bool]
+    ) -> Rendered:
+        """Without the parts of answers that are not learned.
+
+        An answer's parts are told by their numbers: each answer must add some to those of the
+        conversation up to it, and nothing else may.
+        """
+        learned, count = [], 0
+        for number, message in enumerate(messages, 1):
+            if message["role"] != _ASSISTANT:
+                continue
+            text = self._renderer.render(messages[:number], tools, generation=True)
+            before, count = count, len(self._parts(text).parts)
+            if count <= before:
+                raise _untold(number)
+            if is_learned[number - 1]:
+                learned += rendered.parts[before:count]
+        if count != len(rendered.parts):
+            raise _untold(len(messages))
+        return Rendered(rendered.text, learned)
 
     def _told_apart(
         self, found: dict[str, Any], plain: str, strings: set[str]
@@ -210,20 +252,22 @@ class ConversationEncoder(Encoder):
         # Of parts within each other, the inner ones end first.
         return Rendered("".join(pieces), sorted(parts))
 
-    def _with_marks(self, rendered: str, messages: _Messages, tools: Any) -> str:
+    def _with_marks(
+        self, rendered: str, messages: _Messages, tools: Any, is_learned: Sequence[bool]
+    ) -> str:
         """A rendered text with BEGIN and END around what is learned, found by its beginnings."""
         pieces, at = [], 0
-        for begin, end in self._turns(rendered, messages, tools):
+        for begin, end in self._turns(rendered, messages, tools, is_learned):
             begin = max(begin, at)
             pieces += [rendered[at:begin], BEGIN, rendered[begin:end], END]
             at = end
         return "".join([*pieces, rendered[at:]])
 
-    def _turns(self, whole: str, messages: _Messages, tools: Any) -> Iterator[tuple[int, int]]:
-        for number, message in enumerate(messages):
-            role = message["role"].replace(CONTENT, "")
-            if role not in self._learn:
-                continue
+    def _turns(
+        self, whole: str, messages: _Messages, tools: Any, is_learned: Sequence[bool]
+    ) -> Iterator[tuple[int, int]]:
+        for number in np.flatnonzero(is_learned).tolist():
+            role = messages[number]["role"].replace(CONTENT, "")
             if role == _ASSISTANT:
                 before = self._beginning(messages[:number], tools, prompt=True)
             else:
@@ -273,3 +317,10 @@ class ConversationEncoder(Encoder):
             )
         learned = np.maximum(learned, np.int32(1))
         return EncodedConversation(tokens, learned[learned[:, 1] > learned[:, 0]])
+
+
+def _untold(number: int) -> BadConversation:
+    return BadConversation(
+        f"message {number}: the template's marks do not tell the answers apart, so weight and "
+        "train cannot be obeyed. Enclose each answer in {% generation %}"
+    )

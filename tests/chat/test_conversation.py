@@ -65,6 +65,15 @@ def _walk(value: Any) -> Any:
     [
         ({"prompt": "a", "completion": "b"}, ["user a", "assistant b"]),
         ({"prompt": [USER], "completion": [{"role": "tool", "content": ""}]}, ["user Hi", "tool "]),
+        (
+            {
+                "messages": [
+                    {"from": speaker, "value": speaker[:1]}
+                    for speaker in ("system", "human", "gpt", "observation")
+                ]
+            },
+            ["system s", "user h", "assistant g", "tool o"],
+        ),
         ({"messages": None, "prompt": "a", "completion": "b"}, ["user a", "assistant b"]),
         (
             {"messages": [{"role": "x", "content": [{"type": "text", "text": t} for t in "ab"]}]},
@@ -104,8 +113,11 @@ def test_null_fields_are_absent() -> None:
         ({"messages": [USER, "x"]}, "message 2 is not an object but 'x'"),
         (
             {"messages": [{"from": "a", "value": "b"}]},
-            "message 1 has no role, a text; it has from,",
+            "message 1 is from 'a', which is not one of system, human, user, gpt, assistant, tool",
         ),
+        ({"messages": [{"from": "gpt"}, {"text": "b"}]}, "message 2 has no role, a text; it has t"),
+        ({"messages": [USER | {"weight": 0.5}]}, "message 1 (user): weight is 0.5; a message is l"),
+        ({"messages": [USER | {"train": "no"}]}, "message 1 (user): train is 'no'; a message is "),
         ({"messages": [USER | {"content": {}}]}, "message 1 (user): content is not a text but {}"),
         (
             {"messages": [USER, USER | {"content": [{"type": "image_url", "image_url": "x"}]}]},

@@ -134,6 +134,47 @@ def test_any_roles_can_be_learned(name: str, learn: tuple[str, ...]) -> None:
     assert texts == "".join(expected)
 
 
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("field", [{"weight": 0}, {"weight": 0.0}, {"train": False}])
+@pytest.mark.parametrize("name", ["qwen2.5", "llama3", "olmo", "deepseek"])
+def test_an_answer_that_says_so_is_not_learned(name: str, field: Any, tagged: bool) -> None:
+    """The tokens stay, and the other answers are learned as without the field."""
+    family = FAMILIES[name]
+    encoder = encoder_of(family, None if tagged else without_tags(family.template))
+    messages = [
+        {"role": role, "content": f"{role} {number}"}
+        for number in range(4)
+        for role in ("user", "assistant")
+    ]
+    whole = encoded(encoder, canonical({"messages": messages}))
+    assert len(whole.learned) == 4
+    for unlearned in ([0], [1, 2], [0, 3], [0, 1, 2, 3]):
+        changed = [
+            message | (field if number in [2 * n + 1 for n in unlearned] else {"weight": 1})
+            for number, message in enumerate(messages)
+        ]
+        document = encoded(encoder, canonical({"messages": changed}))
+        assert document.tokens.tolist() == whole.tokens.tolist()
+        assert document.learned.tolist() == np.delete(whole.learned, unlearned, 0).tolist()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        # The last answer alone; all answers at once; a question too.
+        "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.content }}"
+        "{% endgeneration %}{% endif %}{% endfor %}",
+        "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}",
+        "{% for m in messages + messages[-1:] %}{% generation %}{{ m.content }}"
+        "{% endgeneration %}{% endfor %}",
+    ],
+)
+def test_marks_that_do_not_tell_answers_apart_refuse_fields(template: str) -> None:
+    encoder = encoder_of(FAMILIES["qwen2.5"], template)
+    messages = [*HELLO, HELLO[0], HELLO[1] | {"weight": 0}]
+    assert " the template's marks do not tell the answers apart" in reason(encoder, messages)
+
+
 def test_tiktoken_encodes_between_special_tokens() -> None:
     vocabulary = resolve_vocabulary("cl100k_base")
     encoding = vocabulary.encoding()
