@@ -19,10 +19,14 @@ from fineshards.errors import quoted
 CONTENT, BEGIN, END = "\ufdd0", "\ufdd1", "\ufdd2"
 # Begins the names under which the library knows special tokens.
 HIDDEN = "\U0010fffe"
-_RESERVED = re.compile(f"[{CONTENT}{BEGIN}{END}{HIDDEN}]")
+# Stand before and after the texts of messages, by whether they may be learned.
+LEARNED, UNLEARNED = "\ufdd3", "\ufdd4"
+_RESERVED = re.compile(f"[{CONTENT}{BEGIN}{END}{HIDDEN}{LEARNED}{UNLEARNED}]")
 
 # Fields with which a message says whether it is learned.
-LEARN_FIELDS = ("weight", "train")
+_LEARN_FIELDS = ("weight", "train")
+# Fields that templates compare, or of which they count the characters.
+_WITHOUT_OWNERS = ("role", "type", "id", "tool_call_id")
 # The roles of those who speak in ShareGPT.
 _SPEAKERS = {
     "system": "system",
@@ -82,6 +86,29 @@ def canonical(row: Mapping[str, Any]) -> str:
     return text
 
 
+def says_not_to_learn(message: Mapping[str, Any]) -> bool:
+    """Whether a message of the canonical JSON says that it is not learned."""
+    return not all(message.get(name, 1) for name in _LEARN_FIELDS)
+
+
+def between_marks(value: Any, mark: str) -> Any:
+    """A message, or a value in it, with a mark before and after each of its texts.
+
+    Templates often trim a text, so whitespace at its ends stays outside.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        return value.replace(text, f"{mark}{text}{mark}", 1) if text else value
+    if isinstance(value, list):
+        return [between_marks(item, mark) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: field if key in _WITHOUT_OWNERS else between_marks(field, mark)
+            for key, field in value.items()
+        }
+    return value
+
+
 def _without_nulls(value: Any) -> Any:
     """A value without fields that are null: in Arrow a struct has the fields of all rows.
 
@@ -127,7 +154,7 @@ def _message(value: Any, number: int) -> dict[str, Any]:
     if not isinstance(role, str) or not role:
         keys = ", ".join(map(str, value)) or "nothing"
         raise BadConversation(f"{where} has no role, a text; it has {keys}")
-    for name in LEARN_FIELDS:
+    for name in _LEARN_FIELDS:
         if message.get(name, 1) not in (0, 1):
             raise BadConversation(
                 f"{where} ({role}): {name} is {quoted(message[name])}; a message is learned (1 or "
@@ -148,9 +175,9 @@ def _of_sharegpt(message: dict[str, Any], where: str) -> dict[str, Any]:
         raise BadConversation(
             f"{where} is from {quoted(speaker)}, which is not one of {', '.join(_SPEAKERS)}"
         )
-    others = {key: field for key, field in message.items() if key not in ("from", "value")}
+    fields = {key: field for key, field in message.items() if key not in ("from", "value")}
     content = {"content": message["value"]} if "value" in message else {}
-    return {"role": _SPEAKERS[speaker], **content, **others}
+    return {"role": _SPEAKERS[speaker], **content, **fields}
 
 
 def _text(content: Any, where: str) -> str:

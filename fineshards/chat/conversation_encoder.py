@@ -9,8 +9,10 @@ to its last special token: the header ends where the template asks for an answer
 roles, where the content begins. For this the beginning of the conversation is rendered alone, and
 must be the beginning of the whole.
 
-A message with `weight: 0` or `train: false` is not learned. Where the template says what is
-learned, the marks of such a message are those that the rendering gains with it.
+A message with `weight: 0` or `train: false` is not learned. To see whose text a part holds, the
+texts of all messages are rendered between marks, which must change nothing else. A part is learned
+if it has text of messages that are learned, and is not if it has text of others; one that has both
+or neither leaves doubt, and the conversation is refused.
 """
 
 from __future__ import annotations
@@ -32,9 +34,12 @@ from fineshards.chat.conversation import (
     CONTENT,
     END,
     HIDDEN,
-    LEARN_FIELDS,
+    LEARNED,
+    UNLEARNED,
     BadConversation,
+    between_marks,
     canonical,
+    says_not_to_learn,
 )
 from fineshards.chat.placed_tokens import EncodedConversation, Rendered, hidden_names, text_encoder
 from fineshards.chat.rendering import Renderer, SpecialStrings, characters
@@ -45,10 +50,15 @@ from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary
 
 _ASSISTANT = "assistant"
-_MARK = re.compile(f"([{CONTENT}{BEGIN}{END}])")
+_MARK = re.compile(f"([{CONTENT}{BEGIN}{END}{LEARNED}{UNLEARNED}])")
+_OWNER = re.compile(f"[{LEARNED}{UNLEARNED}]")
 # Templates write special strings such as <|user|> around them.
 _ROLES = {"system", "developer", "user", _ASSISTANT, "tool", "function", "observation"}
 _MOVES = "the chat template moves what it marks as learned"
+_IN_DOUBT = (
+    "the chat template does not show which text is of messages with weight 0 or train false. "
+    "Enclose each answer in {% generation %}"
+)
 _Messages = Sequence[Mapping[str, Any]]
 _NO_DOCUMENT = EncodedConversation(np.empty(0, np.uint32), np.empty((0, 2), np.int32))
 
@@ -158,9 +168,13 @@ class ConversationEncoder(Encoder):
         return digest.hexdigest(), last_tokens
 
     def _rendered(self, conversation: str) -> Rendered:
-        found = orjson.loads(conversation)
-        given, tools = found["messages"], found.get("tools")
-        messages = given
+        row = orjson.loads(conversation)
+        messages, tools = row["messages"], row.get("tools")
+        unlearned = [*map(says_not_to_learn, messages)]
+        is_learned = [
+            message["role"] in self._learn and not refuses
+            for message, refuses in zip(messages, unlearned, strict=True)
+        ]
         plain = self._plain.render(messages, tools)
         rendered = self._renderer.render(messages, tools, generation=self._by_tags)
         if self._special.shown(rendered) != plain:
@@ -169,44 +183,29 @@ class ConversationEncoder(Encoder):
                 "it marks what is learned"
             )
         if strings := self._special.written(rendered):
-            messages, tools, rendered = self._told_apart(found, plain, strings)
+            messages, tools, rendered = self._told_apart(row, plain, strings)
             rendered = self._special.hidden(rendered)
-        is_learned = [
-            message["role"] in self._learn and all(message.get(name, 1) for name in LEARN_FIELDS)
-            for message in given
-        ]
+        if any(unlearned):
+            messages = [
+                between_marks(message, UNLEARNED if refuses else LEARNED)
+                for message, refuses in zip(messages, unlearned, strict=True)
+            ]
+            rendered = self._owned(messages, tools, rendered)
         if not self._by_tags:
-            return self._parts(self._with_marks(rendered, messages, tools, is_learned))
-        parts = self._parts(rendered)
-        answers = [number for number, message in enumerate(given) if message["role"] == _ASSISTANT]
-        if all(is_learned[number] for number in answers):
-            return parts
-        return self._without_unlearned(parts, given, tools, is_learned)
+            rendered = self._with_marks(rendered, messages, tools, is_learned)
+        return self._parts(rendered, any(unlearned))
 
-    def _without_unlearned(
-        self, rendered: Rendered, messages: _Messages, tools: Any, is_learned: Sequence[bool]
-    ) -> Rendered:
-        """Without the parts of answers that are not learned.
-
-        An answer's parts are told by their numbers: each answer must add some to those of the
-        conversation up to it, and nothing else may.
-        """
-        learned, count = [], 0
-        for number, message in enumerate(messages, 1):
-            if message["role"] != _ASSISTANT:
-                continue
-            text = self._renderer.render(messages[:number], tools, generation=True)
-            before, count = count, len(self._parts(text).parts)
-            if count <= before:
-                raise _untold(number)
-            if is_learned[number - 1]:
-                learned += rendered.parts[before:count]
-        if count != len(rendered.parts):
-            raise _untold(len(messages))
-        return Rendered(rendered.text, learned)
+    def _owned(self, messages: _Messages, tools: Any, rendered: str) -> str:
+        """What is rendered, with the marks of messages around their texts."""
+        with suppress(BadConversation):
+            text = self._renderer.render(messages, tools, generation=self._by_tags)
+            text = self._special.hidden(text)
+            if _OWNER.sub("", text) == rendered:
+                return text
+        raise BadConversation(_IN_DOUBT)
 
     def _told_apart(
-        self, found: dict[str, Any], plain: str, strings: set[str]
+        self, row: dict[str, Any], plain: str, strings: set[str]
     ) -> tuple[_Messages, Any, str]:
         """Messages and tools with CONTENT, and rendered; special strings without it are special.
 
@@ -215,10 +214,10 @@ class ConversationEncoder(Encoder):
         # Marks at whole strings disturb few templates; those at all characters leave no doubt.
         for places, is_sure in ((self._special.whole, False), (characters(strings), True)):
             messages, tools = (
-                self._special.marked(found.get(key), places, self._renderer.words)
+                self._special.marked(row.get(key), places, self._renderer.words)
                 for key in ("messages", "tools")
             )
-            for message, given in zip(messages, found["messages"], strict=True):
+            for message, given in zip(messages, row["messages"], strict=True):
                 if given["role"] in _ROLES:
                     message["role"] = given["role"]
             with suppress(BadConversation):
@@ -231,23 +230,33 @@ class ConversationEncoder(Encoder):
             "content. Write special strings whole in the template"
         )
 
-    def _parts(self, rendered: str) -> Rendered:
-        """A rendered text with hidden names, and the ranges that BEGIN and END enclose."""
+    def _parts(self, rendered: str, has_owners: bool) -> Rendered:
+        """A rendered text with hidden names, and the ranges of it that are learned.
+
+        BEGIN and END enclose them. has_owners: whether only those of messages that are learned.
+        """
         pieces: list[str] = []
         parts: list[tuple[int, int]] = []
-        begins: list[int] = []
+        open_parts: list[tuple[int, set[str]]] = []
         at = 0
         for piece in _MARK.split(rendered):
             if piece == BEGIN:
-                begins.append(at)
-            elif piece == END and begins:
-                parts.append((begins.pop(), at))
+                open_parts.append((at, set()))
             elif piece == END:
-                raise BadConversation(_MOVES)
+                if not open_parts:
+                    raise BadConversation(_MOVES)
+                begin, owners = open_parts.pop()
+                if has_owners and len(owners) != 1:
+                    raise BadConversation(_IN_DOUBT)
+                if UNLEARNED not in owners:
+                    parts.append((begin, at))
+            elif piece in (LEARNED, UNLEARNED):
+                for _, owners in open_parts:
+                    owners.add(piece)
             elif piece != CONTENT:
                 pieces.append(piece)
                 at += len(piece)
-        if begins:
+        if open_parts:
             raise BadConversation(_MOVES)
         # Of parts within each other, the inner ones end first.
         return Rendered("".join(pieces), sorted(parts))
@@ -317,10 +326,3 @@ class ConversationEncoder(Encoder):
             )
         learned = np.maximum(learned, np.int32(1))
         return EncodedConversation(tokens, learned[learned[:, 1] > learned[:, 0]])
-
-
-def _untold(number: int) -> BadConversation:
-    return BadConversation(
-        f"message {number}: the template's marks do not tell the answers apart, so weight and "
-        "train cannot be obeyed. Enclose each answer in {% generation %}"
-    )

@@ -158,21 +158,89 @@ def test_an_answer_that_says_so_is_not_learned(name: str, field: Any, tagged: bo
         assert document.learned.tolist() == np.delete(whole.learned, unlearned, 0).tolist()
 
 
+MARKED = "{% generation %}{{ m.content }}{% endgeneration %}"
+ANSWERS = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "one", "weight": 0},
+    {"role": "user", "content": "And", "train": False},
+    {"role": "assistant", "content": " two\n", "reasoning_content": "why", "weight": 1},
+]
+
+
+@pytest.mark.parametrize(
+    ("template", "changes", "learned"),
+    [
+        # Marks of questions too, of the last message alone, and in another order.
+        (f"{{% for m in messages %}}{MARKED}|{{% endfor %}}", {}, ["Hi", " two\n"]),
+        (f"{{% set m = messages[-1] %}}{MARKED}", {3: {"weight": 0}}, []),
+        (f"{{% for m in messages|reverse %}}{MARKED}|{{% endfor %}}", {}, [" two\n", "Hi"]),
+        # Reasoning has marks of its own, and that of earlier answers is left out.
+        (
+            "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.thinking }}"
+            f"{{% endgeneration %}}|{{% endif %}}{MARKED}|{{% endfor %}}",
+            {1: {"weight": 1}, 3: {"weight": 0}},
+            ["Hi", "one"],
+        ),
+        # Tool calls, of which the first is not learned; numbers are no texts.
+        (
+            "{% for m in messages[1::2] %}{% generation %}{{ m.tool_calls[0].function|tojson }}"
+            "{% endgeneration %}\n{% endfor %}",
+            {
+                number: {"tool_calls": [{"function": {"name": name, "arguments": {"n": number}}}]}
+                for number, name in ((1, "add"), (3, "sub"))
+            },
+            ['{"name": "sub", "arguments": {"n": 3}}'],
+        ),
+    ],
+)
+def test_only_parts_with_text_of_messages_that_may_be_learned_are(
+    template: str, changes: dict[int, Any], learned: list[str]
+) -> None:
+    family = FAMILIES["qwen2.5"]
+    messages = [message | changes.get(number, {}) for number, message in enumerate(ANSWERS)]
+    document = encoded(encoder_of(family, template), canonical({"messages": messages}))
+    assert learned_texts(family, document) == learned
+
+
+@pytest.mark.parametrize("content", [MARKED, "{{ m.content }}"])
+@pytest.mark.parametrize("start", ["'<|im_start|>'", "'<|' ~ 'im_start|>'"])
+def test_special_strings_in_messages_do_not_hide_their_fields(start: str, content: str) -> None:
+    """The field names too have characters of special strings, which are looked for in messages."""
+    family = FAMILIES["qwen2.5"]
+    template = (
+        f"{{% for m in messages %}}{{{{ {start} }}}}{{% if m.role == 'assistant' %}}{content}"
+        "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+        f"{{% if add_generation_prompt %}}{{{{ {start} }}}}{{% endif %}}"
+    )
+    messages = [message | {"content": f"<|im_end|>{n}"} for n, message in enumerate(ANSWERS)]
+    document = encoded(encoder_of(family, template), canonical({"messages": messages}))
+    end = "" if content == MARKED else "<|im_end|>"
+    assert learned_texts(family, document) == ["<|im_end|>3" + end]
+
+
 @pytest.mark.parametrize(
     "template",
     [
-        # The last answer alone; all answers at once; a question too.
-        "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.content }}"
-        "{% endgeneration %}{% endif %}{% endfor %}",
+        # One part with both answers; a part with no text of an answer; one that shows half of it;
+        # and templates that change with marks around texts.
         "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}",
-        "{% for m in messages + messages[-1:] %}{% generation %}{{ m.content }}"
-        "{% endgeneration %}{% endfor %}",
+        "{% generation %}So: {% endgeneration %}{{ messages[1].content }}",
+        "{% for m in messages %}{% generation %}{{ m.content[1:-1] }}{% endgeneration %}"
+        "{% endfor %}",
+        f"{{% for m in messages %}}{MARKED}{{{{ m.content|length }}}}{{% endfor %}}",
+        "{% for m in messages %}{% if m.content|length > 5 %}{{ raise_exception('') }}{% endif %}"
+        f"{MARKED}{{% endfor %}}",
+        # Without marks, questions that are written with their answers.
+        "{% for m in messages %}{% if m.role == 'assistant' %}"
+        "{{ messages[loop.index0 - 1].content }}{{ m.content }}{% endif %}{% endfor %}",
     ],
 )
-def test_marks_that_do_not_tell_answers_apart_refuse_fields(template: str) -> None:
+def test_a_template_that_does_not_tell_messages_apart_refuses_fields(template: str) -> None:
     encoder = encoder_of(FAMILIES["qwen2.5"], template)
-    messages = [*HELLO, HELLO[0], HELLO[1] | {"weight": 0}]
-    assert " the template's marks do not tell the answers apart" in reason(encoder, messages)
+    assert reason(encoder, ANSWERS) == (
+        "the chat template does not show which text is of messages with weight 0 or train false. "
+        "Enclose each answer in {% generation %}"
+    )
 
 
 def test_tiktoken_encodes_between_special_tokens() -> None:

@@ -359,7 +359,8 @@ def test_a_template_that_teaches_no_stop_is_warned_of_once(
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_conversations_without_a_template_are_told_of_it(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, made_up(3, 1))
-    with pytest.raises(InputError, match=r"--text_column\. For conversations, add --chat_template"):
+    hint = r"--text_column of fineshards build\. For conversations, add --chat_template"
+    with pytest.raises(InputError, match=hint):
         build_here(input=[path], output=tmp_path / "out")
 
 
