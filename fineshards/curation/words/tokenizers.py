@@ -33,10 +33,10 @@ def _chinese() -> Segment:
 
     # jieba itself would take its table from a file in the folder for temporary files, which anyone
     # may have written.
-    found = jieba.Tokenizer()
-    found.FREQ, found.total = found.gen_pfdict(found.get_dict_file())
-    found.initialized = True
-    return lambda text: list(found.cut(text))
+    segmenter = jieba.Tokenizer()
+    segmenter.FREQ, segmenter.total = segmenter.gen_pfdict(segmenter.get_dict_file())
+    segmenter.initialized = True
+    return lambda text: list(segmenter.cut(text))
 
 
 def _japanese() -> Segment:
@@ -112,16 +112,16 @@ class SegmentedTokenizer(Tokenizer):
 _TOKENIZERS: dict[str, Tokenizer] = {}
 
 
-def _one_of(*others: str) -> Rule:
-    """A rule: a language of the stored table, or one of some others."""
+def _one_of(*segmented: str) -> Rule:
+    """A rule: a language of the stored table, or one of `segmented`."""
 
-    def found(language: object) -> object:
-        languages = [*load_table()["languages"], *others]
+    def check(language: object) -> object:
+        languages = [*load_table()["languages"], *segmented]
         if language in languages:
             return language
         raise ValueError(f"one of {', '.join(sorted(languages))}")
 
-    return found
+    return check
 
 
 WordLanguage = Annotated[str, _one_of(*SEGMENTERS)]
@@ -139,17 +139,17 @@ def tokenizer(language: str) -> Tokenizer:
         kind = SegmentedTokenizer if language in SEGMENTERS else WordTokenizer
         _TOKENIZERS.setdefault(language, kind(language))
     # Many languages take no more memory than one.
-    known = list(_TOKENIZERS.values())
-    if sum(each.size for each in known) > LIMIT:
-        max(known, key=lambda each: each.size).forget()
+    tokenizers = list(_TOKENIZERS.values())
+    if sum(shared.size for shared in tokenizers) > LIMIT:
+        max(tokenizers, key=lambda shared: shared.size).forget()
     return _TOKENIZERS[language]
 
 
 def sentence_tokenizer(language: str) -> WordTokenizer:
-    """The tokenizer of a language whose sentences can be found, too."""
-    found = tokenizer(language)
-    assert isinstance(found, WordTokenizer)
-    return found
+    """The tokenizer of a language whose sentences can be counted and cut, too."""
+    shared = tokenizer(language)
+    assert isinstance(shared, WordTokenizer)
+    return shared
 
 
 @naming_the_extra()
@@ -158,11 +158,11 @@ def pins(language: str = "en") -> dict[str, str]:
     # It ships with Python and says what is punctuation, alphabetic or white space.
     from unicodedata import unidata_version
 
-    found = {"unicode": unidata_version}
+    versions = {"unicode": unidata_version}
     libraries = SEGMENTERS[language].libraries if language in SEGMENTERS else ()
     for name in ("spacy", *libraries):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError as error:
             raise ModuleNotFoundError(name=name.replace("-", "_")) from error
-    return found
+    return versions

@@ -75,13 +75,13 @@ class Tokenizer:
 
     def words(self, texts: Sequence[str]) -> list[Words]:
         """The words of each text."""
-        found: list[Words] = []
+        results: list[Words] = []
         with self._lock:
             for group in groups(texts):
                 if self.size > self._limit:
                     self.forget()
-                found += self._of_group(group)
-        return found
+                results += self._of_group(group)
+        return results
 
     def plain(self, text: str) -> list[str]:
         """The words of a text, from the library itself."""
@@ -107,10 +107,10 @@ def simple_words(chunk: str, special_cases: Container[str]) -> list[str] | None:
     """
     if chunk.isascii() and chunk.isalpha():
         return None if chunk in special_cases else [chunk]
-    found = _SIMPLE.fullmatch(chunk)
-    if not found:
+    match = _SIMPLE.fullmatch(chunk)
+    if not match:
         return None
-    words = [part for part in found.groups() if part]
+    words = [part for part in match.groups() if part]
     count = len(words)
     joined = ("".join(words[a:b]) for a in range(count) for b in range(a + 1, count + 1))
     return None if any(text in special_cases for text in joined) else words
@@ -147,8 +147,8 @@ class WordTokenizer(Tokenizer):
         such a word.
         """
         pieces = [_TOKEN_SPACE.split(line) for line in lines]
-        found = iter(self.words([piece for parts in pieces for piece in parts]))
-        return [_sentences([next(found) for _ in parts]) for parts in pieces]
+        words_of_pieces = iter(self.words([piece for parts in pieces for piece in parts]))
+        return [_sentences([next(words_of_pieces) for _ in parts]) for parts in pieces]
 
     def plain_sentences(self, line: str) -> int:
         """The number of sentences of a line, from spaCy's own rules on its tokens, one by one."""
@@ -182,9 +182,9 @@ class WordTokenizer(Tokenizer):
         words, ends = vocabulary.expand(chunks)
         begins = np.cumsum([0, *counts])
         places = np.concatenate([[0], ends])
-        found = [Words(vocabulary, words[a:b]) for a, b in pairwise(places[begins].tolist())]
+        results = [Words(vocabulary, words[a:b]) for a, b in pairwise(places[begins].tolist())]
         for index, runs in _suspects(vocabulary.flags[chunks], begins).items():
-            spans = [each.span() for each in _CHUNK.finditer(texts[index])]
+            spans = [match.span() for match in _CHUNK.finditer(texts[index])]
             parts, done = [], int(begins[index])
             for first, last in runs:
                 self.together += 1
@@ -193,15 +193,15 @@ class WordTokenizer(Tokenizer):
                 parts += [words[places[done] : places[first]], vocabulary.number(part)]
                 done = last + 1
             parts.append(words[places[done] : places[begins[index + 1]]])
-            found[index] = Words(vocabulary, np.concatenate(parts))
-        return found
+            results[index] = Words(vocabulary, np.concatenate(parts))
+        return results
 
     def _describe(self, vocabulary: WordTable) -> None:
         assert self._cases is not None
         new, texts = vocabulary.new, self._cases.texts
         simple = [simple_words(chunk, texts) if self._simple else None for chunk in new]
-        others = iter(self._of_chunks([x for x, y in zip(new, simple, strict=True) if y is None]))
-        described = [next(others) if part is None else part for part in simple]
+        rest = iter(self._of_chunks([x for x, y in zip(new, simple, strict=True) if y is None]))
+        described = [next(rest) if part is None else part for part in simple]
         with self._tokenizer.vocab.memory_zone():
             flags = list(map(self._cases.flags, new, described))
         vocabulary.describe(described, flags)
@@ -259,12 +259,12 @@ def _suspects(
     between = begins[(begins > 0) & (begins < len(flags))] - 1
     apart[between], meeting[between] = True, False
     firsts = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(flags)]])
-    found: dict[int, list[tuple[int, int]]] = {}
+    runs: dict[int, list[tuple[int, int]]] = {}
     for run in np.unique(np.searchsorted(firsts, np.flatnonzero(meeting), "right")).tolist():
         first, last = int(firsts[run - 1]), int(firsts[run]) - 1
         text = int(np.searchsorted(begins, first, "right")) - 1
-        found.setdefault(text, []).append((first, last))
-    return found
+        runs.setdefault(text, []).append((first, last))
+    return runs
 
 
 def _sentences(pieces: Sequence[Words]) -> int:
