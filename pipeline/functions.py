@@ -186,7 +186,7 @@ def _run(function: str, options: Mapping[str, Any]) -> Manifest:
         raise UsageError(f"progress is {quoted(progress)}; give True, False or a function.")
     if not progress:
         return run(config)
-    from fineshards.job_status.progress import shown
+    from fineshards.job_status.progress_words import shown
 
     with shown(progress) as show:
         return run(config, show)

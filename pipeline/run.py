@@ -74,7 +74,7 @@ def _telling(
 ) -> AbstractContextManager[None]:
     if tell is None:
         return nullcontext()
-    from fineshards.job_status.progress import looking
+    from fineshards.job_status.progress_words import looking
     from fineshards.job_status.status import StatusReader
 
     return looking(StatusReader(storage, from_now=True), tell)

@@ -86,7 +86,7 @@ def left_by_an_earlier_run(launch: Launch) -> str:
         return ""
     if not checkpoints.storage.on_disk and checkpoints.read_layout() is None:
         return "some blocks are finished"  # a million of them take long to list
-    from fineshards.job_status.progress import describe_stage  # late: --help needs no extra
+    from fineshards.job_status.progress_words import describe_stage  # late: --help needs no extra
     from fineshards.job_status.status import StatusReader
 
     status = StatusReader(checkpoints.storage).read()

@@ -24,7 +24,7 @@ def _add_status_flags(parser: Parser) -> None:
 
 def _status(args: Namespace) -> Answer | int:
     from fineshards.cli.terminal import INTERRUPTED
-    from fineshards.job_status.progress import describe_status
+    from fineshards.job_status.progress_words import describe_status
     from fineshards.job_status.status import status
 
     if args.watch:
@@ -39,7 +39,7 @@ def _status(args: Namespace) -> Answer | int:
 def _watch(folder: str) -> None:
     """Shows the progress of a job until its end."""
     from fineshards.cli.terminal import error_console, set_up_logging
-    from fineshards.job_status.progress import follow
+    from fineshards.job_status.progress_words import follow
     from fineshards.job_status.status import StatusReader
     from fineshards.storage.open import open_storage
 

@@ -72,7 +72,7 @@ def working(storage: Storage, local: bool) -> Iterator[None]:
     console = error_console()
     with ExitStack() as stack:
         if local:
-            from fineshards.job_status.progress import watch
+            from fineshards.job_status.progress_words import watch
             from fineshards.job_status.status import StatusReader
 
             stack.enter_context(watch(StatusReader(storage, from_now=True), console))

@@ -1,1 +1,1 @@
-"""Datasets as files of other trainers. Nothing is tokenized again. No Beam."""
+"""Datasets as files of other trainers, one module per format, which pyproject.toml lists."""

@@ -28,7 +28,7 @@ from fineshards import status
 from fineshards.cli.cli import main
 from fineshards.cli.terminal import error_console, report_errors
 from fineshards.config import BuildConfig
-from fineshards.job_status.progress import watch
+from fineshards.job_status.progress_words import watch
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import prepare
 

@@ -15,7 +15,7 @@ import pytest
 
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError
-from fineshards.job_status.progress import describe_pace
+from fineshards.job_status.progress_words import describe_pace
 from fineshards.job_status.status import Stage, Status, StatusReader, pause_after, status
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards.counts import BlockSummary, Counts

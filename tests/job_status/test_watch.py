@@ -23,7 +23,7 @@ from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 
 from fineshards.cli.cli import main
-from fineshards.job_status.progress import describe_stage, watch
+from fineshards.job_status.progress_words import describe_stage, watch
 from fineshards.job_status.status import StatusReader, status
 from fineshards.shards.job.runs import held_lock
 from fineshards.storage.open import open_storage

@@ -21,7 +21,7 @@ from support.process_tree import alive, children, start, wait_until
 
 from fineshards.config import BuildConfig
 from fineshards.cores import _quotas
-from fineshards.job_status.progress import describe_pace
+from fineshards.job_status.progress_words import describe_pace
 from fineshards.job_status.status import status
 from fineshards.pipeline.launch import prepare
 from fineshards.worker.pool import Pool

@@ -1,4 +1,4 @@
-"""The steps of recipes, one per file; `from fineshards.curation.steps import MinHash, Length`."""
+"""The steps of recipes, one per file, which pyproject.toml lists by name; here by class."""
 
 
 def __getattr__(name: str) -> object:

@@ -28,7 +28,7 @@ from support.oracle import oracle_by_text, read_texts
 from support.secret_server import SecretServer
 from support.tokenizer_files import save, train
 
-from fineshards.job_status.progress import describe_status
+from fineshards.job_status.progress_words import describe_status
 from fineshards.job_status.status import status
 
 pytestmark = pytest.mark.cloud

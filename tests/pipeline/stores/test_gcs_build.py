@@ -24,7 +24,7 @@ from support.process_tree import start
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import OutputError, UsageError
-from fineshards.job_status.progress import watch
+from fineshards.job_status.progress_words import watch
 from fineshards.job_status.status import StatusReader
 from fineshards.pipeline.launch import Launch, prepare
 from fineshards.shards import ledger
