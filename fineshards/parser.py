@@ -66,6 +66,13 @@ class Parser(argparse.ArgumentParser):
         end = "" if sentence.endswith("?") else "."
         raise UsageError(f"{sentence}{end} See {self.prog} --help.")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        words = list(map(str, action.choices or ()))
+        if words and value not in words:
+            hint = did_you_mean(str(value), words)
+            sentence = f"must be {' or '.join(words)}, got {value!r}{hint and '.'}{hint}"
+            raise argparse.ArgumentError(action, sentence)
+
     def unknown_flags(self) -> list[str]:
         """The flags of the command line that this parser does not have."""
         flags = [arg.partition("=")[0] for arg in self._given if arg.startswith("--")]

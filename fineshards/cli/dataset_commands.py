@@ -27,7 +27,8 @@ def _add_append_flags(parser: Parser) -> None:
 def _append(args: Namespace) -> Answer:
     args.output, args.append = args.folder, True
     # Flags of build that the parser has left to Beam.
-    refuse_decided(arg.partition("=")[0].removeprefix("--") for arg in args.beam_args)
+    flags = [arg for arg in args.beam_args if arg.startswith("--")]
+    refuse_decided(flag.partition("=")[0].removeprefix("--") for flag in flags)
     return _build(args)
 
 

@@ -17,7 +17,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.sources.files import is_url, local_state, place_of, state_of, without_scheme
 from fineshards.sources.formats.format import FORMATS, format_of, has_known_format, readable
-from fineshards.sources.places.place import WILDCARDS, FoundFile
+from fineshards.sources.places.place import FoundFile, stands_for_any
 
 # Beside data files: descriptions for people, and records of the Hugging Face hub and of an export.
 _DESCRIPTION = re.compile(
@@ -146,12 +146,12 @@ def _find(named: str, pattern: str) -> list[SourceFile]:
 def _find_local(pattern: str) -> list[FoundFile]:
     # `glob` takes a folder that ** may stand for on trust.
     matching = [path for path in glob.glob(pattern, recursive=True) if os.path.lexists(path)]
-    is_wild = bool(matching) and WILDCARDS.match(os.path.basename(pattern.rstrip("/")))
+    is_any = bool(matching) and stands_for_any(os.path.basename(pattern.rstrip("/")))
     if not matching and os.path.lexists(pattern):
         matching = [pattern]  # a name may contain brackets, which are special in a pattern
     within = dict[str, str]()
     for path in matching:
-        name = os.path.basename(path.rstrip("/")) if is_wild else ""
+        name = os.path.basename(path.rstrip("/")) if is_any else ""
         if not os.path.isdir(path):
             within[os.path.abspath(path)] = name
         elif not is_beside_data(name):

@@ -174,7 +174,10 @@ def test_shipped_recipes_can_be_shown_and_parsed(name: str, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("recipe shw", "show|steps|check: invalid choice: 'shw'"),
+        (
+            "recipe shw",
+            "show|steps|check: must be show or steps or check, got 'shw'. Did you mean show?",
+        ),
         ("recipe show", "give a recipe, by file or name (fineweb, fineweb2)"),
         ("recipe show finweb", "Did you mean fineweb?"),
         ("recipe show fineweb --input x", "recipe show does not take --input."),

@@ -123,7 +123,7 @@ def test_rows_that_cannot_be_encoded_are_refused_as_by_a_build(
         (["--input={sample}", "--text_column=txet"], 1, "no column 'txet'"),
         (["--input={sample}", "--tokenizer=none"], 2, "none"),
         (["--input={sample}", "--limit=5"], 2, "--limit"),
-        ([], 2, "either --input or --dataset"),
+        ([], 2, "give --input or --dataset."),
         (["--input={nulls}"], 1, "no documents"),
         (["--input={sample}", "--where=false"], 1, "the recipe leaves no documents"),
         (["--input={sample}", "--recipe={nulls}"], 2, "nulls.parquet"),

@@ -116,10 +116,12 @@ def _list(store: Any, root: str, prefix: str, deep: bool) -> tuple[list[FoundFil
     files, folders = [], set[str]()
     for info in _tried("listed", f"{root}/{prefix}", ask):
         name = info["name"].strip("/").removeprefix(top).strip("/")
-        if name.startswith(prefix) and info["type"] == "directory":
-            folders.add(f"{name}/")
-        elif name.startswith(prefix):
+        if not name.startswith(prefix):
+            continue
+        if info["type"] != "directory":
             files.append(_found(f"{root}/{name}", name, info))
+        elif not deep:
+            folders.add(f"{name}/")
     return files, folders
 
 

@@ -11,6 +11,7 @@ import re
 import tempfile
 import textwrap
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -141,11 +142,22 @@ def _in_turn(path: str) -> Iterator[None]:
     """
     turn = zlib.crc32(path.encode()) % _AT_ONCE
     with _locks[turn]:
-        fcntl.lockf(_turns, fcntl.LOCK_EX, 1, turn)
+        # Waits by asking again: the system takes threads of two processes, which each hold one
+        # byte and wait for another, for a deadlock.
+        while not _locked(turn):
+            time.sleep(0.01)
         try:
             yield
         finally:
             fcntl.lockf(_turns, fcntl.LOCK_UN, 1, turn)
+
+
+def _locked(turn: int) -> bool:
+    try:
+        fcntl.lockf(_turns, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, turn)
+    except (BlockingIOError, PermissionError):  # which of them is up to the system
+        return False
+    return True
 
 
 def pin(name: str, revision: str | None, flags: str) -> Any:
@@ -177,7 +189,7 @@ def list_files(
                 # SHA-256 where the hub has it (LFS), otherwise git's.
                 content_hash = info.lfs.sha256 if info.lfs else info.blob_id
                 files.append(FoundFile(path, info.path, info.size, f"etag:{content_hash}"))
-            elif info.path.startswith(prefix):
+            elif not deep and info.path.startswith(prefix):
                 folders.add(f"{info.path}/")
     except EntryNotFoundError:  # no such folder
         pass

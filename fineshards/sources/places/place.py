@@ -121,13 +121,18 @@ def split_root(url: str) -> tuple[str, str]:
     return f"{scheme}://{root}", name
 
 
+def stands_for_any(part: str) -> bool:
+    """Whether a part of a pattern gives neither the beginning nor the ending of a name."""
+    return bool(WILDCARDS.match(part)) and part.endswith("*")
+
+
 def _within(name: str, pattern: list[str]) -> str | None:
     """See `FoundFile.within`; None for a file that neither matches nor lies in a match."""
     parts = name.split("/")
-    is_wild = any(map(WILDCARDS.match, pattern[-1:]))
+    is_any = any(map(stands_for_any, pattern[-1:]))
     for depth in (len(parts), *range(len(parts))):
         if matches(parts[:depth], pattern):
-            return "/".join(parts[depth - is_wild :])
+            return "/".join(parts[depth - is_any :])
     return None
 
 
