@@ -44,7 +44,7 @@ demo: .venv/built ## build a dataset from the sample, verify it, show a document
 	@echo "The dataset is in demo/, the command line in $(BIN)/. What to do next:"
 	@echo "    open demo-report.html in a browser       # the dataset, to look at"
 	@echo "    $(BIN)/fineshards build --input 'data/*.parquet' --output out"
-	@echo "    $(BIN)/fineshards help build          # all flags"
+	@echo "    $(BIN)/fineshards help build all      # all flags"
 	@echo "    make quick                               # the quick tests"
 
 # What each room does, on files and records, and builds of some documents.

@@ -82,7 +82,7 @@ MOST_LINES = {
     "root": 1_516,
     "shards": 6_441,
     "sources": 3_717,
-    "storage": 2_057,
+    "storage": 2_054,
     "templates": 471,
     "transforms": 878,
     "verification": 1_082,

@@ -77,7 +77,7 @@ def _version(arguments: Sequence[str]) -> int:
 
 def _help(*names: str) -> Answer:
     if names[1:] not in ((), ("all",)):
-        raise UsageError("give one command: fineshards help COMMAND.")
+        raise UsageError("give one command: fineshards help COMMAND, or help COMMAND all.")
     if not names or names[0] in _OTHERS:
         return help_page()
     return _command(names[0]).help_page(everything=len(names) > 1)

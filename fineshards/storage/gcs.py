@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from google.cloud.storage import Blob, Client
 
 # The fields requested of an object. All fields would be several times as much.
-_FIELDS = "name,size,updated,generation,crc32c,contentEncoding"
+_FIELDS = "name,size,updated,generation,crc32c"
 # The CRC-32C of no bytes.
 _NO_BYTES = "AAAAAA=="
 
@@ -90,8 +90,7 @@ class GcsStorage(ObjectStorage):
                 "its place."
             )
         changed = datetime.fromisoformat(item["updated"]).timestamp()
-        encoding = item.get("contentEncoding", "")
-        return StoredObject(item["name"], int(size), item["generation"], changed, crc32c, encoding)
+        return StoredObject(item["name"], int(size), item["generation"], changed, crc32c)
 
     def _get(self, key: str, start: int = 0, stop: int = 0, version: str = "") -> bytes | None:
         from google.api_core import exceptions as api

@@ -50,9 +50,8 @@ class StoredObject(NamedTuple):
     """One version of an object.
 
     key: its name in the bucket. version: its generation, or its ETag without quotes. modified: in
-    seconds since the epoch. crc32c: in base64. encoding: its Content-Encoding, empty for none.
-    attempt: differs between two writes of the same bytes where the version does not. Listings need
-    not say the last three.
+    seconds since the epoch. crc32c: in base64. attempt: differs between two writes of the same
+    bytes where the version does not. Listings need not say the last two.
     """
 
     key: str
@@ -60,7 +59,6 @@ class StoredObject(NamedTuple):
     version: str
     modified: float
     crc32c: str | None = None
-    encoding: str = ""
     attempt: str = ""
 
 

@@ -90,7 +90,6 @@ class S3Storage(ObjectStorage):
             _etag(head),
             head["LastModified"].timestamp(),
             _checksum(head),
-            head.get("ContentEncoding", ""),
             head["Metadata"].get(_ATTEMPT, ""),
         )
 

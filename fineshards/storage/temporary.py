@@ -44,7 +44,8 @@ def scratch_folder(place: str | None = None) -> Iterator[str]:
     """A folder for scratch files, which is removed at the end, by Ctrl-C and by SIGTERM too.
 
     place: where to make it; the system's folder for temporary files by default. What SIGKILL leaves
-    the next command on this host removes: a folder is locked as long as its process lives.
+    the next command on this host removes: a folder is locked as long as its process lives. Where
+    folders cannot be locked, as on NFS, it stays.
     """
     with temporary_room(place), scratch_folder_in(_place() if place is None else place) as folder:
         yield folder

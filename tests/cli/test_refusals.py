@@ -180,7 +180,7 @@ FLAGS = [
     ("bulid", "unknown command 'bulid'. Did you mean build?"),
     ("--input x", "--input: give a command first, such as fineshards build --input."),
     ("version more", "fineshards version takes nothing but --json."),
-    ("help build verify", "give one command: fineshards help COMMAND."),
+    ("help build verify", "give one command: fineshards help COMMAND, or"),
     ("help biuld", "unknown command 'biuld'. Did you mean build?"),
     ("completion bsh", "fineshards completion bash|zsh|fish. Did you mean bash?"),
     ("completion", "give a shell: fineshards completion bash|zsh|fish."),
@@ -347,6 +347,8 @@ APPENDS: list[Case] = [
         *(APPEND, 1, "metadata/manifest.json is missing. Put it back"),
     ),
     (None, "append nowhere --input in/1.parquet", 1, "nowhere holds no finished dataset"),
+    # The value of an option of Beam is no flag.
+    (None, "append nowhere --input x --job_name dtype", 1, "nowhere holds no finished dataset"),
     *(
         (
             None,

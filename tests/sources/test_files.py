@@ -167,6 +167,14 @@ def test_a_folder_that_matches_means_all_data_files_below_it(tree: Path) -> None
     assert found(tree, "in/_ol*") == found(tree, "in/_old") == ["_old/x.parquet"]
 
 
+def test_a_pattern_with_an_ending_leaves_nothing_out_that_it_matches(tree: Path) -> None:
+    for name in ("_b.jsonl", "config.json"):
+        (tree / name).write_text("{}")
+    assert "_b.jsonl" in found(tree, "in/*.jsonl")
+    assert found(tree, "in/*.json") == ["config.json"]
+    assert "_b.jsonl" not in found(tree, "in/*")
+
+
 def test_a_double_star_matches_all_files(tree: Path) -> None:
     assert found(tree, "in/**") == found(tree, "in")
 

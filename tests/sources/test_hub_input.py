@@ -55,13 +55,16 @@ def test_patterns_folders_and_files_are_found(hub: HubServer, folder: Path, tmp_
     commit = hub.push("acme/text", folder)
     url = f"hf://datasets/acme/text@{commit}"
     patterns = ("*.parquet", "in/**/*.parquet", "in/c.parquet", "in", "", "in/odd[1].parquet", "*")
-    several, deep, one, below, whole, odd, all_of_it = run(
+    # A deep listing names folders beside their files.
+    patterns += ("**", "in/**", "*/*", "*/deep")
+    several, deep, one, below, whole, odd, all_of_it, *deeper = run(
         hub.url, tmp_path, *(find(f"{url}/{pattern}") for pattern in patterns)
     )
     assert names(several) == ["a.parquet", "b.parquet"]
     assert names(deep) == names(below) == NAMES[2:]
     assert names(one) == ["in/c.parquet"]
     assert names(whole) == names(all_of_it) == NAMES
+    assert [*map(names, deeper)] == [NAMES, NAMES[2:], NAMES[2:], ["in/deep/d.parquet"]]
     assert names(odd) == ["in/odd[1].parquet"]
     assert [file["name"] for file in one] == [f"{url}/in/c.parquet"]
     assert not any("/lfs/" in request.path for request in hub.requests)
