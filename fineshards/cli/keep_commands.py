@@ -109,8 +109,8 @@ REPAIR = Command(
     "repair",
     "rebuild lost or damaged files from the sources",
     "FOLDER [--tokenizer PLACE] [--sources OLD=NEW] [--json]",
-    "Reads every file of a dataset, and rebuilds those that differ from the manifest\n"
-    "says. Changes nothing unless all of them can be made as they were.",
+    "Reads every file of a dataset, and rebuilds those that differ from what the\n"
+    "manifest says. Changes nothing unless all of them can be made as they were.",
     ("fineshards repair out",),
     _add_repair_flags,
     _repair,
