@@ -90,7 +90,7 @@ def test_the_example_finds_that_megatron_reads_the_same(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["export_for_megatron.py", f"--output={tmp_path}"])
     runpy.run_path(str(SAMPLE.parent.parent / "examples/export_for_megatron.py"))
-    assert capsys.readouterr().out.count("megatron-core reads the same tokens") == 2
+    assert "megatron-core reads the same tokens" in capsys.readouterr().out
 
 
 def write_by_megatron(stem: Path, documents: list[Tokens], dtype: type[np.number]) -> None:

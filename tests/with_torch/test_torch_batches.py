@@ -243,7 +243,7 @@ def test_lightning_has_another_order_in_each_of_three_epochs(
         trainer.fit(module, datamodule=Tokens())
     loader = BatchLoader(dataset, 12, 5, epochs=1)
     expected = [list(loader) for _ in range(3)]
-    assert any("begins again" in str(each.message) for each in said) != follow
+    assert any("repeats the batches" in str(each.message) for each in said) != follow
     for epoch, batches in enumerate(expected if follow else [expected[0]] * 3):
         assert all(np.array_equal(*pair) for pair in zip(module.seen[epoch], batches, strict=True))
 
