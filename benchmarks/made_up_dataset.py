@@ -14,7 +14,8 @@ from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks, MetadataFile, ShardRecord, SourceFile, blocks_name
 from fineshards.shards.job.settings import Chat, Columns, Settings, Tokenizer
-from fineshards.shards.layout import Layout, SplitRule, mask_name
+from fineshards.shards.layout import Layout, mask_name
+from fineshards.shards.split_rule import FirstShards
 from fineshards.storage.base import Storage
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 
@@ -70,7 +71,7 @@ def make_dataset(
     learned: which tokens of a range are learned, for loss masks; None for texts.
     """
     tokenizer = Tokenizer("tiktoken", "made_up", "", "", (("<|endoftext|>", EOT),), EOT, 50257, "")
-    rule = SplitRule(None, test_shards)
+    rule = FirstShards(test_shards)
     settings = Settings(Columns("text", "id", False), tokenizer, shard_tokens, rule, 1, dtype)
     if learned is not None:
         columns = Columns("text", "id", False, conversations=True)

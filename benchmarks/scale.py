@@ -38,11 +38,12 @@ from fineshards.shards.counts import (
     report_file,
 )
 from fineshards.shards.job.records import Piece
-from fineshards.shards.layout import Layout, ShardKey, SplitRule
+from fineshards.shards.layout import Layout, ShardKey
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
+from fineshards.shards.split_rule import ByFraction
 from fineshards.storage.open import open_storage
 
-RULE = SplitRule(f"1/{TEST_DIVISOR}", None, "text", 1)
+RULE = ByFraction(f"1/{TEST_DIVISOR}", "text", 1)
 # The whole plan would take some minutes and gigabytes in one process.
 BEAM_SHRINK = 10
 _Result = TypeVar("_Result")

@@ -291,17 +291,17 @@ class BuildConfig:
         return self.test_input
 
     @property
-    def test_share(self) -> str | None:
-        """The test fraction in lowest terms, however it was given; None for a number of shards."""
-        if self.test_fraction is None and self.test_shards is None:
+    def test_share(self) -> str:
+        """The test fraction in lowest terms, however it was given."""
+        if self.test_fraction is None:
             return _DEFAULT_TEST_FRACTION
-        assert self.test_fraction is None or isinstance(self.test_fraction, str)
+        assert isinstance(self.test_fraction, str)
         return self.test_fraction
 
     @property
-    def key_of_split(self) -> str | None:
-        """The split key in effect; None for a number of test shards."""
-        return None if self.test_shards is not None else self.split_key or _DEFAULT_SPLIT_KEY
+    def key_of_split(self) -> str:
+        """The split key in effect, where documents are split by one."""
+        return self.split_key or _DEFAULT_SPLIT_KEY
 
     @property
     def curates(self) -> bool:

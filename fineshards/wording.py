@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fineshards.shards.job.manifest import Manifest
     from fineshards.shards.job.records import Leaks
-    from fineshards.shards.layout import SplitRule
+    from fineshards.shards.split_rule import SplitRule
 
 # A warning: a step drops more than this part of so many documents of a source. At most so many.
 _NEARLY_ALL, _LEAST_DOCUMENTS, _MOST_WARNINGS = 0.9, 100, 3
@@ -102,20 +102,11 @@ def describe_leaks(leaks: Leaks) -> str:
     )
 
 
-def flags_against_leaks(rule: SplitRule) -> str:
-    """The flags of a build whose splits share no text."""
-    if rule.test_files is not None:
-        return "--test_fraction instead of --test_input"
-    if rule.by_document:
-        return "--split_key text"
-    return "--test_fraction instead of --test_shards"
-
-
 def warn_of_leaks(leaks: Leaks, rule: SplitRule) -> str:
     """One sentence about leaks: how many, what they mean, what to do."""
     return (
         f"{describe_leaks(leaks)}, so a test measures what was memorized: build with "
-        f"{flags_against_leaks(rule)} to keep exact duplicates in one split"
+        f"{rule.flags_against_leaks} to keep exact duplicates in one split"
     )
 
 

@@ -19,26 +19,28 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, OutputError, UsageError, quoted
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import (
-    find_input,
-    refuse_overlap,
-    settle_input,
-)
+from fineshards.pipeline.input_files import find_input, refuse_overlap, settle_input
+from fineshards.shards import split_rule
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import Generation, SourceFile
-from fineshards.shards.job.settings import Chat, Columns, FillInMiddle, Settings, Tokenizer
-from fineshards.shards.layout import FILES, FRACTION, HASH_VERSION, KEY_VERSION, Shuffle, SplitRule
+from fineshards.shards.job.settings import (
+    Chat,
+    Columns,
+    FillInMiddle,
+    RecipeRecord,
+    Settings,
+    Tokenizer,
+)
+from fineshards.shards.layout import KEY_VERSION, Shuffle
 from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
 from fineshards.shards.record import replace
-from fineshards.shards.split_hash import split_column
 from fineshards.sources.roots import below_root
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
-from fineshards.wording import describe_leaks, flags_against_leaks
+from fineshards.wording import describe_leaks
 from fineshards.worker.fresh_interpreter import call_apart
 
 _SPECIAL = re.compile(r"<\|\w+\|>")
@@ -104,7 +106,7 @@ def end_finished(manifest: Manifest, checkpoints: Checkpoints, config: BuildConf
         # A build that finds nothing to do must not pass where one that has to do it all fails.
         raise FineshardsError(
             f"{storage.root} is finished, but {describe_leaks(leaks)} (--fail_on_leak). Build it "
-            f"again with {flags_against_leaks(rule)} and --overwrite."
+            f"again with {rule.flags_against_leaks} and --overwrite."
         )
 
 
@@ -183,29 +185,30 @@ def _fill_in_middle(config: BuildConfig, tokenizer: Tokenizer) -> FillInMiddle |
 
 def columns_of(config: BuildConfig) -> Columns:
     """Returns the columns to read."""
-    key = config.key_of_split
+    key = None if config.test_shards is not None else split_rule.SplitKey(config.key_of_split)
     is_default = config.text_column == "text" and config.chat_template is not None
     return Columns(
         text="messages" if is_default else config.text_column,
         id=config.id_column or "id",
-        id_required=bool(config.id_column) or key == "id",
-        split=split_column(key),
+        id_required=bool(config.id_column) or (key is not None and key.needs_id),
+        split=None if key is None else key.column,
         template=config.text_template,
         conversations=config.chat_template is not None,
     )
 
 
-def _split_rule(config: BuildConfig, test_files: int) -> SplitRule:
+def _split_rule(config: BuildConfig, test_files: int) -> split_rule.SplitRule:
     if test_files:
-        # Of the two numbers that stand for hashes, 0 and the largest, a half chooses the first.
-        return SplitRule("1/2", None, f"{FILES}:{test_files}", HASH_VERSION)
-    key, share = config.key_of_split, config.test_share
-    if share is not None and not FRACTION.fullmatch(share):
+        return split_rule.FirstFiles(test_files)
+    if config.test_shards is not None:
+        return split_rule.FirstShards(config.test_shards)
+    share = config.test_share
+    if not split_rule.FRACTION.fullmatch(share):
         raise UsageError(
             f"--test_fraction {quoted(share)} has more than 40 digits above or below the line. "
             "A dataset does not record so many: round it."
         )
-    return SplitRule(share, config.test_shards, key, None if key is None else HASH_VERSION)
+    return split_rule.ByFraction(share, config.key_of_split, split_rule.HASH_VERSION)
 
 
 def default_block_bytes(files: Sequence[SourceFile], curates: bool) -> int:

@@ -21,12 +21,17 @@ from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
 from fineshards.shards.job.records import GENERATIONS_FOLDER, SourceFile, blocks_name
 from fineshards.shards.job.runs import is_running
 from fineshards.shards.job.settings import STORED_FILES
-from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, REJECTED_FOLDER, SPLITS
+from fineshards.shards.layout import (
+    CURATED_FOLDERS,
+    MASKS_FOLDER,
+    REJECTED_FOLDER,
+    SHARD_NAME,
+    SPLITS,
+)
 from fineshards.shards.record import replace
 from fineshards.storage.base import TEMPORARY, Storage
 
 _log = logging.getLogger("fineshards")
-_SHARD_NAME = re.compile(r"(test|train)/\1_\d{4,}\.npy")
 _CHECKPOINT_FOLDER = re.compile(rf"{TEMPORARY}/|{CHECKPOINTS}/[0-9a-f]{{64}}/")
 
 
@@ -42,7 +47,7 @@ def refuse_foreign_files(storage: Storage) -> None:
                     "would read it. Move it away, or choose another --output."
                 )
         for name in storage.names(f"{split}/"):
-            if not _SHARD_NAME.fullmatch(name):
+            if not re.fullmatch(SHARD_NAME, name):
                 raise UsageError(
                     f"{storage.path(name)} is not a shard, but readers load every file in "
                     f"{split}/. Move it away, or choose another --output."

@@ -14,8 +14,8 @@ from fineshards.flags import local_path
 from fineshards.pipeline.recipe_flags import read_recipe, shown_place
 from fineshards.shards import record
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import RecipeRecord, StepRecord
 from fineshards.shards.layout import keys_name
 from fineshards.sources.finding import find_files
 from fineshards.storage.open import open_storage

@@ -23,7 +23,7 @@ from fineshards.shards.tables.block_counts import Rows, write_blocks
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, example
 from fineshards.storage.base import Storage
 from fineshards.transforms.run_tasks import Gather, JobStep, RunTasks, count
-from fineshards.wording import describe_leaks, describe_repeats, flags_against_leaks, warn_of_leaks
+from fineshards.wording import describe_leaks, describe_repeats, warn_of_leaks
 from fineshards.worker.tasks import compare_texts
 from fineshards.worker.work import Work
 
@@ -132,7 +132,7 @@ def _check_shared(manifest: Manifest, shared: SharedTexts, work: Work) -> None:
     if shared.leaking is not None:
         if work.fail_on_leak:
             found = example(storage, rule, comparison, shared.leaking, "train")
-            advice = f"Build again with {flags_against_leaks(rule)} and --overwrite, or finish it"
+            advice = f"Build again with {rule.flags_against_leaks} and --overwrite, or finish it"
             raise FineshardsError(
                 f"{describe_leaks(shared.leaks)}, such as {found}, so the dataset is not "
                 f"finished (--fail_on_leak). {leave if work.earlier else advice} by the same "

@@ -10,8 +10,8 @@ from typing import Any
 
 import apache_beam as beam
 
-from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.settings import RecipeRecord, StepRecord
 from fineshards.shards.layout import keys_name
 from fineshards.shards.tables.verdicts import WANTED, JudgedBlock, KeyFile, Slice
 from fineshards.storage.checksums import checksum_from_base64

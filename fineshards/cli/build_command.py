@@ -15,7 +15,6 @@ from fineshards.parser import Parser
 from fineshards.pipeline.run import execute, finished, prepare
 from fineshards.pipeline.runners.choice import launches_template, runs_here
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.layout import SplitRule
 from fineshards.wording import (
     counted,
     describe_repeats,
@@ -134,7 +133,7 @@ def _finished(
     lines += [
         f"the {split} split is empty: {manifest.settings.split.why_empty(split)}"
         for split, sums in splits.items()
-        if not (sums["shards"] or _is_asked_for(manifest.settings.split, split))
+        if not (sums["shards"] or manifest.settings.split.asks_for_empty(split))
     ]
     if manifest.leaks is not None and manifest.leaks.test_documents:
         lines.append(f"warning: {warn_of_leaks(manifest.leaks, manifest.settings.split)}")
@@ -142,13 +141,6 @@ def _finished(
         lines.append(f"warning: {describe_repeats(manifest)}")
     lines += [f"warning: {line}" for line in warn_of_steps(manifest)]
     return Answer(record, lines)
-
-
-def _is_asked_for(rule: SplitRule, empty: str) -> bool:
-    """Whether the flags say that a split is empty."""
-    if not rule.by_document:
-        return empty == "test" and rule.test_shards == 0
-    return rule.test_files is None and rule.test_fraction == {"test": "0", "train": "1"}[empty]
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.recipe import NamedStep, load_steps
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Scorer, Step
 from fineshards.errors import FineshardsError, InputError
-from fineshards.shards.job.recipe_record import RecipeRecord
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import RecipeRecord
 from fineshards.shards.tables.decisions import Decisions, drops
 from fineshards.shards.tables.hash_sample import sampled
 from fineshards.shards.tables.scores import score_schema, scored, values_at

@@ -22,7 +22,7 @@ from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Scorer, Step
 from fineshards.errors import UsageError, did_you_mean
 from fineshards.plugin_registry import Plugins
-from fineshards.shards.job.recipe_record import StepRecord
+from fineshards.shards.job.settings import StepRecord
 
 _TABLES = ("description", "build", "steps")
 # What filters and rewrites take in addition to their own parameters.

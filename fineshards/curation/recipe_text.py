@@ -23,7 +23,7 @@ from fineshards.curation.recipe import (
 )
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Scorer, Step
 from fineshards.errors import UsageError
-from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
+from fineshards.shards.job.settings import RecipeRecord, StepRecord
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _LINE = 100

@@ -20,9 +20,8 @@ from fineshards.curation.steps.decontaminate import Decontaminate
 from fineshards.errors import FineshardsError, OutputError, UsageError, did_you_mean
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import SourceFile
-from fineshards.shards.job.settings import Settings
+from fineshards.shards.job.settings import RecipeRecord, Settings, StepRecord
 from fineshards.shards.layout import decisions_name
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import read_decisions

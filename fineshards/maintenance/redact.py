@@ -21,10 +21,9 @@ from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import REDACTED, Checkpoints
 from fineshards.shards.dataset_files import Dataset
-from fineshards.shards.job.job import Job, metadata_files, of_earlier_jobs
+from fineshards.shards.job.job import Job, Redaction, metadata_files, of_earlier_jobs, overwritten
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Generation, ShardRecord, content_fingerprint
-from fineshards.shards.job.redaction import Redaction, overwritten
 from fineshards.shards.layout import files_of, shard_stem
 from fineshards.shards.record import replace
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable

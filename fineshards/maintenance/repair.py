@@ -35,7 +35,7 @@ from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, report_file, sums_by_stream
 from fineshards.shards.dataset_files import Dataset, expected_files
-from fineshards.shards.job.job import Job, job_name, load_redaction
+from fineshards.shards.job.job import Job, Redaction, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest, readable_manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, has_checkpoints
 from fineshards.shards.job.records import (
@@ -47,7 +47,6 @@ from fineshards.shards.job.records import (
     borders,
     kept_name,
 )
-from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.piece_plan import EarlierGeneration, StreamPlan, pieces_of_shards
 from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.counts import BlockSummary, Counts, Sums
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.layout import SplitRule
 from fineshards.shards.ledger import Range
+from fineshards.shards.split_rule import SplitRule
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.checksums import write_with_checksum
 
@@ -162,7 +162,7 @@ class BlockWriter:
         """Appends documents; raises OutputError for a token id that the dtype cannot hold."""
         tokens, offsets, sources = documents
         content = fitting(tokens, self.dtype)
-        streams = streams_of(sources, self.rule)
+        streams = self.rule.streams_of(sources)
         # Neighbours of one stream are written together: tokens are not copied to sort them.
         borders = np.flatnonzero(np.diff(streams)) + 1
         firsts = [0, *borders.tolist()] if len(streams) else []
@@ -226,14 +226,6 @@ def fitting(
                 "report it."
             )
     return np.ascontiguousarray(tokens, dtype=dtype)
-
-
-def streams_of(sources: pa.RecordBatch, rule: SplitRule) -> npt.NDArray[np.int64]:
-    """The position in `rule.streams` of each document's stream, shape (n,)."""
-    if not rule.by_document:
-        return np.zeros(len(sources), np.int64)
-    in_test = rule.in_test(sources["split_hash"].to_numpy())
-    return (~in_test).astype(np.int64)
 
 
 def check_counts(block: TokenBlock, counts: Counts, documents: int, tokens: int) -> None:

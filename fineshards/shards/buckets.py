@@ -12,8 +12,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts
 from fineshards.shards.job.records import TokenBlock
 from fineshards.shards.layout import Shuffle
-from fineshards.shards.shuffle_order import Bucket, Fragment, key_order, shuffle_keys
-from fineshards.shards.sorted_runs import Gathered
+from fineshards.shards.shuffle_order import Bucket, Fragment, Gathered, key_order, shuffle_keys
 
 # Requests for fragments at the same time, where each takes tens of milliseconds.
 _REQUESTS = 16

@@ -6,7 +6,7 @@
     blocks/00003-00012.tokens      a token block whose place was not known: tokens as in the shards
     blocks/00003-00012.parquet     the block's documents
     blocks/00003-00012.json        its summary, and where both are; written last
-    blocks/00003-00012.documents   its documents, if they are shuffled: see sorted_runs.py
+    blocks/00003-00012.documents   its documents, if they are shuffled: see shuffle_order.py
     buckets/00003-00000.parquet    a token block of all documents with the same leading bits
     plan.json                      the layout of the shards (step Plan)
     shards/train_0017.json         the record of a finished shard
@@ -32,8 +32,9 @@ from fineshards.shards import npy
 from fineshards.shards.job.job import Job, job_name
 from fineshards.shards.job.records import Block, ShardRecord, SourceFile
 from fineshards.shards.job.settings import Settings
-from fineshards.shards.layout import Layout, SplitRule, shard_stem
+from fineshards.shards.layout import Layout, shard_stem
 from fineshards.shards.ledger import ENTRY, Kind, Ledger, Range
+from fineshards.shards.split_rule import FirstShards, SplitRule
 from fineshards.shards.token_blocks import BLOCKS, LAYOUT, PLAN, SHARDS, TokenBlocks, block_of
 from fineshards.storage.base import TEMPORARY, Storage
 
@@ -43,7 +44,7 @@ _READ_THREADS = 32
 _FILES = Kind("files", list[Block])
 # What shards become when they are redacted.
 REDACTED = Kind("redacted", ShardRecord)
-_NO_TEST = SplitRule(None, 0)
+_NO_TEST = FirstShards(0)
 
 
 class _FollowedError(Exception):

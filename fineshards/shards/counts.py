@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from itertools import accumulate, chain
 from operator import sub
 from typing import Any
 
+from msgspec import json
 from msgspec.structs import astuple
 
 from fineshards.errors import FineshardsError, InputError
-from fineshards.shards.job.records import SourceFile, TokenBlock
-from fineshards.shards.layout import REJECTED_FOLDER, SplitRule
+from fineshards.shards.job.records import BadRow, Block, SourceFile, TokenBlock
+from fineshards.shards.layout import REJECTED_FOLDER
 from fineshards.shards.record import Count, Record
-from fineshards.shards.tables.rejected_rows import check_total
+from fineshards.shards.split_rule import SplitRule
+from fineshards.storage.base import Storage
 
 # Values of a label column that are counted one by one. FineWeb has about a hundred dumps, FineWeb-2
 # fewer than two thousand languages; a column with more values holds something else.
@@ -240,12 +244,53 @@ def _add_value(values: dict[str, list[int]], value: str, sums: tuple[int, ...]) 
         values[MANY_VALUES] = total
 
 
+@dataclass(slots=True)
+class Rejected:
+    """The rows of one block that cannot be encoded, and are listed in `metadata/rejected/`.
+
+    Pages whose text cannot be extracted are listed with them; any number of those is allowed.
+
+    limit: the most rejected rows allowed in the whole input; a share of it, such as `0.1%`, is
+    checked by `check_total` once all rows are counted.
+    """
+
+    file: SourceFile
+    limit: int | str
+    rows: list[BadRow] = field(default_factory=list)
+
+    def add(self, rows: Iterable[BadRow]) -> None:
+        """Adds rows; beyond the limit, raises InputError with the first row that exceeds it."""
+        self.rows += rows
+        # Of all rows even the smallest share is more than none.
+        limit = self.limit if isinstance(self.limit, int) else len(self.rows)
+        if len(self.rows) <= limit:
+            return
+        rejected = [row for row in self.rows if row.unextracted is None]
+        if len(rejected) > limit:
+            bad = rejected[limit]
+            allowed = f" (--max_bad_rows allows {self.limit})" if self.limit else ""
+            place = ", ".join(filter(None, [self.file.path, bad.place]))
+            raise InputError(
+                f"{place}, row {bad.row}: {bad.reason}{allowed}. Fix the row, or raise "
+                "--max_bad_rows to skip such rows."
+            )
+
+    def save(self, storage: Storage, block: Block) -> None:
+        """Writes the rows to `metadata/rejected/`, one JSON object per line; no file if none."""
+        if not self.rows:
+            return
+        rows = [{"file": self.file.name, **asdict(row)} for row in self.rows]
+        lines = [json.encode({k: v for k, v in row.items() if v is not None}) for row in rows]
+        name = f"{REJECTED_FOLDER}/{block.file:05d}-{block.index:05d}.jsonl"
+        storage.write(name, b"".join(line + b"\n" for line in lines))
+
+
 class SortedRun(Record, frozen=True):
     """A part of a token block whose documents are in the order of their keys, cut into cells.
 
     All keys of a cell have the same leading bits; there are 2^n cells. Cell i is tokens
     `[tokens[i], tokens[i + 1])` of the block's tokens, and bytes `[documents[i], documents[i + 1])`
-    of its file of documents (`fineshards/shards/sorted_runs.py`).
+    of its file of documents (`fineshards/shards/shuffle_order.py`).
     """
 
     stream: str
@@ -382,3 +427,14 @@ def check_reports(
         f"the input has no documents: {sums['rows']} rows, none with text. Check --input, and "
         "--text_column or --text_template."
     )
+
+
+def check_total(rejected: int, limit: int | str, rows: int) -> None:
+    """Raises InputError if the `rows` of all source files have more rejected ones than allowed."""
+    most = int(rows * Fraction(limit.removesuffix("%")) / 100) if isinstance(limit, str) else limit
+    if rejected > most:
+        share = "" if isinstance(limit, int) else f" of {rows:,}"
+        raise InputError(
+            f"{rejected} rows{share} cannot be encoded, and --max_bad_rows allows {limit}. They are"
+            f" listed in {REJECTED_FOLDER}/. Fix them, or raise --max_bad_rows to skip such rows."
+        )

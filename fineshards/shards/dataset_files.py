@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from fineshards.errors import OutputError
 from fineshards.shards import npy
+from fineshards.shards.job.job import ranges_of
 from fineshards.shards.job.manifest import Manifest, readable_manifest
 from fineshards.shards.job.records import ShardRecord, block_tables, kept_name
-from fineshards.shards.job.redaction import ranges_of
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.tables.block_counts import Rows, read_blocks
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, table_schema

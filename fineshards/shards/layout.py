@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -18,24 +17,17 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from fineshards.shards.record import Count, Record
+from fineshards.shards.split_rule import SPLITS as SPLITS
+from fineshards.shards.split_rule import SplitRule
 
-SPLITS = ("test", "train")
+# A shard's path below the output folder, as `shard_name` makes it.
+SHARD_NAME = rf"^({'|'.join(SPLITS)})/\1_[0-9]{{4,}}\.npy$"
+_UNFINISHED = re.compile(rf"/({'|'.join(SPLITS)})-([0-9]+)\.npy\Z")
 MASKS_FOLDER = "metadata/masks"
 REJECTED_FOLDER = "metadata/rejected"
 
-# The stream of a job whose documents are not divided: its first windows are the test split.
-ONE_STREAM = "all"
-# Begins the split key of a dataset whose first files are the test split.
-FILES = "files"
-
-# Version of the hash of documents' split keys (`split_hash.py`), which is part of the fingerprint.
-# Increment when the hash or a key changes.
-HASH_VERSION: Final = 1
 # Version of the keys that a shuffle sorts by (`shuffle_order.py`): part of the fingerprint.
 KEY_VERSION: Final = 1
-
-# A test fraction as a job record holds it.
-FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
 
 # The seed script names shards with four digits; more than ten thousand shards need more.
 MIN_INDEX_WIDTH = 4
@@ -56,81 +48,6 @@ class Shard:
     key: ShardKey
     name: str
     tokens: int
-
-
-class SplitRule(Record, frozen=True):
-    """Which documents, or which shards, form the test split.
-
-    With a fraction, the split is by document: a document is test if the 32-bit hash of its split
-    key is below the fraction (`fineshards/shards/split_hash.py`). With a number of shards, the
-    first windows of one stream are test, as in the seed script. Exactly one of the two is set.
-
-    Args:
-        test_fraction: Fraction from 0 to 1 as text, so that "1/10" is exactly one tenth.
-        test_shards: Number of test shards.
-        key: Split key: `text`, `id`, `host`, `row` or `column:NAME`. `files:N` if the documents of
-            the first N files are test. None for a number of shards.
-        hash_version: Version of the hash; None without a key.
-    """
-
-    test_fraction: str | None
-    test_shards: Count | None
-    key: str | None = None
-    hash_version: Literal[1] | None = None
-
-    def __post_init__(self) -> None:
-        fraction = FRACTION.fullmatch(self.test_fraction or "")
-        if self.by_document:
-            valid = fraction and self.hash_version and self.threshold <= 1 << 32
-            if not valid or (self.test_files or 0) < 0:
-                raise ValueError(f"unknown split {self}")
-
-    @property
-    def by_document(self) -> bool:
-        """Whether each document is in one split as a whole."""
-        return self.key is not None
-
-    @property
-    def may_leak(self) -> bool:
-        """Whether the same text can be in both splits."""
-        return self.key != "text"
-
-    @property
-    def test_files(self) -> int | None:
-        """The number of files whose documents are test; None if something else decides."""
-        kind, _, number = (self.key or "").partition(":")
-        return int(number) if kind == FILES else None
-
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """Names of the streams that documents go to, in global order."""
-        return SPLITS if self.by_document else (ONE_STREAM,)
-
-    @property
-    def threshold(self) -> int:
-        """Hashes below this are test: floor(fraction * 2**32), from 0 to 2**32."""
-        assert self.test_fraction is not None
-        return int(Fraction(self.test_fraction) * 2**32)
-
-    def described(self) -> str:
-        """The rule as flags of `build`."""
-        if self.test_fraction is None:
-            return f"--test_shards {self.test_shards}"
-        if self.test_files is not None:
-            return f"--test_input, the first {self.test_files} of the files"
-        fraction = f"--test_fraction {float(Fraction(self.test_fraction)):.15g}"
-        return f"{fraction} --split_key {self.key}"
-
-    def why_empty(self, split: str) -> str:
-        """Why a split is empty, for a message."""
-        what = "documents" if self.by_document else "shards"
-        chosen = f"none of the {what}" if split == "test" else f"all {what}"
-        return f"{self.described()} chose {chosen}"
-
-    def in_test(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-        """Which documents are test, from the hashes of their split keys; shape (documents,)."""
-        chosen: npt.NDArray[np.bool_] = hashes < np.uint64(self.threshold)
-        return chosen
 
 
 class Shuffle(Record, frozen=True):
@@ -180,17 +97,10 @@ class Layout(Record, frozen=True):
     ) -> Layout:
         """The layout of a dataset to whose streams, in the order of the rule, tokens are added.
 
-        before: what was added before, if anything was. Then nothing more goes to test shards of
-        which a number was asked for.
+        before: what was added before, if anything was.
         """
-        if rule.by_document:
-            test, train = tokens
-        else:
-            assert rule.test_shards is not None
-            (total,) = tokens
-            test = 0 if before else min(rule.test_shards * shard_tokens, total)
-            train = total - test
-        return cls(shard_tokens, (*before, (test, train)))
+        added = rule.tokens_of_splits(tokens, shard_tokens, appends=bool(before))
+        return cls(shard_tokens, (*before, added))
 
     def tokens_of(self, split: str) -> int:
         """Tokens of a split."""
@@ -302,6 +212,17 @@ class Layout(Record, frozen=True):
 def shard_name(key: ShardKey, width: int) -> str:
     """A shard's path below the output folder, with an index of `width` digits."""
     return f"{key.split}/{key.split}_{key.index:0{width}d}.npy"
+
+
+def unfinished_stem(key: ShardKey) -> str:
+    """The file name, without an extension, of a shard whose name is not known yet."""
+    return f"{key.split}-{key.index}"
+
+
+def unfinished_key(path: str) -> ShardKey | None:
+    """The shard of a file that is named by `unfinished_stem`; None of any other file."""
+    match = _UNFINISHED.search(path)
+    return match and ShardKey(match[1], int(match[2]))
 
 
 def shard_stem(shard_name: str) -> str:

@@ -19,7 +19,8 @@ from fineshards.errors import InputError
 from fineshards.shards.counts import BlockSummary, FileReport, Sums, sums_by_stream
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Block, Piece, TokenBlock
-from fineshards.shards.layout import Layout, ShardKey, SplitRule
+from fineshards.shards.layout import Layout, ShardKey
+from fineshards.shards.split_rule import SplitRule
 from fineshards.storage.base import Storage
 
 

@@ -1,23 +1,4 @@
-"""The hash that decides a document's split: a function of its split key alone.
-
-A document's side depends on nothing else: not on its place, the other documents, the block size or
-the order of the input. The rule, for programs in any language:
-
-    hash = upper 32 bits of XXH3_64bits_withSeed(key, SEED)
-    test if hash < floor(fraction * 2**32), else train
-
-The key is the UTF-8 bytes of one of these:
-
-    text            the document's text
-    id              the document's id, as in the document tables
-    host            the host name of the URL in the column `url`, in lower case (`host_names`)
-    row             FILE:ROW in decimal: the file's position in the input and the row's in the file,
-                    both from 0, such as 3:1017
-    column:NAME     the value of that column as text
-    files:N         nothing is hashed: the documents of the first N files are test
-
-A document without a key (null id, null value, a URL without a host) takes its `row` key.
-"""
+"""Hashes of split keys and of texts: XXH3 with a seed of their own. See `split_rule.py`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -32,20 +13,8 @@ import xxhash
 # The bytes of "fs-split". It keeps the side independent of other uses of XXH3 on the same keys.
 SEED = 0x66732D73706C6974
 
-URL_COLUMN = "url"
-COLUMN_PREFIX = "column:"
-
 # The host of RFC 3986: after the scheme and the user, before the port.
 _HOST = re.compile(rb"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?+(\[[^]/?#@]*\]|[^:/?#@]+)", re.IGNORECASE)
-
-
-def split_column(key: str | None) -> str | None:
-    """The column that must be read for a split key alone; None for text, id and row."""
-    if key == "host":
-        return URL_COLUMN
-    if key is not None and key.startswith(COLUMN_PREFIX):
-        return key.removeprefix(COLUMN_PREFIX)
-    return None
 
 
 def row_keys(
@@ -75,11 +44,6 @@ def hash_keys(
         missing = keys.is_null().to_numpy(zero_copy_only=False)
         hashes[missing] = hash_keys(None, files[missing], rows[missing])
     return hashes
-
-
-def hash_files(files: npt.NDArray[np.int64], test_files: int) -> npt.NDArray[np.uint32]:
-    """What stands for the hashes of n documents if the first files are test: 0, or the largest."""
-    return np.where(files < test_files, 0, np.iinfo(np.uint32).max).astype(np.uint32)
 
 
 def host_names(urls: pa.Array) -> pa.Array:

@@ -22,13 +22,13 @@ from fineshards.shards.block_writer import (
 )
 from fineshards.shards.counts import BlockSummary
 from fineshards.shards.job.records import Piece, ShardRecord, TokenBlock
-from fineshards.shards.layout import ONE_STREAM, Layout, ShardKey, Shuffle, SplitRule
+from fineshards.shards.layout import Layout, ShardKey, Shuffle, unfinished_key, unfinished_stem
 from fineshards.shards.ledger import ENTRY, Finished, Kind, Ledger, Range
 from fineshards.shards.parquet_file import open_parquet
 from fineshards.shards.piece_plan import Place
 from fineshards.shards.record import replace
-from fineshards.shards.shuffle_order import Fragment
-from fineshards.shards.sorted_runs import RunWriter, parse_cells
+from fineshards.shards.shuffle_order import Fragment, RunWriter, parse_cells
+from fineshards.shards.split_rule import ONE_STREAM, SplitRule
 from fineshards.storage.base import FileRange, Storage
 
 # Bytes per request for a block's documents: enough for those of most blocks.
@@ -38,8 +38,6 @@ BLOCKS = Kind("blocks", BlockSummary)
 SHARDS = Kind("shards", ShardRecord)
 LAYOUT, PLAN = Kind("", Layout), "plan"
 _KEY = re.compile(r"(\d{5,})-(\d{5,})", re.ASCII)
-# A shard before all blocks are counted.
-_UNFINISHED = re.compile(r"/shards/(test|train)-(\d+)\.npy\Z", re.ASCII)
 
 
 @dataclass
@@ -119,17 +117,16 @@ class TokenBlocks:
         """An entry with the names that shards have got since it was written."""
         ranges = list(entry.ranges)
         for number, part in enumerate(ranges):
-            found = _UNFINISHED.search(part.file)
-            if found is not None and self.storage.size(part.file) is None:
+            shard = unfinished_key(part.file)
+            if shard is not None and self.storage.size(part.file) is None:
                 self._layout = self._layout or self._ledger.get(LAYOUT, PLAN)
                 if self._layout is not None:  # no shard has its name before there is one
-                    name = self._layout.shard_name(ShardKey(found[1], int(found[2])))
-                    ranges[number] = replace(part, file=name)
+                    ranges[number] = replace(part, file=self._layout.shard_name(shard))
         return replace(entry, ranges=tuple(ranges))
 
     def unfinished_name(self, key: ShardKey) -> str:
         """The file of a shard to which tokens are written before all blocks are counted."""
-        return self._ledger.name(SHARDS, f"{key.split}-{key.index}", "npy")
+        return self._ledger.name(SHARDS, unfinished_stem(key), "npy")
 
     def read_summary(
         self, name: TokenBlock, checked: Collection[str] | None = None

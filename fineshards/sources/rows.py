@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, LabelCount, Unextracted
 from fineshards.shards.job.records import BadRow
-from fineshards.shards.layout import SplitRule
-from fineshards.shards.split_hash import hash_files, hash_keys, hash_texts, host_names
+from fineshards.shards.split_hash import hash_texts
+from fineshards.shards.split_rule import SplitRule
 from fineshards.shards.tables.documents import source_schema
 
 # Columns of FineWeb whose values are counted in the manifest, if a file has them.
@@ -85,15 +85,11 @@ class Rows:
 
         file: the file's position in the input.
         """
-        files = np.full(len(self.numbers), file)
-        columns: list[Any] = [files.astype(np.int32), self.numbers, self.ids]
-        if rule.test_files is not None:
-            columns.append(hash_files(files, rule.test_files))
-        elif rule.key is not None:
-            of_key = {"row": None, "text": self.texts, "id": self.ids}
-            keys = of_key.get(rule.key, self.split)
-            keys = host_names(keys) if rule.key == "host" else keys
-            columns.append(hash_keys(keys, files, self.numbers))
+        files = np.full(len(self.numbers), file, np.int32)
+        sources = pa.record_batch([files, self.numbers, self.ids], ["file", "row", "id"])
+        columns: list[Any] = sources.columns
+        if rule.by_document:
+            columns.append(rule.hashes(sources, self.texts, self.split))
         if rule.may_leak:
             columns.append(hash_texts(self.texts))
         return pa.record_batch(columns, schema=source_schema(rule))

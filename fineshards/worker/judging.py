@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from fineshards.curation.curator import Curator
 from fineshards.curation.steps.other_datasets import SeenIn
+from fineshards.shards.counts import Rejected
 from fineshards.shards.job.records import Block, MetadataFile, SourceFile, write_metadata
 from fineshards.shards.layout import decisions_name, keys_name, scores_name
 from fineshards.shards.tables import scores
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions, to_bytes
 from fineshards.shards.tables.marks import Records, positions
-from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.statistics import Tally
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, StageFiles, earlier_decisions
 from fineshards.worker.comparing import Comparing

@@ -19,7 +19,7 @@ from fineshards.errors import OutputError
 from fineshards.shards import assembly, buckets
 from fineshards.shards.block_writer import BlockWriter, Documents
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import BlockSummary, Counts
+from fineshards.shards.counts import BlockSummary, Counts, Rejected
 from fineshards.shards.job.records import (
     BadRow,
     Block,
@@ -34,7 +34,6 @@ from fineshards.shards.npy import count_learned
 from fineshards.shards.piece_plan import Place
 from fineshards.shards.shuffle_order import Bucket, Fragment
 from fineshards.shards.tables.documents import LEARNED
-from fineshards.shards.tables.rejected_rows import Rejected
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.shards.tables.statistics import Tally, has_block, write_block, write_file
 from fineshards.shards.tables.verdicts import JudgedBlock

@@ -18,8 +18,8 @@ from fineshards.exports.record import Export
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
 from fineshards.shards.job.records import describe_state
+from fineshards.shards.job.settings import RecipeRecord, StepRecord
 from fineshards.storage.open import open_storage
 
 LONG = "x" * 10**6

@@ -24,7 +24,7 @@ from fineshards.curation.recipe import (
 from fineshards.curation.recipe_text import describe_step, recipe_text, to_toml
 from fineshards.curation.step import Keyed
 from fineshards.pipeline.recipe_flags import shipped_recipes
-from fineshards.shards.job.recipe_record import RecipeRecord, StepRecord
+from fineshards.shards.job.settings import RecipeRecord, StepRecord
 
 SCALARS = st.one_of(
     st.booleans(),

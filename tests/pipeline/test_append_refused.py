@@ -28,8 +28,9 @@ from fineshards.pipeline.launch import Launch
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts, FileReport, Sums
 from fineshards.shards.job.job import Job
-from fineshards.shards.layout import Layout, SplitRule
+from fineshards.shards.layout import Layout
 from fineshards.shards.piece_plan import EarlierGeneration, plan_stream
+from fineshards.shards.split_rule import ByFraction, FirstShards, SplitRule
 from fineshards.storage.local import LocalStorage
 from fineshards.storage.open import open_storage
 
@@ -293,7 +294,7 @@ def test_the_record_of_an_append_can_be_read_as_other_files_can(dataset: Path, n
     assert len(modes) == 1
 
 
-@pytest.mark.parametrize("rule", [SplitRule("1/2", None, "text", 1), SplitRule(None, 3)])
+@pytest.mark.parametrize("rule", [ByFraction("1/2", "text", 1), FirstShards(3)])
 def test_a_dataset_does_not_outgrow_the_digits_of_its_names(rule: SplitRule) -> None:
     streams = len(rule.streams)
 

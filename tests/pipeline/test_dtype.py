@@ -22,8 +22,8 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import Counts
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.layout import SplitRule
 from fineshards.shards.npy import DTYPES, HEADER_BYTES, file_bytes, header, parse_header
+from fineshards.shards.split_rule import FirstShards
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.open import open_storage
 
@@ -183,7 +183,7 @@ def test_the_header_is_the_one_numpy_writes(tokens: int) -> None:
 def test_an_id_that_does_not_fit_is_never_truncated(tmp_path: Path) -> None:
     checkpoints = Checkpoints(open_storage(str(tmp_path)), "f1ng3r", UINT16)
     block = TokenBlock("blocks", 0, 0)
-    schema = source_schema(SplitRule(None, 0))
+    schema = source_schema(FirstShards(0))
     sources = pa.table({"file": [0], "row": [0], "id": ["a"], "text_hash": [0]}).cast(schema)
 
     def write(*tokens: int) -> None:

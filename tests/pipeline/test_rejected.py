@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fineshards.errors import InputError
+from fineshards.shards.counts import Rejected, check_total
 from fineshards.shards.job.records import BadRow, Block, SourceFile
-from fineshards.shards.tables.rejected_rows import Rejected, check_total
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 

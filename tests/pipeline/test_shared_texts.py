@@ -23,7 +23,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import Leaks
-from fineshards.shards.layout import SplitRule
+from fineshards.shards.split_rule import ByFraction, SplitRule
 from fineshards.shards.tables import shared_texts
 from fineshards.shards.tables.documents import table_schema
 from fineshards.shards.tables.shared_texts import Comparison, Rows, SharedTexts, compare_range
@@ -57,7 +57,7 @@ tables = st.lists(st.tuples(st.booleans(), st.booleans(), st.lists(hashes)), max
 def test_texts_are_counted_however_hashes_are_cut_into_ranges(
     made_up: list[tuple[bool, bool, list[int]]], ranges: int
 ) -> None:
-    rule, rows = SplitRule("1/4", None, "row", 1), []
+    rule, rows = ByFraction("1/4", "row", 1), []
     with TemporaryDirectory() as folder:
         (Path(folder) / "metadata/documents").mkdir(parents=True)
         for number, (train, earlier, found) in enumerate(made_up):
@@ -85,7 +85,7 @@ def test_texts_are_counted_however_hashes_are_cut_into_ranges(
 def test_tables_are_read_side_by_side_for_an_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule, schema = SplitRule("1/4", None, "row", 1), table_schema(SplitRule("1/4", None, "row", 1))
+    rule, schema = ByFraction("1/4", "row", 1), table_schema(ByFraction("1/4", "row", 1))
     (tmp_path / "metadata/documents").mkdir(parents=True)
     rows = []
     for number in range(8):

@@ -33,8 +33,8 @@ import fineshards
 from fineshards import TokenDataset
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.layout import SplitRule
 from fineshards.shards.split_hash import SEED, hash_keys, host_names
+from fineshards.shards.split_rule import ByFraction
 
 Row = dict[str, Any]
 
@@ -105,7 +105,7 @@ def test_the_host_of_a_url(url: str | None, host: str | None) -> None:
 def test_a_larger_fraction_only_adds_test_documents(first: int, second: int) -> None:
     hashes = hash_keys(None, np.zeros(200, np.int64), np.arange(200))
     small, large = (
-        SplitRule(str(Fraction(number, 2**32)), None, "row", 1).in_test(hashes)
+        ByFraction(str(Fraction(number, 2**32)), "row", 1).in_test(hashes)
         for number in sorted((first, second))
     )
     assert not np.any(small & ~large)
@@ -386,15 +386,15 @@ def test_a_document_on_the_other_side_is_found(
     """A dataset that is consistent but for one document, which a wrong build put into test."""
     # One row group, so that one record batch has all rows.
     pq.write_table(pa.Table.from_pylist(made_up_rows(5, 80)), tmp_path / "in.parquet")
-    right = SplitRule.in_test
+    right = ByFraction.in_test
 
-    def wrong(rule: SplitRule, hashes: np.ndarray) -> np.ndarray:
+    def wrong(rule: ByFraction, hashes: np.ndarray) -> np.ndarray:
         found = right(rule, hashes)
         found[np.flatnonzero(~found)[:1]] = True
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(SplitRule, "in_test", wrong)
+        patch.setattr(ByFraction, "in_test", wrong)
         flags = ["--test_fraction=0.1", "--shard_tokens=1000000"]
         assert (
             main(["build", f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/out", *flags])

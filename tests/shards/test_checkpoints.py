@@ -20,8 +20,9 @@ from fineshards.shards.block_writer import Documents, documents_schema
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts, LabelCount
 from fineshards.shards.job.records import Block, ShardRecord, TokenBlock
-from fineshards.shards.layout import SplitRule, table_name
+from fineshards.shards.layout import table_name
 from fineshards.shards.npy import file_bytes
+from fineshards.shards.split_rule import FirstShards
 from fineshards.shards.tables.documents import source_schema
 from fineshards.shards.token_blocks import SHARDS
 from fineshards.storage.base import Entry
@@ -30,7 +31,7 @@ from fineshards.storage.open import open_storage
 
 BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
 PLACE = TokenBlock("blocks", 3, 12)
-NO_TEST = SplitRule(None, 0)
+NO_TEST = FirstShards(0)
 RECORD = ShardRecord(
     "train/train_0000.npy",
     "train",
@@ -162,7 +163,7 @@ from fineshards.shards.checkpoints import Checkpoints
 from fineshards.errors import OutputError
 from fineshards.shards.counts import Counts
 from fineshards.shards.tables.documents import source_schema
-from fineshards.shards.layout import SplitRule
+from fineshards.shards.split_rule import FirstShards
 from fineshards.shards.job.records import TokenBlock
 from fineshards.storage.open import open_storage
 block = TokenBlock("blocks", 3, 12)
@@ -170,7 +171,7 @@ checkpoints = Checkpoints(open_storage(sys.argv[1]), "f1ng3r")
 ids = pa.array([str(hash(str(n))) * 10 for n in range(2000)], pa.string())
 rows = np.arange(2000)
 columns = [rows.astype(np.int32), rows, ids, rows.astype(np.uint64)]
-sources = pa.record_batch(columns, schema=source_schema(SplitRule(None, 0)))
+sources = pa.record_batch(columns, schema=source_schema(FirstShards(0)))
 for limit, length in ((4_000_000, 1000), (40_000, 1)):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, 4_000_000))
     try:

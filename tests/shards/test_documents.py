@@ -18,9 +18,10 @@ from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts, report_file
 from fineshards.shards.job.records import Piece, TokenBlock
-from fineshards.shards.layout import Layout, ShardKey, SplitRule, table_name
+from fineshards.shards.layout import Layout, ShardKey, table_name
 from fineshards.shards.npy import header
 from fineshards.shards.piece_plan import plan_pieces, plan_stream
+from fineshards.shards.split_rule import ByFraction, FirstShards, SplitRule
 from fineshards.shards.tables.documents import (
     DocumentPiece,
     DocumentTable,
@@ -29,7 +30,7 @@ from fineshards.shards.tables.documents import (
 )
 from fineshards.storage.open import open_storage
 
-NO_TEST = SplitRule(None, 0)
+NO_TEST = FirstShards(0)
 
 # A file is a list of blocks, a block is a list of document lengths.
 Files = list[list[list[int]]]
@@ -121,7 +122,7 @@ def write_blocks(
     files=files_of_documents,
     shard_tokens=st.integers(1, 15),
     rule=st.sampled_from(
-        [SplitRule(None, 1), SplitRule("1/3", None, "text", 1), SplitRule("1/3", None, "id", 1)]
+        [FirstShards(1), ByFraction("1/3", "text", 1), ByFraction("1/3", "id", 1)]
     ),
     first=st.integers(0, 99),
     data=st.data(),
@@ -222,7 +223,7 @@ def test_a_document_in_three_shards_has_a_row_in_each(
 ) -> None:
     checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
     (summaries,) = write_blocks(checkpoints, [[[2, 25, 1]]])
-    plan = plan_stream([report_file(summaries)], 10, SplitRule(None, 0))
+    plan = plan_stream([report_file(summaries)], 10, FirstShards(0))
     rows = []
     for key, piece in plan_pieces(summaries, plan):
         record = write_shard(plan.layout.shard(key), [piece], checkpoints, ["/in/0"])
@@ -241,7 +242,7 @@ def test_a_document_in_three_shards_has_a_row_in_each(
 def one_shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoints, list[Piece], Layout]:
     checkpoints = Checkpoints(open_storage(str(tmp_path_factory.mktemp("out"))), "f1ng3r")
     (summaries,) = write_blocks(checkpoints, [[[3, 4], [5]]])
-    plan = plan_stream([report_file(summaries)], 100, SplitRule(None, 0))
+    plan = plan_stream([report_file(summaries)], 100, FirstShards(0))
     return checkpoints, [piece for _, piece in plan_pieces(summaries, plan)], plan.layout
 
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineshards.shards.layout import Layout, ShardKey, SplitRule, shard_stem
+from fineshards.shards.layout import Layout, ShardKey, shard_stem
+from fineshards.shards.split_rule import ByFraction, FirstShards
 
-FIRST_TEST = SplitRule(None, 1)
-BY_DOCUMENT = SplitRule("1/100", None, "text", 1)
+FIRST_TEST = FirstShards(1)
+BY_DOCUMENT = ByFraction("1/100", "text", 1)
 
 # Small streams reach every edge case quickly; large ones exceed 32 and 64 bits.
 counts = st.one_of(st.integers(0, 60), st.integers(2**32, 2**34), st.integers(2**63, 2**65))
@@ -26,7 +27,7 @@ def layouts(draw: st.DrawFn, most_windows: int = 40) -> Layout:
     tokens = draw(counts)
     shard_tokens = draw(st.integers(max(1, tokens // most_windows), max(1, tokens) + 2))
     by_document = draw(st.booleans())
-    rule = BY_DOCUMENT if by_document else SplitRule(None, draw(st.integers(0, most_windows + 2)))
+    rule = BY_DOCUMENT if by_document else FirstShards(draw(st.integers(0, most_windows + 2)))
     layout = Layout(shard_tokens, ())
     cuts = sorted(draw(st.lists(st.integers(0, tokens), max_size=3)))
     for begin, end in pairwise([0, *cuts, tokens]):
@@ -101,7 +102,7 @@ def test_consecutive_runs_fill_every_shard(
     shard_tokens: int, test_shards: int, runs: list[int]
 ) -> None:
     stream = list(range(sum(runs)))
-    layout = Layout.plan([len(stream)], shard_tokens, SplitRule(None, test_shards))
+    layout = Layout.plan([len(stream)], shard_tokens, FirstShards(test_shards))
     filled: dict[ShardKey, dict[int, int]] = {key: {} for key in keys_of(layout)}
     offset = 0
     for count in runs:
@@ -120,7 +121,7 @@ def test_consecutive_runs_fill_every_shard(
 def test_a_document_is_test_if_its_hash_is_below_the_floor_of_the_fraction(
     fraction: Fraction, number: int
 ) -> None:
-    rule = SplitRule(str(fraction), None, "text", 1)
+    rule = ByFraction(str(fraction), "text", 1)
     # floor(fraction * 2**32) in integers.
     threshold = fraction.numerator * 2**32 // fraction.denominator
     assert rule.threshold == threshold
@@ -131,7 +132,7 @@ def test_a_document_is_test_if_its_hash_is_below_the_floor_of_the_fraction(
 
 def test_fractions_are_exact() -> None:
     def threshold(fraction: str) -> int:
-        return SplitRule(fraction, None, "text", 1).threshold
+        return ByFraction(fraction, "text", 1).threshold
 
     assert (threshold("0"), threshold("1/2"), threshold("1")) == (0, 2**31, 2**32)
     assert threshold("1/100") == 42_949_672
@@ -145,7 +146,7 @@ def test_fractions_are_exact() -> None:
 def test_a_number_of_test_shards_is_the_rule_of_the_seed_script(number: int, windows: int) -> None:
     # The seed script: split = "test" if shard_index < N else "train".
     expected = sum(window < number for window in range(windows))
-    layout = Layout.plan([windows * 7 - 3 if windows else 0], 7, SplitRule(None, number))
+    layout = Layout.plan([windows * 7 - 3 if windows else 0], 7, FirstShards(number))
     assert (layout.windows, layout.windows_of("test")) == (windows, expected)
 
 
@@ -167,7 +168,7 @@ def test_a_number_of_test_shards_is_the_rule_of_the_seed_script(number: int, win
 def test_the_index_is_wider_only_when_a_split_needs_it(
     test_shards: int, windows: int, width: int
 ) -> None:
-    layout = Layout.plan([windows], 1, SplitRule(None, test_shards))
+    layout = Layout.plan([windows], 1, FirstShards(test_shards))
     assert layout.windows == windows
     assert layout.index_width == width
     stems = [shard_stem(layout.shard_name(key)) for key in keys_of(layout)]
@@ -177,14 +178,14 @@ def test_the_index_is_wider_only_when_a_split_needs_it(
 @pytest.mark.parametrize("windows", [1, 11, 9_999, 10_000, 10_001, 12_345])
 @pytest.mark.parametrize("test_shards", [0, 1, 10_001])
 def test_shard_names_sort_in_stream_order(windows: int, test_shards: int) -> None:
-    layout = Layout.plan([windows], 1, SplitRule(None, test_shards))
+    layout = Layout.plan([windows], 1, FirstShards(test_shards))
     names = [layout.shard_name(key) for key in keys_of(layout)]
     assert names == sorted(names)
     assert len(names) == len(set(names))
 
 
 def test_names_are_those_of_the_seed_script() -> None:
-    layout = Layout.plan([25], 1, SplitRule(None, 2))
+    layout = Layout.plan([25], 1, FirstShards(2))
     assert layout.shard_name(ShardKey("test", 1)) == "test/test_0001.npy"
     assert layout.shard_name(ShardKey("train", 17)) == "train/train_0017.npy"
     assert shard_stem("train/train_0017.npy") == "train_0017"

@@ -18,12 +18,13 @@ from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.layout import Shuffle, SplitRule
+from fineshards.shards.layout import Shuffle
 from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of
+from fineshards.shards.split_rule import ByFraction
 from fineshards.shards.tables.documents import source_schema
 from fineshards.storage.open import open_storage
 
-RULE = SplitRule("1/5", None, "text", 1)
+RULE = ByFraction("1/5", "text", 1)
 SHUFFLE = Shuffle(7, 1)
 _Key = TypeVar("_Key")
 
@@ -50,7 +51,7 @@ def write_block(
     place = TokenBlock("blocks", file, index)
     # A run has 300 bytes at least, which are some documents.
     with (
-        patch("fineshards.shards.sorted_runs.CELL_BYTES", cell),
+        patch("fineshards.shards.shuffle_order.CELL_BYTES", cell),
         checkpoints.blocks.create_runs(place, SHUFFLE, 300) as writer,
     ):
         for at in range(0, len(rows), 4):

@@ -24,8 +24,9 @@ from fineshards.shards.counts import (
     report_file,
 )
 from fineshards.shards.job.records import Piece
-from fineshards.shards.layout import ShardKey, SplitRule
+from fineshards.shards.layout import ShardKey
 from fineshards.shards.piece_plan import StreamPlan, plan_pieces, plan_stream
+from fineshards.shards.split_rule import ByFraction, FirstShards
 
 # A file is a list of blocks, a block is (documents, tokens).
 Files = list[list[tuple[int, int]]]
@@ -50,7 +51,7 @@ def plan_of(
     summaries: list[list[BlockSummary]], shard_tokens: int, test_shards: int = 1
 ) -> StreamPlan:
     reports = [report_file(complete_file(blocks)) for blocks in summaries if blocks]
-    return plan_stream(reports, shard_tokens, SplitRule(None, test_shards))
+    return plan_stream(reports, shard_tokens, FirstShards(test_shards))
 
 
 def pieces_of(summaries: list[list[BlockSummary]], plan: StreamPlan) -> dict[ShardKey, list[Piece]]:
@@ -164,7 +165,7 @@ def test_summaries_may_arrive_in_any_order(files: Files, shard_tokens: int, rand
         random.shuffle(blocks)  # type: ignore[attr-defined]
     reports = [report_file(complete_file(blocks)) for blocks in shuffled if blocks]
     random.shuffle(reports)  # type: ignore[attr-defined]
-    plan = plan_stream(reports, shard_tokens, SplitRule(None, 1))
+    plan = plan_stream(reports, shard_tokens, FirstShards(1))
     assert plan.layout == expected.layout
     assert np.array_equal(plan.token_offsets, expected.token_offsets)
     assert np.array_equal(plan.document_offsets, expected.document_offsets)
@@ -196,7 +197,7 @@ def test_two_streams_are_copied_one_after_the_other(
     summaries: list[list[BlockSummary]], shard_tokens: int
 ) -> None:
     reports = [report_file(complete_file(blocks)) for blocks in summaries if blocks]
-    rule = SplitRule("1/100", None, "text", 1)
+    rule = ByFraction("1/100", "text", 1)
     plan = plan_stream(reports, shard_tokens, rule)
     by_shard = pieces_of(summaries, plan)
     assert sorted(by_shard) == sorted([shard.key for shard in plan.layout.shards()])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fineshards.shards.counts import BlockSummary, Counts, FileReport, SortedRun, Sums
 from fineshards.shards.job.records import TokenBlock
-from fineshards.shards.layout import Shuffle, SplitRule
+from fineshards.shards.layout import Shuffle
 from fineshards.shards.shuffle_order import (
     CELL_BYTES,
     MOST_BUCKET_BYTES,
@@ -25,9 +25,10 @@ from fineshards.shards.shuffle_order import (
     key_order,
     shuffle_keys,
 )
+from fineshards.shards.split_rule import ByFraction, FirstShards
 
-ONE = SplitRule(None, 1)
-TWO = SplitRule("1/5", None, "text", 1)
+ONE = FirstShards(1)
+TWO = ByFraction("1/5", "text", 1)
 MIB = 1 << 20
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
 from msgspec.structs import force_setattr, replace
 
 from fineshards.errors import OutputError, clipped, contrasted, contrasted_texts
@@ -20,6 +21,7 @@ from fineshards.shards.job.records import (
     GENERATIONS_FOLDER,
     Generation,
     MetadataFile,
+    ShardRecord,
     SourceFile,
     below_roots,
     block_tables,
@@ -27,13 +29,17 @@ from fineshards.shards.job.records import (
     checked,
     kept_name,
 )
-from fineshards.shards.job.redaction import Redaction
 from fineshards.shards.job.settings import Settings
-from fineshards.shards.layout import CURATED_FOLDERS, REJECTED_FOLDER
-from fineshards.shards.record import FORMAT_VERSION, RecordFile, sha256_of
-from fineshards.storage.base import Storage
+from fineshards.shards.layout import CURATED_FOLDERS, REJECTED_FOLDER, Layout
+from fineshards.shards.record import FORMAT_VERSION, Count, Record, RecordFile, sha256_of
+from fineshards.storage.base import Storage, shortened
+
+if TYPE_CHECKING:
+    from fineshards.shards.tables.documents import DocumentPiece
 
 JOB_NAME = "metadata/job.json"
+# Tokens in memory at once: as many as are best written at once.
+_CHUNK_TOKENS = 1 << 18
 
 
 def of_generation(number: int) -> str:
@@ -44,6 +50,44 @@ def of_generation(number: int) -> str:
 def job_name(generation: int) -> str:
     """The file of the record of the job that makes a generation."""
     return JOB_NAME if generation == 1 else f"{GENERATIONS_FOLDER}/{generation:04d}.job.json"
+
+
+class Redaction(Record, frozen=True):
+    """The documents whose tokens a generation overwrites by EOT, in place.
+
+    Nothing moves: a shard keeps its length, so offsets, sample numbers and loader states stay
+    valid. Document tables mark the documents, and the job record of the generation lists them.
+
+    documents: (position of the file in the input, row) of each, ascending. ranges: their tokens,
+    as (split, begin, end) within the split.
+    """
+
+    documents: tuple[tuple[Count, Count], ...]
+    ranges: tuple[tuple[str, Count, Count], ...]
+
+    @classmethod
+    def of(
+        cls,
+        pieces: Sequence[tuple[ShardRecord, DocumentPiece]],
+        sources: Iterable[SourceFile],
+        layout: Layout,
+    ) -> Redaction:
+        """The redaction of documents, from all their pieces in order. sources: of the dataset."""
+        files = {file.name: file.index for file in sources}
+        unknown = {piece.file for _, piece in pieces} - files.keys()
+        if unknown:
+            raise OutputError(
+                f"the tables of documents name the file {shortened(min(unknown))}, which is not a "
+                "file of the manifest. Someone has changed the dataset. Copy it again."
+            )
+        return cls(
+            tuple(sorted({(files[piece.file], piece.row) for _, piece in pieces})),
+            tuple(sorted(ranges_of(pieces, layout))),
+        )
+
+    def sha256(self) -> str:
+        """SHA-256, as hex, of the list of documents."""
+        return sha256_of(self.documents)
 
 
 class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FORMAT_VERSION}"):
@@ -132,27 +176,9 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
         found = self.settings.differences(other.settings)
         if len(self.files) != len(other.files):
             found.append(f"number of input files: was {len(self.files)}, now {len(other.files)}")
-        for old_file, new_file in zip(self.files, other.files, strict=False):
-            path = clipped(new_file.path)
-            if old_file.name != new_file.name:
-                found.append(
-                    f"input file {old_file.index}: {contrasted_texts(old_file.name, new_file.name)}"
-                )
-                break
-            if old_file.extraction != new_file.extraction:
-                found.append(
-                    f"extraction of {path}: {contrasted(old_file.extraction, new_file.extraction)}"
-                )
-                break
-            if old_file.stop_row != new_file.stop_row:
-                found.append(f"--limit: {path} ended {_end(old_file)}, now {_end(new_file)}")
-                break
-            if _deciding(old_file) != _deciding(new_file):
-                found.append(
-                    f"{path} changed: it had {old_file.described()}, now {new_file.described()}"
-                )
-                break
-        return found
+        pairs = zip(self.files, other.files, strict=False)
+        first = next(filter(None, (_difference(old, new) for old, new in pairs)), None)
+        return found if first is None else [*found, first]
 
     def to_bytes(self) -> bytes:
         """The content of the record."""
@@ -171,6 +197,42 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
         """The job of a record; raises OutputError, with the path, if it is unreadable."""
         found = super().parse(stored, path)
         return replace(found, files=below_roots(found.generations, found.files))
+
+
+def ranges_of(
+    pieces: Iterable[tuple[ShardRecord, DocumentPiece]], layout: Layout
+) -> list[tuple[str, int, int]]:
+    """The tokens of documents as (split, begin, end) within the split, from all their pieces.
+
+    One range per document, however many shards it is in, unless the first shards are the test
+    split: then a document may be in both.
+    """
+    found: dict[tuple[int, str], tuple[str, int, int]] = {}
+    for shard, piece in pieces:
+        at = layout.begin(shard.key) + piece.offset
+        document = (piece.document, shard.split)
+        _, begin, _ = found.get(document, ("", at, at))
+        found[document] = shard.split, begin, at + piece.length
+    return list(found.values())
+
+
+def overwritten(
+    source: BinaryIO,
+    ranges: Sequence[tuple[int, int]],
+    eot: int,
+    dtype: np.dtype[np.unsignedinteger],
+) -> Iterator[bytes]:
+    """The bytes of a shard's tokens with some of them overwritten, some at a time.
+
+    source: a shard after its header. ranges: ascending `[begin, end)` in tokens.
+    """
+    position = 0
+    while content := source.read(_CHUNK_TOKENS * dtype.itemsize):
+        tokens = np.frombuffer(content, dtype).copy()
+        for begin, end in ranges:
+            tokens[max(begin - position, 0) : max(end - position, 0)] = eot
+        yield tokens.tobytes()
+        position += len(tokens)
 
 
 def load_redaction(storage: Storage, number: int, generation: Generation) -> Redaction:
@@ -242,6 +304,19 @@ def _as_begun(now: SourceFile, was: SourceFile) -> SourceFile:
         return now
     trusted = was.trusted if now.version == was.version else now.version
     return replace(now, identity=was.identity, trusted=trusted)
+
+
+def _difference(old: SourceFile, new: SourceFile) -> str | None:
+    path = clipped(new.path)
+    if old.name != new.name:
+        return f"input file {old.index}: {contrasted_texts(old.name, new.name)}"
+    if old.extraction != new.extraction:
+        return f"extraction of {path}: {contrasted(old.extraction, new.extraction)}"
+    if old.stop_row != new.stop_row:
+        return f"--limit: {path} ended {_end(old)}, now {_end(new)}"
+    if _deciding(old) != _deciding(new):
+        return f"{path} changed: it had {old.described()}, now {new.described()}"
+    return None
 
 
 def _end(file: SourceFile) -> str:

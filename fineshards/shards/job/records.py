@@ -28,14 +28,14 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from fineshards.errors import clipped
-from fineshards.shards.layout import SPLITS, ShardKey, files_of
+from fineshards.shards.layout import SHARD_NAME, SPLITS, ShardKey, files_of
 from fineshards.shards.record import Count, Crc32c, Record, Sha256
 from fineshards.storage.base import Storage
 
 GENERATIONS_FOLDER = "metadata/generations"
 # Names in a manifest are opened, so none may lead out of the folder.
 Split = Annotated[str, Meta(pattern=f"^({'|'.join(SPLITS)})$")]
-ShardName = Annotated[str, Meta(pattern=rf"^({'|'.join(SPLITS)})/\1_[0-9]{{4,}}\.npy$")]
+ShardName = Annotated[str, Meta(pattern=SHARD_NAME)]
 MetadataName = Annotated[str, Meta(pattern=r"^metadata/([a-z]+/)?[a-z0-9][a-z0-9_.-]*$")]
 
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
 from fineshards.errors import OutputError
 from fineshards.shards.ledger import Kind, Ledger
@@ -26,10 +27,8 @@ def held_lock(storage: Storage, folder: str) -> Iterator[None]:
     if not storage.on_disk:
         yield
         return
-    path = storage.path(f"{folder}/{_NAME}")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "ab") as file:
-        os.utime(path)
+    with _opened(storage.path(f"{folder}/{_NAME}")) as file:
+        os.utime(file.fileno())
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_SH)
         yield
@@ -44,15 +43,18 @@ def claimed_shards(storage: Storage, folder: str) -> Iterator[bool]:
     if not storage.on_disk:
         yield False
         return
-    path = storage.path(f"{folder}/writing")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "ab") as file:
+    with _opened(storage.path(f"{folder}/writing")) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # another process has it, or a file system without locks
             yield False
         else:
             yield True
+
+
+def _opened(path: str) -> BinaryIO:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return open(path, "ab")
 
 
 def seconds_running(storage: Storage, folder: str) -> float | None:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fineshards.shards.layout import SplitRule
 from fineshards.shards.npy import Ranges
 from fineshards.shards.parquet_file import open_parquet
+from fineshards.shards.split_rule import SplitRule
 
 # document: number in the stream, from 0. offset, length: its tokens in this shard, including EOT.
 # start: number of its tokens in earlier shards; 0 if the document

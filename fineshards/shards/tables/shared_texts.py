@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from fineshards.shards.counts import Sums
 from fineshards.shards.job.records import Leaks, ShardRecord
-from fineshards.shards.layout import ONE_STREAM, SPLITS, SplitRule, table_name
+from fineshards.shards.layout import SPLITS, table_name
+from fineshards.shards.split_rule import ONE_STREAM, SplitRule
 from fineshards.shards.tables.documents import DocumentTable, table_schema
 from fineshards.storage.base import Storage
 
