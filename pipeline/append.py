@@ -5,11 +5,7 @@ from collections.abc import Sequence
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import (
-    find_input,
-    refuse_overlap,
-    settle_input,
-)
+from fineshards.pipeline.input_files import find_input, refuse_overlap, settle_input
 from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints

@@ -34,7 +34,7 @@ from fineshards.shards.job.settings import (
     Settings,
     Tokenizer,
 )
-from fineshards.shards.layout import KEY_VERSION, Shuffle
+from fineshards.shards.layout import Shuffle
 from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
 from fineshards.shards.record import replace
 from fineshards.sources.roots import below_root
@@ -128,14 +128,19 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
 
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
+    from fineshards.sources.places.hub import fetch_tokenizer, is_on_hub  # late: it is slow
+
     files, origin, test_files = find_input(config)
     others, recipe = _curation(config)
-    place = _tokenizer_place(os.fspath(config.tokenizer), config.chat_template is not None)
+    place = os.fspath(config.tokenizer)
+    if is_on_hub(place):
+        place = fetch_tokenizer(place, BESIDE if config.chat_template is not None else ())
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     scores = () if recipe is None else tuple(recipe.scores)
     columns = replace(columns_of(config), others=others, scores=scores)
     files = settle_input(files, columns, config)
     chat, template = _chat(config, place, tokenizer, vocabulary)
+    seed = config.shuffle_seed
     settings = Settings(
         columns=columns,
         tokenizer=tokenizer,
@@ -143,7 +148,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
         split=_split_rule(config, test_files),
         block_bytes=config.block_bytes or default_block_bytes(files, recipe is not None),
         dtype=_resolve_dtype(config.dtype, tokenizer),
-        shuffle=None if config.shuffle_seed is None else Shuffle(config.shuffle_seed, KEY_VERSION),
+        shuffle=None if seed is None else Shuffle(seed, key_version=1),
         recipe=recipe,
         statistics=config.statistics or recipe is not None,
         chat=chat,
@@ -152,17 +157,6 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     root, files = below_root(files)
     job = Job(settings, (*files,), origin, generations=(Generation(len(files), root=root),))
     return job, (vocabulary, *template)
-
-
-def _tokenizer_place(name: str, chats: bool) -> str:
-    """A tokenizer's name or place on the disk, where one on the hub is downloaded to.
-
-    chats: whether the files of its chat template are wanted too.
-    """
-    # The hub's libraries are imported only for what is on it.
-    from fineshards.sources.places.hub import fetch_tokenizer, is_on_hub
-
-    return fetch_tokenizer(name, BESIDE if chats else ()) if is_on_hub(name) else name
 
 
 def _fill_in_middle(config: BuildConfig, tokenizer: Tokenizer) -> FillInMiddle | None:
@@ -190,7 +184,7 @@ def columns_of(config: BuildConfig) -> Columns:
     return Columns(
         text="messages" if is_default else config.text_column,
         id=config.id_column or "id",
-        id_required=bool(config.id_column) or (key is not None and key.needs_id),
+        id_required=bool(config.id_column) or (key is not None and key.name == "id"),
         split=None if key is None else key.column,
         template=config.text_template,
         conversations=config.chat_template is not None,
@@ -208,7 +202,7 @@ def _split_rule(config: BuildConfig, test_files: int) -> split_rule.SplitRule:
             f"--test_fraction {quoted(share)} has more than 40 digits above or below the line. "
             "A dataset does not record so many: round it."
         )
-    return split_rule.ByFraction(share, config.key_of_split, split_rule.HASH_VERSION)
+    return split_rule.ByFraction(share, config.key_of_split, hash_version=1)
 
 
 def default_block_bytes(files: Sequence[SourceFile], curates: bool) -> int:

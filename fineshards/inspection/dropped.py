@@ -22,7 +22,7 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import RecipeRecord, Settings, StepRecord
-from fineshards.shards.layout import decisions_name
+from fineshards.shards.layout import file_table
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64
@@ -200,8 +200,9 @@ def _choose(
 def _by_hash(dataset: Dataset) -> list[int]:
     """The files that have decisions, in the order in which some are looked at."""
     names = {file.name for file in dataset.manifest.metadata}
-    files = [file.index for file in dataset.manifest.files if decisions_name(file.index) in names]
-    return sorted(files, key=lambda file: _hash(file, 0))
+    files = (file.index for file in dataset.manifest.files)
+    decided = [file for file in files if file_table("decisions", file) in names]
+    return sorted(decided, key=lambda file: _hash(file, 0))
 
 
 def _hash(file: int, salt: int) -> int:

@@ -364,7 +364,7 @@ def find_id(dataset: Dataset, id_: str) -> Matches:
         raise UsageError(f"--id is {quoted(id_)}; give text.")
     matches: dict[tuple[str, int], Match] = {}
     for position in range(len(dataset.manifest.shards)):
-        same = pc.fill_null(pc.equal(dataset.ids(position), id_), False)
+        same = pc.fill_null(pc.equal(dataset.columns(position, ["id"])["id"], id_), False)
         for index in np.flatnonzero(same.to_numpy()):
             match = _match(dataset, position, int(index))
             # A document that straddles shards is in the table of each.

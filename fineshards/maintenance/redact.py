@@ -195,7 +195,9 @@ def _pieces(dataset: Dataset, ids: Sequence[str], numbers: Sequence[int]) -> dic
         chosen = np.zeros(shard.pieces, np.bool_)
         if ids:
             # Most tables have none of the ids, and of those only the ids are read.
-            named = pc.is_in(dataset.ids(position), value_set=pa.array(ids, pa.string()))
+            named = pc.is_in(
+                dataset.columns(position, ["id"])["id"], value_set=pa.array(ids, pa.string())
+            )
             chosen = named.to_numpy()
         first = manifest.first_number(shard.split) + shard.first_document
         in_shard = wanted[(wanted >= first) & (wanted < first + shard.pieces)]

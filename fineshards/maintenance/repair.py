@@ -269,7 +269,7 @@ def _make_of_sources(
     work = Work(checkpoints, settings, max_bad_rows=sys.maxsize, redacted=places, decided=decided)
     if decided:
         there = {file.name for file in manifest.metadata}
-        for name in there.intersection(map(layout.decisions_name, needed)):
+        for name in there.intersection(layout.file_table("decisions", file) for file in needed):
             _copy(dataset.storage, name, scratch)
     files = [manifest.files[file] for file in needed]
     apart = any(imports_libraries(file.path) for file in files)

@@ -1,21 +1,27 @@
-"""Assembles a shard from its pieces: a header, then bytes of token blocks.
+"""Assembles shards from pieces of token blocks, and buckets from fragments of sorted ones.
 
-The bytes pass through the worker in small chunks, which proves their checksum. Where tokens were
-written to their places in an unfinished shard, only what is elsewhere is copied.
+A shard is a header, then bytes of token blocks. They pass through the worker in small chunks, which
+proves their checksum. Where tokens were written to their places in an unfinished shard, only what
+is elsewhere is copied. A bucket is a token block of documents in the order of their keys.
 """
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards import npy
+from fineshards.shards.block_writer import Documents
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.job.records import Piece, ShardRecord
-from fineshards.shards.layout import Shard, files_of
+from fineshards.shards.counts import BlockSummary, Counts
+from fineshards.shards.job.records import Piece, ShardRecord, TokenBlock
+from fineshards.shards.layout import Shard, Shuffle, files_of
 from fineshards.shards.npy import count_learned, mask_content
+from fineshards.shards.shuffle_order import Bucket, Fragment, Gathered, key_order, shuffle_keys
 from fineshards.shards.tables.documents import (
     DocumentTable,
     cut_documents,
@@ -24,6 +30,9 @@ from fineshards.shards.tables.documents import (
 )
 from fineshards.storage.base import FileRange
 from fineshards.storage.checksums import checksum_to_base64, crc32c, crc32c_combine
+
+# Requests for fragments at the same time, where each takes tens of milliseconds.
+_REQUESTS = 16
 
 
 def write_shard(
@@ -167,3 +176,73 @@ def _check_cover(name: str, ordered: list[Piece], tokens: int) -> None:
         raise FineshardsError(
             f"{name}: {problem}. This is a bug in the runner or in fineshards; please report it."
         )
+
+
+def write_bucket(
+    bucket: Bucket,
+    fragments: Iterable[Fragment],
+    shuffle: Shuffle,
+    checkpoints: Checkpoints,
+    index: int = 0,
+) -> BlockSummary:
+    """Writes a token block of all documents of a bucket, unless it is there.
+
+    Its summary is that of block `index` of file `bucket.number`, so that buckets are planned as
+    files are.
+    """
+    name = TokenBlock("buckets", bucket.number, index)
+    finished = checkpoints.blocks.read_summary(name)
+    if finished is not None:
+        return finished
+    gathered = _gather(fragments, bucket, shuffle, checkpoints)
+    table = gathered.table()
+    order = key_order(_keys(table, shuffle))
+    lengths = table["length"].to_numpy()
+    documents = table.drop_columns(["length"])
+    with checkpoints.blocks.create_block(name) as writer:
+        for chosen, tokens in gathered.take(order):
+            offsets = np.concatenate([[0], np.cumsum(lengths[chosen])])
+            (sources,) = documents.take(pa.array(chosen)).combine_chunks().to_batches()
+            writer.append(Documents(tokens, offsets, sources))
+        counts = Counts(rows=len(order), documents=len(order), tokens=int(lengths[order].sum()))
+        return writer.finish(index, 1, counts)
+
+
+def _keys(sources: pa.Table | pa.RecordBatch, shuffle: Shuffle) -> npt.NDArray[np.uint64]:
+    return shuffle_keys(shuffle.seed, sources["file"].to_numpy(), sources["row"].to_numpy())
+
+
+def _gather(
+    fragments: Iterable[Fragment], bucket: Bucket, shuffle: Shuffle, checkpoints: Checkpoints
+) -> Gathered:
+    """The documents of a bucket, in the order of token blocks."""
+    gathered = Gathered(checkpoints.dtype)
+    # So that documents with equal keys are in the order of file and row.
+    ordered = sorted(fragments, key=lambda one: (one.block, one.start))
+
+    def read(fragment: Fragment) -> Documents:
+        documents = checkpoints.blocks.read_fragment(fragment)
+        return _in_bucket(documents, bucket, shuffle) if bucket.bits else documents
+
+    with ThreadPoolExecutor(1 if checkpoints.storage.on_disk else _REQUESTS) as pool:
+        for documents in pool.map(read, ordered):
+            gathered.append(documents)
+    return gathered
+
+
+def _in_bucket(documents: Documents, bucket: Bucket, shuffle: Shuffle) -> Documents:
+    """Those of a fragment's documents that are in a bucket.
+
+    A fragment has others, too, where a cell is larger. Then they are a copy, to free the fragment.
+    """
+    tokens, offsets, sources = documents
+    shift, prefix = np.uint64(64 - bucket.bits), bucket.prefix
+    # The documents of a fragment are in the order of their keys.
+    ends = sources.take(pa.array([0, len(sources) - 1]))
+    if np.all(_keys(ends, shuffle)[:, 0] >> shift == prefix):
+        return documents
+    prefixes = _keys(sources, shuffle)[:, 0] >> shift
+    first, stop = np.searchsorted(prefixes, np.array([prefix, prefix + 1], np.uint64)).tolist()
+    start, end = offsets[first], offsets[stop]
+    own = sources.take(pa.array(range(first, stop), pa.int64()))
+    return Documents(tokens[start:end].copy(), offsets[first : stop + 1] - start, own)

@@ -51,7 +51,6 @@ class CheckedFile(io.RawIOBase):
         self.size = self.checksum = 0
 
     def writable(self) -> bool:
-        """True."""
         return True
 
     def write(self, data: Any) -> int:
@@ -181,7 +180,7 @@ class BlockWriter:
 
     @property
     def bytes(self) -> int:
-        """Of its tokens."""
+        """The size of its tokens."""
         return self.tokens * self.dtype.itemsize
 
     @property

@@ -147,7 +147,7 @@ class Checkpoints:
         """Whether any block is finished, or judged in a stage of a recipe."""
         if any(True for _ in self.storage.entries(f"{self.folder}/judged")):
             return True
-        files = self.ledger.files(BLOCKS)
+        files = self.ledger.files(BLOCKS["blocks"])
         return any(block_of(key) and ending == ENTRY for key, ending, _ in files)
 
     def write_layout(self, layout: Layout) -> None:

@@ -159,12 +159,8 @@ class Dataset:
         """How many documents and tokens each block of the input gave (`block_counts.py`)."""
         return read_blocks(self.storage, block_tables(self.manifest.generations).values())
 
-    def ids(self, position: int) -> pa.ChunkedArray:
-        """The ids in the document table of a shard; only they are read, and not cached."""
-        return self.columns(position, ["id"])["id"]
-
     def columns(self, position: int, names: list[str]) -> pa.Table:
-        """Some columns in the document table of a shard, as they are stored; not cached."""
+        """Columns of the document table of a shard; only they are read, and not cached."""
         shard = self.manifest.shards[position]
         name = table_name(shard.name)
         with self._explained(name), self.storage.open(name) as opened:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,6 @@ SHARD_NAME = rf"^({'|'.join(SPLITS)})/\1_[0-9]{{4,}}\.npy$"
 _UNFINISHED = re.compile(rf"/({'|'.join(SPLITS)})-([0-9]+)\.npy\Z")
 MASKS_FOLDER = "metadata/masks"
 REJECTED_FOLDER = "metadata/rejected"
-
-# Version of the keys that a shuffle sorts by (`shuffle_order.py`): part of the fingerprint.
-KEY_VERSION: Final = 1
 
 # The seed script names shards with four digits; more than ten thousand shards need more.
 MIN_INDEX_WIDTH = 4
@@ -55,7 +52,7 @@ class Shuffle(Record, frozen=True):
 
     Args:
         seed: Seed of the keys that documents are sorted by, from 0 to 2**63 - 1.
-        key_version: Version of the keys.
+        key_version: Version of the keys (`shuffle_order.py`). Increment when they change.
     """
 
     seed: Count
@@ -252,21 +249,11 @@ _CURATED = ("decisions", "keys", "scores", "statistics")
 CURATED_FOLDERS = tuple(f"metadata/{name}" for name in _CURATED)
 
 
-def decisions_name(file: int) -> str:
-    """The file of the decisions about a source file."""
-    return f"metadata/decisions/{file:05d}.parquet"
-
-
-def scores_name(file: int) -> str:
-    """The file of the scores of a source file."""
-    return f"metadata/scores/{file:05d}.parquet"
+def file_table(kind: str, file: int) -> str:
+    """The file of a source file's `decisions`, `scores` or `statistics`."""
+    return f"metadata/{kind}/{file:05d}.parquet"
 
 
 def keys_name(file: int, step: int) -> str:
     """The file of the sorted keys of a source file for a step of the recipe (`marks.key_dtype`)."""
     return f"metadata/keys/{file:05d}-{step:05d}.keys"
-
-
-def statistics_name(file: int) -> str:
-    """The file of the statistics of a source file."""
-    return f"metadata/statistics/{file:05d}.parquet"

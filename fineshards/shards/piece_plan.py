@@ -78,7 +78,13 @@ class StreamPlan:
         earlier: EarlierGeneration = NO_EARLIER,
     ) -> StreamPlan:
         """Where files with these reports begin in a layout, which may have more after them."""
-        held, (tokens, documents) = earlier.held(rule), sums_by_file(reports, rule)
+        held, files = earlier.held(rule), 1 + max((report.file for report in reports), default=-1)
+        tokens = np.zeros((len(rule.streams), files), dtype=np.int64)
+        documents = np.zeros_like(tokens)
+        for report in reports:
+            sums = report.streams()
+            tokens[:, report.file] = [one.tokens for one in sums]
+            documents[:, report.file] = [one.documents for one in sums]
         begins = [
             start + sums.tokens
             for start, sums in zip((0, layout.tokens_of("test")), held, strict=False)
@@ -89,20 +95,6 @@ class StreamPlan:
             for counts, begin in ((tokens, begins), (documents, firsts))
         )
         return cls(layout, rule, *offsets)
-
-
-def sums_by_file(
-    reports: Sequence[FileReport], rule: SplitRule
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Tokens and documents of each file's part of each stream, int64, shape (streams, files)."""
-    files = 1 + max((report.file for report in reports), default=-1)
-    tokens = np.zeros((len(rule.streams), files), dtype=np.int64)
-    documents = np.zeros_like(tokens)
-    for report in reports:
-        sums = report.streams()
-        tokens[:, report.file] = [one.tokens for one in sums]
-        documents[:, report.file] = [one.documents for one in sums]
-    return tokens, documents
 
 
 def plan_stream(

@@ -60,6 +60,7 @@ MOST_BUCKET_BYTES = 3 << 29
 _MAX_BITS = 20
 # Documents that are gathered at a time.
 _CHUNK_DOCUMENTS = 1024
+_LENGTH = pa.field("length", pa.int64(), nullable=False)  # in tokens
 
 
 def shuffle_keys(
@@ -248,9 +249,7 @@ class Gathered:
         """The sources of all documents, and `length`: the number of tokens of each."""
         lengths = np.concatenate([np.diff(batch.offsets) for batch in self.batches])
         table = pa.Table.from_batches([batch.sources for batch in self.batches]).combine_chunks()
-        return table.append_column(
-            pa.field("length", pa.int64(), nullable=False), pa.array(lengths)
-        )
+        return table.append_column(_LENGTH, pa.array(lengths))
 
     def take(
         self, order: npt.NDArray[np.int64]
@@ -339,8 +338,7 @@ def parse_cells(
     content: bytes, rule: SplitRule, chat: bool
 ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
     """The documents of neighbouring cells: the number of tokens of each, and their sources."""
-    length = pa.field("length", pa.int64(), nullable=False)  # in tokens
-    schema = source_schema(rule, chat).append(length)
+    schema = source_schema(rule, chat).append(_LENGTH)
     reader, batches = pa.BufferReader(content), []
     while reader.tell() < len(content):
         batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(reader), schema))

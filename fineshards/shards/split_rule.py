@@ -27,7 +27,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -42,22 +42,14 @@ SPLITS = ("test", "train")
 # The stream of a job whose documents are not divided: its first shards are the test split.
 ONE_STREAM = "all"
 
-# Version of the hash of split keys (`split_hash.py`), which is part of the fingerprint. Increment
-# when the hash or a key changes.
-HASH_VERSION: Final = 1
 # A fraction as records hold it.
 FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
 
 Hashes = npt.NDArray[np.uint32]
 _KEYS = ("text", "id", "host", "row")
 _COLUMN = "column:"
-# The fields of rules, by the flags of `build`.
-_FLAGS = {
-    "fraction": "--test_fraction",
-    "shards": "--test_shards",
-    "files": "--test_input",
-    "key": "--split_key",
-}
+# The flags of `build` that decide a rule; its fields have their names.
+_FLAGS = ("test_fraction", "test_shards", "test_input", "split_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +71,6 @@ class SplitKey:
         if self.name == "host":
             return "url"
         return self.name.removeprefix(_COLUMN) if self.name.startswith(_COLUMN) else None
-
-    @property
-    def needs_id(self) -> bool:
-        """Whether the documents' ids are the key."""
-        return self.name == "id"
 
     def hashes(self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array) -> Hashes:
         """The hashes of n documents, shape (n,).
@@ -120,7 +107,7 @@ class _Rule(Record, frozen=True, tag_field="rule"):
 
     def flags(self) -> dict[str, object]:
         """The flags of `build` of which some decide the rule, with their values here, or None."""
-        return {flag: getattr(self, name, None) for name, flag in _FLAGS.items()}
+        return {f"--{name}": getattr(self, name, None) for name in _FLAGS}
 
     def described(self) -> str:
         """The rule as flags of `build`, for a reader."""
@@ -164,61 +151,58 @@ class ByFraction(_Rule, frozen=True, tag="fraction"):
     """Documents are test if the 32-bit hash of their split key is below a fraction.
 
     Args:
-        fraction: Fraction from 0 to 1 as text, so that "1/10" is exactly one tenth.
-        key: Split key: `text`, `id`, `host`, `row` or `column:NAME`.
-        hash_version: Version of the hash.
+        test_fraction: Fraction from 0 to 1 as text, so that "1/10" is exactly one tenth.
+        split_key: Split key: `text`, `id`, `host`, `row` or `column:NAME`.
+        hash_version: Version of the hash (`split_hash.py`). Increment when it or a key changes.
     """
 
-    fraction: str
-    key: str
+    test_fraction: str
+    split_key: str
     hash_version: Literal[1]
 
     def __post_init__(self) -> None:
-        SplitKey(self.key)
-        if not FRACTION.fullmatch(self.fraction) or self.threshold > 1 << 32:
-            raise ValueError(f"unknown fraction {self.fraction}")
+        SplitKey(self.split_key)
+        if not FRACTION.fullmatch(self.test_fraction) or self.threshold > 1 << 32:
+            raise ValueError(f"unknown fraction {self.test_fraction}")
 
     @property
     def may_leak(self) -> bool:
-        """Whether the same text can be in both splits."""
-        return self.key != "text"
+        return self.split_key != "text"
 
     @property
     def threshold(self) -> int:
         """floor(fraction * 2**32), from 0 to 2**32."""
-        return int(Fraction(self.fraction) * 2**32)
+        return int(Fraction(self.test_fraction) * 2**32)
 
     def described(self) -> str:
-        """The rule as flags of `build`, for a reader."""
-        return f"--test_fraction {float(Fraction(self.fraction)):.15g} --split_key {self.key}"
+        fraction = float(Fraction(self.test_fraction))
+        return f"--test_fraction {fraction:.15g} --split_key {self.split_key}"
 
     def asks_for_empty(self, split: str) -> bool:
-        """Whether the flags say that a split is empty."""
-        return self.fraction == {"test": "0", "train": "1"}[split]
+        return self.test_fraction == {"test": "0", "train": "1"}[split]
 
     def hashes(self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array) -> Hashes:
         """The hashes of the documents' split keys."""
-        return SplitKey(self.key).hashes(sources, texts, column)
+        return SplitKey(self.split_key).hashes(sources, texts, column)
 
 
 class FirstFiles(_Rule, frozen=True, tag="first_files"):
     """The documents of the first files of the input are test.
 
     Args:
-        files: Number of these files.
+        test_input: Number of these files.
     """
 
-    files: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    test_input: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 
     flags_against_leaks = "--test_fraction instead of --test_input"
 
     def described(self) -> str:
-        """The rule as flags of `build`, for a reader."""
-        return f"--test_input, the first {self.files} of the files"
+        return f"--test_input, the first {self.test_input} of the files"
 
     def hashes(self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array) -> Hashes:
         """In place of hashes: 0 of a document of test, or else the largest number."""
-        is_test = sources["file"].to_numpy() < self.files
+        is_test = sources["file"].to_numpy() < self.test_input
         return np.where(is_test, 0, np.iinfo(np.uint32).max).astype(np.uint32)
 
 
@@ -226,22 +210,20 @@ class FirstShards(_Rule, frozen=True, tag="first_shards"):
     """The first shards of the one stream are test, as in the seed script.
 
     Args:
-        shards: Number of these shards.
+        test_shards: Number of these shards.
     """
 
-    shards: Count
+    test_shards: Count
 
     by_document = False
     streams = (ONE_STREAM,)
     flags_against_leaks = "--test_fraction instead of --test_shards"
 
     def described(self) -> str:
-        """The rule as flags of `build`, for a reader."""
-        return f"--test_shards {self.shards}"
+        return f"--test_shards {self.test_shards}"
 
     def asks_for_empty(self, split: str) -> bool:
-        """Whether the flags say that a split is empty."""
-        return split == "test" and self.shards == 0
+        return split == "test" and self.test_shards == 0
 
     def streams_of(self, sources: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Zeros: all documents are in the one stream."""
@@ -252,7 +234,7 @@ class FirstShards(_Rule, frozen=True, tag="first_shards"):
     ) -> tuple[int, int]:
         """An append adds nothing to the test split, whose shards were asked for by number."""
         (total,) = tokens
-        test = 0 if appends else min(self.shards * shard_tokens, total)
+        test = 0 if appends else min(self.test_shards * shard_tokens, total)
         return test, total - test
 
 

@@ -33,8 +33,7 @@ from fineshards.storage.base import FileRange, Storage
 
 # Bytes per request for a block's documents: enough for those of most blocks.
 _DOCUMENT_BYTES = 4 << 20
-# The token blocks of blocks of source files.
-BLOCKS = Kind("blocks", BlockSummary)
+BLOCKS = {folder: Kind(folder, BlockSummary) for folder in ("blocks", "buckets")}
 SHARDS = Kind("shards", ShardRecord)
 LAYOUT, PLAN = Kind("", Layout), "plan"
 _KEY = re.compile(r"(\d{5,})-(\d{5,})", re.ASCII)
@@ -111,7 +110,7 @@ class TokenBlocks:
 
     def _put(self, name: TokenBlock, ranges: list[Range], summary: BlockSummary | None) -> None:
         assert summary is not None, "finish comes first"
-        self._ledger.put(_kind(name.folder), name.key, ranges, summary)
+        self._ledger.put(BLOCKS[name.folder], name.key, ranges, summary)
 
     def _named(self, entry: Finished[BlockSummary]) -> Finished[BlockSummary]:
         """An entry with the names that shards have got since it was written."""
@@ -135,7 +134,7 @@ class TokenBlocks:
 
         checked: streams whose files, and ranges in shards, are looked at; all ranges by default.
         """
-        found = self._ledger.read(_kind(name.folder), name.key)
+        found = self._ledger.read(BLOCKS[name.folder], name.key)
         if found is None:
             return None
         ranges = self._named(found).ranges
@@ -156,7 +155,7 @@ class TokenBlocks:
             name = self.tokens_name(piece.block, piece.stream)
             yield FileRange(name, piece.start * size, piece.stop * size), None
             return
-        found = self._named(self._ledger.finished(_kind(piece.block.folder), piece.block.key))
+        found = self._named(self._ledger.finished(BLOCKS[piece.block.folder], piece.block.key))
         sums = found.record.streams()[: self.rule.streams.index(piece.stream)]
         position = sum(each.tokens for each in sums) * -size
         for each in found.ranges:
@@ -226,7 +225,7 @@ class TokenBlocks:
 
     def _part_name(self, name: TokenBlock, ending: str, stream: str = ONE_STREAM) -> str:
         suffix = "" if stream == ONE_STREAM else f".{stream}"
-        return self._ledger.name(_kind(name.folder), name.key + suffix, ending)
+        return self._ledger.name(BLOCKS[name.folder], name.key + suffix, ending)
 
     def finished_blocks(
         self, folder: str = "blocks", files: int = 0
@@ -238,7 +237,7 @@ class TokenBlocks:
         """
         sizes: dict[tuple[int, int], int] = defaultdict(int)
         times: dict[tuple[int, int], float] = {}
-        for name, ending, file in self._ledger.files(_kind(folder), files):
+        for name, ending, file in self._ledger.files(BLOCKS[folder], files):
             key = block_of(name)
             if key is not None and ending.endswith("tokens"):
                 sizes[key] += file.size
@@ -253,13 +252,9 @@ class TokenBlocks:
         """The number of tokens of a finished block."""
         if name not in self._counted:
             with suppress(OutputError):  # a job that ends deletes it meanwhile
-                if found := self._ledger.read(_kind(name.folder), name.key):
+                if found := self._ledger.read(BLOCKS[name.folder], name.key):
                     self._counted[name] = found.record.counts.tokens
         return self._counted.get(name)
-
-
-def _kind(folder: str) -> Kind[BlockSummary]:
-    return Kind(folder, BlockSummary)
 
 
 def block_of(key: str) -> tuple[int, int] | None:

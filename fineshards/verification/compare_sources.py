@@ -19,7 +19,7 @@ from fineshards.shards.counts import Counts
 from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import ShardRecord, SourceFile
-from fineshards.shards.layout import decisions_name
+from fineshards.shards.layout import file_table
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.hash_sample import sampled, splitmix64
@@ -194,7 +194,7 @@ class _Judging:
         self.rewrites = any(map(rewrites, self.curator.steps))
         self._rows: dict[int, set[int]] = {}
         names = {file.name for file in dataset.manifest.metadata}
-        for file in (of.index for of in self._files if decisions_name(of.index) in names):
+        for file in (of.index for of in self._files if file_table("decisions", of.index) in names):
             rows = np.unique(self.decisions(file).table["row"].to_numpy())
             chosen = sampled(rows, percent / 100, salt=file)
             if not any(self._rows.values()) and len(rows):

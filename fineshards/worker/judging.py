@@ -11,7 +11,7 @@ from fineshards.curation.curator import Curator
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.shards.counts import Rejected
 from fineshards.shards.job.records import Block, MetadataFile, SourceFile, write_metadata
-from fineshards.shards.layout import decisions_name, keys_name, scores_name
+from fineshards.shards.layout import file_table, keys_name
 from fineshards.shards.tables import scores
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions, to_bytes
 from fineshards.shards.tables.marks import Records, positions
@@ -129,10 +129,10 @@ class Judging:
                 tables.append(stage.marked(file))
         table = merged(tables)
         if len(table):
-            written.append(self._write(decisions_name(file), to_bytes(table)))
+            written.append(self._write(file_table("decisions", file), to_bytes(table)))
         given = self._scores(blocks, range(self.curator.stages))
         if given is not None and len(given):
-            written.append(self._write(scores_name(file), scores.to_bytes(given)))
+            written.append(self._write(file_table("scores", file), scores.to_bytes(given)))
         if self._recipe.keep_keys:
             for number in range(self.last):
                 if isinstance(self.curator.keyed(number), SeenIn):

@@ -16,7 +16,7 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.checked_encoder import encode_compared
 from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.errors import OutputError
-from fineshards.shards import assembly, buckets
+from fineshards.shards import assembly
 from fineshards.shards.block_writer import BlockWriter, Documents
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts, Rejected
@@ -378,7 +378,7 @@ def write_bucket(
     """Writes the token block of a bucket."""
     shuffle = worker.work.settings.shuffle
     assert shuffle is not None
-    return buckets.write_bucket(bucket, fragments, shuffle, worker.work.checkpoints, index)
+    return assembly.write_bucket(bucket, fragments, shuffle, worker.work.checkpoints, index)
 
 
 @_task(lambda shard, _: f"writing {shard.name}")

@@ -13,8 +13,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fineshards.shards.assembly import write_bucket
 from fineshards.shards.block_writer import Documents
-from fineshards.shards.buckets import write_bucket
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts
 from fineshards.shards.job.records import TokenBlock

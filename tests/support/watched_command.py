@@ -29,7 +29,7 @@ import fineshards.exports.megatron
 import fineshards.maintenance.redact
 import fineshards.maintenance.repair  # noqa: F401
 from fineshards.parent import end_with
-from fineshards.shards import assembly, buckets
+from fineshards.shards import assembly
 from fineshards.worker import pool, tasks
 from support.crash_driver import OPERATIONS
 from support.remembered_specs import remember_specs
@@ -192,7 +192,7 @@ class Command:
         pool._serve = work
         for module, name, task in (
             (tasks, "_encode", _BLOCK),
-            (buckets, "write_bucket", _BLOCK),
+            (assembly, "write_bucket", _BLOCK),
             (assembly, "write_shard", _SHARD),
         ):
             setattr(module, name, self._noting(getattr(module, name), task))

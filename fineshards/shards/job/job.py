@@ -313,11 +313,9 @@ def _difference(old: SourceFile, new: SourceFile) -> str | None:
     if old.extraction != new.extraction:
         return f"extraction of {path}: {contrasted(old.extraction, new.extraction)}"
     if old.stop_row != new.stop_row:
-        return f"--limit: {path} ended {_end(old)}, now {_end(new)}"
+        rows = old.stop_row, new.stop_row
+        was, now = ("with its last row" if row is None else f"before row {row}" for row in rows)
+        return f"--limit: {path} ended {was}, now {now}"
     if _deciding(old) != _deciding(new):
         return f"{path} changed: it had {old.described()}, now {new.described()}"
     return None
-
-
-def _end(file: SourceFile) -> str:
-    return "with its last row" if file.stop_row is None else f"before row {file.stop_row}"

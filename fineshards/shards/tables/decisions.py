@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, Dropped, DroppedDump
-from fineshards.shards.layout import decisions_name
+from fineshards.shards.layout import file_table
 from fineshards.shards.parquet_file import completed, parquet_bytes, read_table
 from fineshards.storage.base import Storage
 
@@ -67,7 +67,7 @@ def to_bytes(table: pa.Table) -> bytes:
 
 def read_decisions(storage: Storage, file: int) -> Decisions:
     """The decisions about a source file of a finished dataset."""
-    name = decisions_name(file)
+    name = file_table("decisions", file)
     content = storage.read_if_there(name)
     if content is None:
         return NO_DECISIONS
@@ -96,17 +96,12 @@ class Decisions:
         rows, steps, spans = (cut[name].to_numpy() for name in ("row", "step", "span"))
         return {int(step): (rows[steps == step], spans[steps == step]) for step in np.unique(steps)}
 
-    @cached_property
-    def _steps(self) -> npt.NDArray[np.int16]:
-        steps: npt.NDArray[np.int16] = self._whole["step"].to_numpy()
-        return steps
-
     def dropping(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
         """The step that drops each of the given rows, shape (n,); NO_STEP where none does."""
         if not len(self.dropped_rows):
             return np.full(len(rows), NO_STEP, np.int16)
-        places = self._places(rows)
-        return np.where(self.dropped_rows[places] == rows, self._steps[places], NO_STEP)
+        places, steps = self._places(rows), self._whole["step"].to_numpy()
+        return np.where(self.dropped_rows[places] == rows, steps[places], NO_STEP)
 
     def are_dropped(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of the given rows, shape (n,), are dropped."""

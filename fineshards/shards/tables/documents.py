@@ -35,6 +35,7 @@ _SCHEMA = pa.schema(
         pa.field("id", pa.string()),
     ]
 )
+_FILE_NUMBER = pa.field("file", pa.int32(), nullable=False)
 _NUMBERS = [field.name for field in _SCHEMA if field.type == pa.int64()]
 
 # split_hash: hash of the document's split key (`split_hash.py`), where the split is by document.
@@ -67,8 +68,7 @@ def source_schema(rule: SplitRule, chat: bool = False) -> pa.Schema:
     file: position of its file in the input. The rest is as in the document tables. chat: whether it
     is a conversation.
     """
-    file = pa.field("file", pa.int32(), nullable=False)
-    fields = [file, *(_SCHEMA.field(name) for name in ("row", "id")), *_hashes(rule)]
+    fields = [_FILE_NUMBER, *(_SCHEMA.field(name) for name in ("row", "id")), *_hashes(rule)]
     return pa.schema([*fields, LEARNED] if chat else fields)
 
 
@@ -116,7 +116,15 @@ class DocumentTable:
     @classmethod
     def read(cls, opened: BinaryIO, schema: pa.Schema, first: int = 0) -> DocumentTable:
         """Reads a table; raises pyarrow's errors, or ValueError for another schema."""
-        return cls(_checked(open_parquet(opened).read(use_threads=False), schema), first)
+        table = open_parquet(opened).read(use_threads=False)
+        _check_schema(table.schema, schema)
+        table.validate(full=True)
+        for field in table.schema:
+            if not field.nullable and table[field.name].null_count:
+                raise ValueError(f"has no {field.name!r} in some rows")
+        if "learned" in table.schema.names and not _are_ranges(table["learned"].combine_chunks()):
+            raise ValueError("has invalid ranges in 'learned'")
+        return cls(table, first)
 
     @staticmethod
     def read_columns(opened: BinaryIO, schema: pa.Schema, names: list[str]) -> pa.Table:
@@ -211,18 +219,6 @@ class DocumentTable:
         return index
 
 
-def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table; raises pyarrow's errors, or ValueError, if it is not one of a schema."""
-    _check_schema(table.schema, schema)
-    table.validate(full=True)
-    for field in table.schema:
-        if not field.nullable and table[field.name].null_count:
-            raise ValueError(f"has no {field.name!r} in some rows")
-    if "learned" in table.schema.names and not _are_ranges(table["learned"].combine_chunks()):
-        raise ValueError("has invalid ranges in 'learned'")
-    return table
-
-
 def _are_ranges(lists: pa.ListArray) -> bool:
     """Whether each list has pairs of borders, which grow from 1: an EOT is never learned."""
     lengths, borders = lists.value_lengths().to_numpy(), lists.flatten().to_numpy()
@@ -292,14 +288,10 @@ def join_documents(parts: Iterable[pa.Table], paths: Sequence[str], rule: SplitR
     if "learned" in tables[0].schema.names:
         schema = schema.append(LEARNED)
     tables = [one.select(schema.names) for one in tables]
-    table = pa.concat_tables([one.cast(_numbered(schema)) for one in tables]).combine_chunks()
+    numbered = schema.set(schema.get_field_index("file"), _FILE_NUMBER)
+    table = pa.concat_tables([one.cast(numbered) for one in tables]).combine_chunks()
     used, indices = np.unique(table["file"].to_numpy(), return_inverse=True)
     names = pa.array([paths[file] for file in used.tolist()], pa.string())
     files = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), names)
     columns = [files if name == "file" else table[name] for name in schema.names]
     return pa.table(columns, schema=schema)
-
-
-def _numbered(schema: pa.Schema) -> pa.Schema:
-    at = schema.get_field_index("file")
-    return schema.set(at, pa.field("file", pa.int32(), nullable=False))

@@ -341,7 +341,8 @@ def components(edges: Records, most: int = MOST_EDGES) -> Records:
     nodes = np.concatenate([edges["smallest"], edges["member"]])
     nodes.sort()
     nodes = nodes[differs(nodes)]
-    labels = _labels(len(nodes), *(_numbers(nodes, edges[name]) for name in ("smallest", "member")))
+    numbers = (np.searchsorted(nodes, edges[n]).astype(np.int32) for n in ("smallest", "member"))
+    labels = _labels(len(nodes), *numbers)
     # Of several values for one label, the one that is assigned last stays: that of the first node.
     smallest = np.empty(len(nodes), np.uint64)
     smallest[labels[::-1]] = nodes[::-1]
@@ -350,11 +351,6 @@ def components(edges: Records, most: int = MOST_EDGES) -> Records:
     marks = np.empty(np.count_nonzero(marked), mark_dtype())
     marks["position"], marks["witness"] = nodes[marked], witness[marked]
     return marks
-
-
-def _numbers(nodes: Positions, positions: Positions) -> npt.NDArray[np.int32]:
-    """The number of each position among all nodes."""
-    return np.searchsorted(nodes, positions).astype(np.int32)
 
 
 def _labels(

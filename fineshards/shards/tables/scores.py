@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.errors import OutputError
-from fineshards.shards.layout import scores_name
+from fineshards.shards.layout import file_table
 from fineshards.shards.parquet_file import damaged, open_parquet, parquet_bytes
 from fineshards.storage.base import Storage
 
@@ -85,12 +85,14 @@ def scores_there(storage: Storage, file: int) -> pa.Table:
     """The scores of a source file with documents; raises OutputError if they are missing."""
     table = read_scores(storage, file)
     if table is None:
-        raise OutputError(f"{storage.path(scores_name(file))} is missing. Copy the dataset again.")
+        raise OutputError(
+            f"{storage.path(file_table('scores', file))} is missing. Copy the dataset again."
+        )
     return table
 
 
 def read_scores(storage: Storage, file: int) -> pa.Table | None:
     """The scores of a source file of a finished dataset; None if it has none."""
-    name = scores_name(file)
+    name = file_table("scores", file)
     content = storage.read_if_there(name)
     return None if content is None else from_bytes(content, storage.path(name))

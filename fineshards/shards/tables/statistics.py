@@ -31,7 +31,7 @@ import pyarrow as pa
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import MANY_VALUES, MAX_VALUES
 from fineshards.shards.job.records import Block, MetadataFile, write_metadata
-from fineshards.shards.layout import statistics_name
+from fineshards.shards.layout import file_table
 from fineshards.shards.ledger import Kind
 from fineshards.shards.parquet_file import parquet_bytes, read_table
 from fineshards.storage.base import Storage
@@ -205,7 +205,7 @@ def has_block(checkpoints: Checkpoints, block: Block) -> bool:
 
 def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) -> MetadataFile:
     """Writes the statistics of a source file. judged: what the stages of a recipe counted of it."""
-    storage, name = checkpoints.storage, statistics_name(file)
+    storage, name = checkpoints.storage, file_table("statistics", file)
     blocks = checkpoints.read_blocks(file) or []
     stored = [checkpoints.ledger.finished(_OF_BLOCKS, block.place.key) for block in blocks]
     tables = [read_table(each.record, checkpoints.folder, SCHEMA) for each in stored]
@@ -215,5 +215,5 @@ def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) 
 
 def read_file(storage: Storage, file: int) -> pa.Table:
     """The statistics of a source file; raises OutputError if they are missing or damaged."""
-    name = statistics_name(file)
+    name = file_table("statistics", file)
     return read_table(storage.read(name), storage.path(name), SCHEMA)
