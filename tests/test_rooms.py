@@ -67,7 +67,7 @@ MOST_FILES = 25
 # room, and another one in it goes.
 MOST_LINES = {
     "chat": 1_123,
-    "cli": 1_486,
+    "cli": 1_478,
     "curation": 6_914,
     "encoders": 1_639,
     "exports": 2_636,
@@ -75,18 +75,18 @@ MOST_LINES = {
     "job_status": 686,
     "loader": 6_652,
     "maintenance": 745,
-    "pipeline": 2_675,
+    "pipeline": 2_673,
     "plugins": 207,
     "publishing": 847,
     "reports": 981,
-    "root": 1_516,
+    "root": 1_507,
     "shards": 6_441,
-    "sources": 3_717,
+    "sources": 3_713,
     "storage": 2_054,
     "templates": 471,
     "transforms": 878,
     "verification": 1_082,
-    "worker": 1_965,
+    "worker": 1_964,
 }
 
 
