@@ -239,17 +239,17 @@ class BuildConfig:
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
         self._settle("max_bad_rows", allowance(self.max_bad_rows))
-        for each in flags_of(BuildConfig):
-            if each.name not in PATTERNS:
-                self._settle(each.name, checked(self, each))
+        flags = flags_of(BuildConfig)
+        for field in flags:
+            if field.name not in PATTERNS:
+                self._settle(field.name, checked(self, field))
         self._check_places()
         if self.hf_token_secret and not _SECRET.fullmatch(self.hf_token_secret):
             raise UsageError(  # which does not show the value: it may be the token
                 "--hf_token_secret must be the name of a secret, as "
                 "projects/PROJECT/secrets/NAME/versions/latest, and not the token itself."
             )
-        own = flags_of(BuildConfig)
-        given = [flag.name for flag in own if getattr(self, flag.name) != flag.default]
+        given = [flag.name for flag in flags if getattr(self, flag.name) != flag.default]
         if self.append:
             refuse_decided(given)
         for one, other in _EXCLUDE:

@@ -85,8 +85,8 @@ def run_here(
     with ThreadPoolExecutor(workers or usable_cores()) as pool:
         pending = [pool.submit(write_part, job, part) for part in job.parts]
         try:
-            for each in as_completed(pending):
-                records.append(each.result())
+            for finished in as_completed(pending):
+                records.append(finished.result())
                 done(len(records))
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -160,7 +160,7 @@ def describe_export(job: ExportJob, export: Export) -> Iterator[str]:
                 f"  {split}: {skipped['documents']:,} redacted documents ({skipped['tokens']:,} "
                 "tokens) are left out"
             )
-    redacted = sum(each.redacted for each in job.dataset.manifest.generations)
+    redacted = sum(of.redacted for of in job.dataset.manifest.generations)
     if redacted and not job.settings.skip:
         yield (
             f"Redacted documents of the dataset, {redacted:,}, are kept as runs of EOTs: export "

@@ -129,8 +129,8 @@ def estimate(**options: Any) -> Estimate:
 
     Example:
         >>> import fineshards
-        >>> found = fineshards.estimate(input="samples/debian_text.parquet")
-        >>> found.tokens, found.exact
+        >>> estimate = fineshards.estimate(input="samples/debian_text.parquet")
+        >>> estimate.tokens, estimate.exact
         (665971, True)
     """
     from fineshards.pipeline.sample import estimate
@@ -158,10 +158,10 @@ def recipe_check(*, examples: int = 2, **options: Any) -> Check:
 
     Example:
         >>> import fineshards
-        >>> found = fineshards.recipe_check(
+        >>> check = fineshards.recipe_check(
         ...     input="samples/debian_text.parquet", where="length(text) > 1000"
         ... )
-        >>> [step.documents for step in found.dropped]
+        >>> [step.documents for step in check.dropped]
         [461]
     """
     from fineshards.loader.arguments import checked_integer
@@ -194,7 +194,7 @@ def _run(function: str, options: Mapping[str, Any]) -> Manifest:
 
 def _config(function: str, options: Mapping[str, Any]) -> BuildConfig:
     """The configuration of options; raises TypeError for one that there is not."""
-    names = [each.name for each in fields(_Options)]
+    names = [option.name for option in fields(_Options)]
     for name in options:
         if name not in names or name == "progress":
             raise TypeError(

@@ -88,7 +88,7 @@ def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
         apart = any(map(imports_libraries, patterns))
         files, test_files = call_apart(find_splits, *named) if apart else find_splits(*named)
         # The DAG of Composer knows by it that files in a store are in the dataset already.
-        stored = " ".join(given) if all("://" in each for each in given) else ""
+        stored = " ".join(given) if all("://" in pattern for pattern in given) else ""
         return FoundInput(files, {"input": stored} if stored else {}, test_files)
     resolved = call_apart(_resolve, config)
     if resolved.warning:

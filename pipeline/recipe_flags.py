@@ -17,8 +17,8 @@ _NOT_IN_RECIPES = ("recipe", "append", "overwrite", "share")
 
 def shipped_recipes() -> dict[str, str]:
     """The recipes that fineshards has: their content by name."""
-    recipes = sorted(_SHIPPED.iterdir(), key=lambda each: each.name)
-    return {each.name.removesuffix(".toml"): each.read_text("utf-8") for each in recipes}
+    recipes = sorted(_SHIPPED.iterdir(), key=lambda recipe: recipe.name)
+    return {recipe.name.removesuffix(".toml"): recipe.read_text("utf-8") for recipe in recipes}
 
 
 def read_recipe(place: str) -> str:

@@ -43,10 +43,10 @@ def steps_of(config: BuildConfig) -> list[NamedStep]:
         patterns = {"files": [config.decontaminate]}
         steps.append(make_step("decontaminate", patterns, "--decontaminate"))
     if config.chat_template is not None:
-        for each in steps:
-            if rewrites(each.step):
+        for named in steps:
+            if rewrites(named.step):
                 raise UsageError(
-                    f"step {each.use} rewrites texts, and with --chat_template a text is the JSON "
+                    f"step {named.use} rewrites texts, and with --chat_template a text is the JSON "
                     "of a conversation, which it may break. Leave the step out, or rewrite the "
                     "messages before the build."
                 )
@@ -60,22 +60,22 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
     """
     columns: set[str] = set()
     scores: dict[str, str] = {}
-    for each in steps:
-        step = each.step
-        named = {column for column in step.columns if column.lower() in scores}
-        if wrong := sorted(named.difference(step.reads_scores)):
+    for named in steps:
+        use, step = named.use, named.step
+        scored = {column for column in step.columns if column.lower() in scores}
+        if wrong := sorted(scored.difference(step.reads_scores)):
             raise UsageError(
-                f"step {each.use} reads {', '.join(wrong)}, which is a score. Only where, and the "
+                f"step {use} reads {', '.join(wrong)}, which is a score. Only where, and the "
                 "language_column of filters, can read scores; a rewrite takes a column of the "
                 "input. Give the score another name if the column is meant."
             )
         label = step.language_column if isinstance(step, PerLanguage) else None
         if label is not None and scores.get(label.lower()) == "double":
             raise UsageError(
-                f"step {each.use}: language_column is {label!r}, a score that is a number. Name "
+                f"step {use}: language_column is {label!r}, a score that is a number. Name "
                 "one that is a label."
             )
-        columns |= set(step.columns) - named
+        columns |= set(step.columns) - scored
         if isinstance(step, Scorer):
             if step.name in {*scores, *(column.lower() for column in columns)}:
                 raise UsageError(
@@ -98,10 +98,10 @@ def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | No
 
 def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
     """What each step `seen_in` looks documents up in, numbered."""
-    for number, each in enumerate(steps):
-        if isinstance(each.step, SeenIn):
-            keys = [file for folder in each.step.datasets for file in _keys_in(folder, each.step)]
-            patterns = [local_path(pattern) for pattern in each.step.files or ()]
+    for number, step in enumerate(named.step for named in steps):
+        if isinstance(step, SeenIn):
+            keys = [file for folder in step.datasets for file in _keys_in(folder, step)]
+            patterns = [local_path(pattern) for pattern in step.files or ()]
             files = [*keys, *find_files(patterns)]
             for index, file in enumerate(files):
                 yield number, record.replace(file, index=index)
@@ -109,7 +109,7 @@ def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
 
 def _of_keys(step: StepRecord) -> StepRecord:
     """The record of a step without the parameters that decide no key."""
-    left = {name: each for name, each in step.parameters.items() if name not in _NO_KEYS}
+    left = {name: value for name, value in step.parameters.items() if name not in _NO_KEYS}
     return StepRecord.of(step.use, left, step.version, step.pins, step.keyed)
 
 

@@ -185,7 +185,7 @@ def _run_share(launch: Launch, config: BuildConfig, share: Share, working: _Work
         ):
             from fineshards.pipeline.graph import build_share
 
-            stage = sum((each.name, each.state) == ("judge", "done") for each in status.stages)
+            stage = [(stage.name, stage.state) for stage in status.stages].count(("judge", "done"))
             _run_here(launch, config, lambda root: build_share(root, work, share, part, stage))
         if committed(launch) is not None and not config.keep_checkpoints:
             # The dataset was finished meanwhile, and nothing else deletes what came after.

@@ -92,7 +92,7 @@ class Check:
     def __str__(self) -> str:
         from fineshards.inspection.dropped import describe_dropped
 
-        examples = ["\n".join(describe_dropped(each)) for each in self.dropped if each.shown]
+        examples = ["\n".join(describe_dropped(step)) for step in self.dropped if step.shown]
         return "\n\n".join([str(self.stats), *examples])
 
 
@@ -110,9 +110,9 @@ def _estimate(config: BuildConfig, folder: str) -> Estimate:
     sums = [counts.tokens, counts.documents, counts.documents_dropped]
     likely: tuple[int, int] | None = (counts.tokens, counts.tokens)
     if parts:
-        _, _, points, read = (np.array(each) for each in zip(*parts, strict=True))
+        _, _, points, read = (np.array(column) for column in zip(*parts, strict=True))
         of_files = [report.counts for report in manifest.reports]
-        of_parts = [[each.tokens, each.documents, each.documents_dropped] for each in of_files]
+        of_parts = [[of.tokens, of.documents, of.documents_dropped] for of in of_files]
         ratios, total = np.array(of_parts) / read[:, None], sum(read) / share
         means = np.average(ratios, axis=0, weights=points)
         sums, scale = np.rint(total * means).astype(int).tolist(), total * means[0] / counts.tokens

@@ -156,14 +156,14 @@ def other_dataset(
     compared = [
         (name, origin.get(name.removeprefix("dataset_")), wanted) for name, wanted in named.items()
     ]
-    known = {
+    recorded = {
         "shard_tokens": str(settings["shard_tokens"]),
         "tokenizer": settings["tokenizer"]["name"],
     }
     compared += [
-        (name, known[name], value.rpartition("/")[2])
+        (name, recorded[name], value.rpartition("/")[2])
         for name, value in params["flags"].items()
-        if name in known
+        if name in recorded
     ]
     return [f"{name} is {is_!r}, not {wanted!r}" for name, is_, wanted in compared if is_ != wanted]
 
@@ -286,18 +286,18 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
             # Whatever went wrong, the job may have been started. If it was, it is watched.
             name = self.body["launchParameter"]["jobName"]
             self.log.warning("The launch of %s failed: %s. Looking for the job.", name, error)
-            known = "it is not known whether a job of that name runs; look in Dataflow"
+            state = "it is not known whether a job of that name runs; look in Dataflow"
             for seconds in LOOKS:
                 time.sleep(seconds)
                 try:
-                    found = self._find()
+                    job = self._find()
                 except Exception as unanswered:
                     self.log.warning("Dataflow did not list its jobs: %s", unanswered)
                     continue
-                if found is not None:
-                    return found
-                known = "Dataflow has no running job of that name"
-            raise AirflowException(f"the launch of {name} failed, and {known}: {error}") from error
+                if job is not None:
+                    return job
+                state = "Dataflow has no running job of that name"
+            raise AirflowException(f"the launch of {name} failed, and {state}: {error}") from error
 
     def _find(self) -> dict[str, Any] | None:
         name = self.body["launchParameter"]["jobName"]
@@ -313,8 +313,8 @@ class LaunchOnce(DataflowStartFlexTemplateOperator):
                 )
                 if done or state not in DataflowJobStatus.TERMINAL_STATES:
                     self.log.info("Job %s of this run exists already: %s", job["id"], state)
-                    found: dict[str, Any] = job
-                    return found
+                    running: dict[str, Any] = job
+                    return running
             request = service.list_next(previous_request=request, previous_response=answer)
         return None
 

@@ -21,7 +21,7 @@ class Discover(JobStep):
     """
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection:
-        read = RunTasks("discover", self._work, lambda files: discover_files(*files), _count_found)
+        read = RunTasks("discover", self._work, lambda files: discover_files(*files), _count_listed)
         return (
             root
             | "Job" >> beam.Create([self._work.checkpoints])
@@ -36,12 +36,12 @@ def _files(checkpoints: Checkpoints) -> Iterator[tuple[SourceFile, ...]]:
     return side_by_side(checkpoints.files_to_read())
 
 
-def _pairs(found: list[tuple[SourceFile, list[Block]]]) -> Iterator[tuple[SourceFile, Block]]:
-    return ((file, block) for file, blocks in found for block in blocks)
+def _pairs(listed: list[tuple[SourceFile, list[Block]]]) -> Iterator[tuple[SourceFile, Block]]:
+    return ((file, block) for file, blocks in listed for block in blocks)
 
 
-def _count_found(files: tuple[SourceFile, ...], found: list[Any]) -> dict[str, int]:
-    return {"files_in": len(files), "blocks_out": sum(len(blocks) for _, blocks in found)}
+def _count_listed(files: tuple[SourceFile, ...], listed: list[Any]) -> dict[str, int]:
+    return {"files_in": len(files), "blocks_out": sum(len(blocks) for _, blocks in listed)}
 
 
 class Tokenize(JobStep):

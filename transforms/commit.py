@@ -131,19 +131,19 @@ def _check_shared(manifest: Manifest, shared: SharedTexts, work: Work) -> None:
     leave = "Leave these documents out of the new files, or finish the append"
     if shared.leaking is not None:
         if work.fail_on_leak:
-            found = example(storage, rule, comparison, shared.leaking, "train")
+            documents = example(storage, rule, comparison, shared.leaking, "train")
             advice = f"Build again with {rule.flags_against_leaks} and --overwrite, or finish it"
             raise FineshardsError(
-                f"{describe_leaks(shared.leaks)}, such as {found}, so the dataset is not "
+                f"{describe_leaks(shared.leaks)}, such as {documents}, so the dataset is not "
                 f"finished (--fail_on_leak). {leave if work.earlier else advice} by the same "
                 "command without --fail_on_leak."
             )
         _log.warning("commit: %s", warn_of_leaks(shared.leaks, rule))
     if shared.repeated is not None:
         if work.fail_on_repeats:
-            found = example(storage, rule, comparison, shared.repeated, "earlier")
+            documents = example(storage, rule, comparison, shared.repeated, "earlier")
             raise FineshardsError(
-                f"{describe_repeats(manifest)}, such as {found}, so the append is not finished "
+                f"{describe_repeats(manifest)}, such as {documents}, so the append is not finished "
                 f"(--fail_on_repeats). {leave} by the same command without --fail_on_repeats."
             )
         _log.warning("commit: %s", describe_repeats(manifest))
@@ -158,10 +158,10 @@ def _clear(name: str, work: Work) -> str:
 
 def _refuse_late_shards(storage: Storage, records: Iterable[ShardRecord]) -> None:
     """Raises OutputError for a shard that a worker of a replaced job has written since."""
-    known = {record.name for record in records}
+    names = {record.name for record in records}
     for split in SPLITS:
         for entry in storage.entries(split):
-            if entry.name not in known:
+            if entry.name not in names:
                 raise OutputError(
                     f"{storage.path(entry.name)} is not of this job: one that it replaced was "
                     "still writing. Delete that file, then run the same command again."

@@ -41,7 +41,7 @@ class MarkLater(JobStep):
     """From (file, block) pairs to the same pairs, once it is known which documents to drop.
 
     Each block is judged by the steps before the keyed one, and gives the keys of the documents that
-    are left. Keys are grouped by ranges, compared, and what was found goes back by file. Texts and
+    are left. Keys are grouped by ranges, compared, and marks go back by file. Texts and
     tokens cross no shuffle, and keys only where the runner's shuffle is not in memory.
     """
 
@@ -67,43 +67,43 @@ class MarkLater(JobStep):
             | "AllKeys" >> beam.CombineGlobally(sum)
             | "Partitions" >> beam.Map(_partitions, work)
         )
-        found = (
+        marks = (
             keys
             | "Ranges" >> self._run(lambda file, parts: split_keys(stage, file, parts), partitions)
-            | "EachRange" >> beam.FlatMap(_each)
+            | "EachRange" >> beam.FlatMap(iter)
             | "ByRange" >> GroupLists()
             | "Mark" >> self._of_group(mark_keys, partitions)
-            | "EachMarks" >> beam.FlatMap(_each)
+            | "EachMarks" >> beam.FlatMap(iter)
         )
         if step.verifies:
-            pairs, wanted = found | "ByKind" >> beam.Partition(_is_wanted, 2)
+            pairs, wanted = marks | "ByKind" >> beam.Partition(_is_wanted, 2)
             contents = (
                 wanted
                 | "ByCandidate" >> GroupLists()
                 | "Contents" >> self._of_group(write_contents)
-                | "EachContents" >> beam.FlatMap(_each)
+                | "EachContents" >> beam.FlatMap(iter)
             )
-            found = (
+            marks = (
                 (pairs, contents)
                 | "PairsAndContents" >> beam.Flatten()
                 | "ByLater" >> GroupLists()
                 | "Compare" >> self._of_group(compare_documents)
-                | "EachCompared" >> beam.FlatMap(_each)
+                | "EachCompared" >> beam.FlatMap(iter)
             )
         if step.rule == "components":
-            found = (
-                found
+            marks = (
+                marks
                 | "AllLinks" >> GroupLists()
-                | "Join" >> self._run(lambda each: join_components(stage, _in_order(each[1])))
-                | "EachJoined" >> beam.FlatMap(_each)
+                | "Join" >> self._run(lambda group: join_components(stage, _in_order(group[1])))
+                | "EachJoined" >> beam.FlatMap(iter)
             )
         # The blocks of a file are read on when all its marks are there.
         return (
-            (found, judged | "ByFile" >> beam.Map(_by_file))
+            (marks, judged | "ByFile" >> beam.Map(_by_file))
             | "MarksAndBlocks" >> beam.Flatten()
             | "OfFile" >> GroupLists()
             | "FileAndMarks" >> beam.FlatMap(_file_and_marks)
-            | "Store" >> self._run(lambda each: write_marked(stage, *each))
+            | "Store" >> self._run(lambda file: write_marked(stage, *file))
             | "Blocks" >> beam.FlatMap(_pairs)
         )
 
@@ -202,12 +202,8 @@ def _partitions(keys: int, work: Work) -> int:
     return partitions
 
 
-def _each(found: list[tuple[int, Slice]]) -> Iterator[tuple[int, Slice]]:
-    return iter(found)
-
-
-def _is_wanted(found: tuple[int, Slice], _: int) -> int:
-    return int(found[1][0] == WANTED)
+def _is_wanted(marks: tuple[int, Slice], _: int) -> int:
+    return int(marks[1][0] == WANTED)
 
 
 def _by_file(judged: JudgedBlock) -> tuple[int, tuple[SourceFile, Block]]:
@@ -218,8 +214,8 @@ def _file_and_marks(
     group: tuple[int, list[Any]],
 ) -> Iterator[tuple[SourceFile, tuple[Block, ...], tuple[Slice, ...]]]:
     """A file with its blocks in order, and its marks; nothing for a file of an earlier job."""
-    pairs = [each for each in group[1] if isinstance(each[0], SourceFile)]
-    ranges = [each for each in group[1] if not isinstance(each[0], SourceFile)]
+    pairs = [pair for pair in group[1] if isinstance(pair[0], SourceFile)]
+    ranges = [part for part in group[1] if not isinstance(part[0], SourceFile)]
     if pairs:
         blocks = sorted((block for _, block in pairs), key=lambda block: block.index)
         yield pairs[0][0], tuple(blocks), _in_order(ranges)
@@ -227,9 +223,9 @@ def _file_and_marks(
 
 def _in_order(ranges: Iterable[Slice]) -> tuple[Slice, ...]:
     """Ranges in the order of their places, so that a task that is done again is the same one."""
-    return tuple(sorted(ranges, key=lambda each: each[:4]))
+    return tuple(sorted(ranges, key=lambda part: part[:4]))
 
 
-def _pairs(found: tuple[SourceFile, tuple[Block, ...]]) -> Iterator[tuple[SourceFile, Block]]:
-    file, blocks = found
+def _pairs(marked: tuple[SourceFile, tuple[Block, ...]]) -> Iterator[tuple[SourceFile, Block]]:
+    file, blocks = marked
     return ((file, block) for block in blocks)

@@ -49,7 +49,7 @@ def _plan(reports: list[FileReport], work: Work) -> ShufflePlan:
     rule, size = work.settings.split, work.settings.token_dtype.itemsize
     most = MOST_BUCKET_BYTES if work.inline else None
     plan = ShufflePlan.of(reports, rule, size, work.memory_bytes, most)
-    _log.info("shuffle: %d buckets", plan.buckets)
+    _log.info("shuffle: %d buckets", sum(1 << bits for bits in plan.bits))
     return plan
 
 

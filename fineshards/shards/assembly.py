@@ -86,7 +86,7 @@ def _located(
     """
     blocks, size = checkpoints.blocks, checkpoints.dtype.itemsize
     shards = blocks.unfinished_name(shard.key), shard.name
-    found = []
+    located = []
     for piece in ordered:
         at = npy.HEADER_BYTES + piece.at * size
         for part, checksum in blocks.locate(piece):
@@ -97,9 +97,9 @@ def _located(
                     "or one before it, gives other tokens than when tokens of blocks after it were "
                     "written: a file was changed. Start over with --overwrite."
                 )
-            found.append((part, at, checksum))
+            located.append((part, at, checksum))
             at += part.stop - part.start
-    return found
+    return located
 
 
 def _finish(
@@ -113,12 +113,12 @@ def _finish(
     with storage.open_at(unfinished, 0) as target:
         target.write(header)
     checksum = crc32c(header)
-    for part, at, found in located:
+    for part, at, part_checksum in located:
         if part.name != unfinished:
             with storage.open_at(unfinished, at) as target:
-                found = storage.copy(part, target)
-        assert found is not None
-        checksum = crc32c_combine(checksum, found, part.stop - part.start)
+                part_checksum = storage.copy(part, target)
+        assert part_checksum is not None
+        checksum = crc32c_combine(checksum, part_checksum, part.stop - part.start)
     storage.publish(unfinished, shard.name, npy.file_bytes(shard.tokens, checkpoints.dtype))
     return checksum
 
@@ -244,5 +244,5 @@ def _in_bucket(documents: Documents, bucket: Bucket, shuffle: Shuffle) -> Docume
     prefixes = _keys(sources, shuffle)[:, 0] >> shift
     first, stop = np.searchsorted(prefixes, np.array([prefix, prefix + 1], np.uint64)).tolist()
     start, end = offsets[first], offsets[stop]
-    own = sources.take(pa.array(range(first, stop), pa.int64()))
-    return Documents(tokens[start:end].copy(), offsets[first : stop + 1] - start, own)
+    of_bucket = sources.take(pa.array(range(first, stop), pa.int64()))
+    return Documents(tokens[start:end].copy(), offsets[first : stop + 1] - start, of_bucket)

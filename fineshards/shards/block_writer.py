@@ -107,7 +107,7 @@ class StreamPart:
 
     def ranges(self) -> list[Range]:
         """All of its files."""
-        return [each.range() for each in (self.table, self.file) if each is not None]
+        return [file.range() for file in (self.table, self.file) if file is not None]
 
     def add_documents(self, lengths: npt.NDArray[np.int64], sources: pa.RecordBatch) -> None:
         """Appends documents: their lengths and sources (`source_schema`)."""
@@ -152,11 +152,6 @@ class BlockWriter:
         """The number of tokens appended so far."""
         return sum(part.tokens for part in self.parts.values())
 
-    @property
-    def documents(self) -> int:
-        """The number of documents appended so far."""
-        return sum(part.documents for part in self.parts.values())
-
     def append(self, documents: Documents) -> None:
         """Appends documents; raises OutputError for a token id that the dtype cannot hold."""
         tokens, offsets, sources = documents
@@ -196,7 +191,8 @@ class BlockWriter:
 
     def finish(self, index: int, blocks: int, counts: Counts) -> BlockSummary:
         """Writes what is left; returns the summary of block `index` of `blocks`."""
-        check_counts(self.name, counts, self.documents, self.tokens)
+        documents = sum(part.documents for part in self.parts.values())
+        check_counts(self.name, counts, documents, self.tokens)
         of_streams = {stream: self.parts.get(stream) for stream in self.rule.streams}
         self.parts = {stream: part for stream, part in of_streams.items() if part is not None}
         for part in self.parts.values():
@@ -209,7 +205,7 @@ class BlockWriter:
 
     def ranges(self) -> list[Range]:
         """All files of its parts, once they are closed, in the order of the streams."""
-        return [each for part in self.parts.values() for each in part.ranges()]
+        return [range_ for part in self.parts.values() for range_ in part.ranges()]
 
 
 def fitting(

@@ -170,8 +170,8 @@ class Checkpoints:
 
     def finished_shard(self, shard_name: str) -> ShardRecord | None:
         """The record of a finished shard, if its files are still what that says."""
-        found = self.ledger.get(SHARDS, shard_stem(shard_name))
-        return found if found is not None and found.name == shard_name else None
+        record = self.ledger.get(SHARDS, shard_stem(shard_name))
+        return record if record is not None and record.name == shard_name else None
 
     def write_blocks(self, file: int, blocks: list[Block]) -> None:
         """Stores the blocks of a source file."""
@@ -181,9 +181,9 @@ class Checkpoints:
         """The blocks of a source file, or None if they are not stored yet, or damaged."""
         return self.ledger.get(_FILES, f"{file:05d}")
 
-    def read_new_blocks(self, known: Collection[int]) -> dict[int, list[Block]]:
-        """The blocks of all files whose blocks are stored, but of those that are known."""
-        files = {int(key) for key in self.ledger.list(_FILES) if key.isdecimal()}.difference(known)
+    def read_new_blocks(self, listed: Collection[int]) -> dict[int, list[Block]]:
+        """The blocks of the files that are not in `listed` yet."""
+        files = {int(key) for key in self.ledger.list(_FILES) if key.isdecimal()}.difference(listed)
         with ThreadPoolExecutor(1 if self.storage.on_disk else _READ_THREADS) as pool:
-            found = zip(files, pool.map(self.read_blocks, files), strict=True)
-            return {file: blocks for file, blocks in found if blocks is not None}
+            pairs = zip(files, pool.map(self.read_blocks, files), strict=True)
+            return {file: blocks for file, blocks in pairs if blocks is not None}

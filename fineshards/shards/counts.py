@@ -155,8 +155,8 @@ class Counts(Record, frozen=True):
         }
         for name, (kind, at) in _GROUPED.items():
             groups: dict[tuple[Any, ...], dict[str, list[int]]] = {}
-            for each in chain.from_iterable(getattr(part, name) for part in parts):
-                fields = astuple(each)
+            for value_counts in chain.from_iterable(getattr(part, name) for part in parts):
+                fields = astuple(value_counts)
                 _add_value(groups.setdefault(fields[:at], {}), fields[at], fields[at + 1 :])
             sums[name] = tuple(
                 kind(*group, value, *values[value])
@@ -180,7 +180,7 @@ class Counts(Record, frozen=True):
     @property
     def pages_unextracted(self) -> int:
         """The number of pages whose text cannot be extracted."""
-        return sum(each.rows for each in self.unextracted)
+        return sum(of.rows for of in self.unextracted)
 
     @property
     def listed(self) -> int:
@@ -190,20 +190,21 @@ class Counts(Record, frozen=True):
     @property
     def documents_dropped(self) -> int:
         """The number of documents that the recipe dropped."""
-        return sum(each.documents for each in self.dropped)
+        return sum(of.documents for of in self.dropped)
 
     def by_step(self, steps: int) -> dict[str | None, list[tuple[int, int]]]:
         """For each step of a recipe, the documents that reach it, and those that it drops.
 
         Of each dump of which any is dropped, and of all documents: None.
         """
-        kept = {each.value: each.documents for each in self.labels if each.column == "dump"}
+        documents = {of.value: of.documents for of in self.labels if of.column == "dump"}
         gone: dict[str | None, list[int]] = {None: [0] * steps}
-        for each in self.dropped:
-            gone[None][each.step] += each.documents
-        for of in () if MANY_VALUES in kept else self.dropped_dumps:  # those are counted together
+        for dropped in self.dropped:
+            gone[None][dropped.step] += dropped.documents
+        # Those of a column with many values are counted together.
+        for of in () if MANY_VALUES in documents else self.dropped_dumps:
             gone.setdefault(of.dump, [0] * steps)[of.step] += of.documents
-        first = {dump: kept.get(dump or "", 0) + sum(sums) for dump, sums in gone.items()}
+        first = {dump: documents.get(dump or "", 0) + sum(sums) for dump, sums in gone.items()}
         first[None] = self.documents + self.documents_dropped
         return {
             dump: list(zip(accumulate(sums, sub, initial=first[dump]), sums, strict=False))
@@ -298,6 +299,14 @@ class SortedRun(Record, frozen=True):
     documents: tuple[Count, ...]
 
 
+def _streams(summed: BlockSummary | FileReport) -> tuple[Sums, ...]:
+    """What went to each stream, in the order of SplitRule.streams."""
+    counts, test = summed.counts, summed.test
+    if test is None:
+        return (Sums(counts.documents, counts.tokens),)
+    return (test, Sums(counts.documents - test.documents, counts.tokens - test.tokens))
+
+
 class BlockSummary(Record, frozen=True):
     """The counts of block `index`, one of the `blocks` blocks of source file `file`.
 
@@ -317,9 +326,7 @@ class BlockSummary(Record, frozen=True):
         """The token block of a block."""
         return TokenBlock("blocks", self.file, self.index)
 
-    def streams(self) -> tuple[Sums, ...]:
-        """What went to each stream, in the order of SplitRule.streams."""
-        return _streams(self.counts, self.test)
+    streams = _streams
 
 
 class FileReport(Record, frozen=True):
@@ -337,15 +344,7 @@ class FileReport(Record, frozen=True):
     counts: Counts
     test: Sums | None = None
 
-    def streams(self) -> tuple[Sums, ...]:
-        """What went to each stream, in the order of SplitRule.streams."""
-        return _streams(self.counts, self.test)
-
-
-def _streams(counts: Counts, test: Sums | None) -> tuple[Sums, ...]:
-    if test is None:
-        return (Sums(counts.documents, counts.tokens),)
-    return (test, Sums(counts.documents - test.documents, counts.tokens - test.tokens))
+    streams = _streams
 
 
 def sums_by_stream(
@@ -354,7 +353,7 @@ def sums_by_stream(
     """What went to each stream from all of some files, or blocks."""
     streams = zip(*(report.streams() for report in reports), strict=True)
     sums = tuple(
-        Sums(sum(s.documents for s in each), sum(s.tokens for s in each)) for each in streams
+        Sums(sum(s.documents for s in parts), sum(s.tokens for s in parts)) for parts in streams
     )
     return sums or (Sums(0, 0),) * len(rule.streams)
 
@@ -362,10 +361,10 @@ def sums_by_stream(
 def complete_file(summaries: Iterable[BlockSummary]) -> list[BlockSummary]:
     """A file's summaries in order; raises FineshardsError unless each block occurs once."""
     ordered = sorted(summaries, key=lambda summary: summary.index)
-    found = [summary.index for summary in ordered]
-    if found != list(range(ordered[0].blocks)):
+    numbers = [summary.index for summary in ordered]
+    if numbers != list(range(ordered[0].blocks)):
         raise FineshardsError(
-            f"file {ordered[0].file}: got blocks {found}, expected 0 to {ordered[0].blocks - 1} "
+            f"file {ordered[0].file}: got blocks {numbers}, expected 0 to {ordered[0].blocks - 1} "
             "once each. This is a bug in the runner or in fineshards; please report it."
         )
     return ordered
@@ -392,9 +391,9 @@ def check_masks(reports: Iterable[FileReport], files: Sequence[SourceFile]) -> N
         most = counts.tokens - counts.documents
         if not counts.documents or 0 < counts.learned < most:
             continue
-        found = "none" if counts.learned == 0 else "all"
+        which = "none" if counts.learned == 0 else "all"
         raise InputError(
-            f"{files[report.file].path}: {found} of the {most:,} tokens of its "
+            f"{files[report.file].path}: {which} of the {most:,} tokens of its "
             f"{counts.documents:,} conversations would be learned. Check --learn, and the roles "
             "in the file; --allow_constant_mask takes it as it is."
         )
@@ -411,8 +410,8 @@ def check_reports(
         return
     if dropped := sum(report.counts.documents_dropped for report in reports):
         by = Counter[tuple[int, str]]()
-        for each in (each for report in reports for each in report.counts.dropped):
-            by[each.step + 1, each.reason] += each.documents
+        for of in (of for report in reports for of in report.counts.dropped):
+            by[of.step + 1, of.reason] += of.documents
         most = ", ".join(f"{n:,} by step {step} ({why})" for (step, why), n in by.most_common(3))
         raise InputError(
             f"the recipe leaves no documents: {sums['rows']:,} rows, {dropped:,} of them dropped: "

@@ -144,11 +144,11 @@ class Layout(Record, frozen=True):
 
     def begins(self, split: str) -> npt.NDArray[np.int64]:
         """The tokens of a split with which its shards begin, and their number: (shards + 1,)."""
-        found, end = list[npt.NDArray[np.int64]](), 0
+        begins, end = list[npt.NDArray[np.int64]](), 0
         for new in self._added_to(split):
-            found.append(np.arange(end, end + new, self.shard_tokens, dtype=np.int64))
+            begins.append(np.arange(end, end + new, self.shard_tokens, dtype=np.int64))
             end += new
-        return np.concatenate([*found, np.array([end], np.int64)])
+        return np.concatenate([*begins, np.array([end], np.int64)])
 
     def place(self, split: str, token: int) -> tuple[int, int]:
         """The index of the shard in which a token of a split is, and the token's offset there."""

@@ -104,26 +104,26 @@ class Ledger:
 
     def get(self, kind: Kind[Found], key: str) -> Found | None:
         """The record of finished work; None if its entry, or a range, is missing or damaged."""
-        found = self.read(kind, key)
-        return found.record if found is not None and self.holds(found.ranges) else None
+        entry = self.read(kind, key)
+        return entry.record if entry is not None and self.holds(entry.ranges) else None
 
     def read(self, kind: Kind[Found], key: str) -> Finished[Found] | None:
         """An entry, whatever its ranges are now; None if it is missing or damaged."""
         stored = self._storage.read_if_there(self.name(kind, key))
-        found = None if stored is None else _parsed(kind, key, stored)
-        if found is None and stored is not None:
+        entry = None if stored is None else _parsed(kind, key, stored)
+        if entry is None and stored is not None:
             _say_damaged(self._storage.path(self.name(kind, key)))
-        return found
+        return entry
 
     def finished(self, kind: Kind[Found], key: str) -> Finished[Found]:
         """As `read`, of work that this job has finished: raises OutputError if there is none."""
-        found = self.read(kind, key)
-        if found is None:
+        entry = self.read(kind, key)
+        if entry is None:
             raise OutputError(
                 f"{self._storage.path(self.name(kind, key))} is missing or damaged: someone "
                 "changed the folder while the job ran. Run the same command again to resume."
             )
-        return found
+        return entry
 
     def holds(self, ranges: Iterable[Range]) -> bool:
         """Whether ranges, all that an entry has of a file, are there and undamaged.
@@ -142,14 +142,15 @@ class Ledger:
             if len(ranges) == 1 and not storage.on_disk:
                 whole = storage.matches(file, size, checksum_to_base64(ranges[0].crc32c))
             else:
-                found = storage.size(file)
-                whole = found == size or (found is not None and 0 < ranges[0].start < size < found)
+                actual = storage.size(file)
+                in_part = actual is not None and 0 < ranges[0].start < size < actual
+                whole = actual == size or in_part
             if whole and storage.on_disk:
                 with storage.open(file, READ_AHEAD) as opened:
-                    for each in ranges:
-                        opened.seek(each.start)
-                        checksum = file_checksum(opened, 0, each.stop - each.start)
-                        whole = whole and checksum == each.crc32c
+                    for part in ranges:
+                        opened.seek(part.start)
+                        checksum = file_checksum(opened, 0, part.stop - part.start)
+                        whole = whole and checksum == part.crc32c
         except OutputError:
             if storage.size(file) is not None:
                 raise
@@ -160,8 +161,8 @@ class Ledger:
 
     def list(self, kind: Kind[Any], files: int = 0) -> dict[str, float]:
         """The keys of the entries of a kind, and when each was written. files: as in `files`."""
-        found = self.files(kind, files)
-        return {key: file.modified for key, ending, file in found if ending == ENTRY}
+        entries = self.files(kind, files)
+        return {key: file.modified for key, ending, file in entries if ending == ENTRY}
 
     def files(self, kind: Kind[Any], files: int = 0) -> Iterator[tuple[str, str, Entry]]:
         """The files in the folder of a kind, as (key, ending, file).
@@ -187,8 +188,8 @@ def _parsed(kind: Kind[Found], key: str, stored: bytes) -> Finished[Found] | Non
     """The entry that a file is; None if it is damaged, or of other work."""
     with suppress(MsgspecError):
         if seal_holds(stored):
-            found: Finished[Found] = unsealed(stored, Finished[kind.record])  # type: ignore[name-defined]
-            return found if (found.kind, found.key) == (kind.name, key) else None
+            entry: Finished[Found] = unsealed(stored, Finished[kind.record])  # type: ignore[name-defined]
+            return entry if (entry.kind, entry.key) == (kind.name, key) else None
     return None
 
 

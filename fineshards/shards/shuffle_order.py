@@ -145,12 +145,7 @@ class ShufflePlan:
             bucket_bytes = max(_BUCKET_BYTES, isqrt(max(sizes) * CELL_BYTES))
             bucket_bytes = min(bucket_bytes, most or bucket_bytes)
         bits = (max(-(-size // bucket_bytes) - 1, 0).bit_length() for size in sizes)
-        return cls(rule.streams, tuple(min(each, _MAX_BITS) for each in bits))
-
-    @property
-    def buckets(self) -> int:
-        """The number of buckets of all streams."""
-        return sum(1 << bits for bits in self.bits)
+        return cls(rule.streams, tuple(min(one, _MAX_BITS) for one in bits))
 
 
 # A Fragment as it crosses a shuffle.
@@ -258,8 +253,8 @@ class Gathered:
         sizes = [len(batch.sources) for batch in self.batches]
         offsets = [batch.offsets for batch in self.batches]
         batches = np.repeat(np.arange(len(sizes)), sizes)[order].tolist()
-        starts = np.concatenate([each[:-1] for each in offsets])[order].tolist()
-        stops = np.concatenate([each[1:] for each in offsets])[order].tolist()
+        starts = np.concatenate([borders[:-1] for borders in offsets])[order].tolist()
+        stops = np.concatenate([borders[1:] for borders in offsets])[order].tolist()
         # Slices, because `take` of Arrow is five times as slow.
         tokens = [batch.tokens for batch in self.batches]
         for at in range(0, len(order), _CHUNK_DOCUMENTS):

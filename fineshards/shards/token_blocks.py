@@ -134,15 +134,16 @@ class TokenBlocks:
 
         checked: streams whose files, and ranges in shards, are looked at; all ranges by default.
         """
-        found = self._ledger.read(BLOCKS[name.folder], name.key)
-        if found is None:
+        entry = self._ledger.read(BLOCKS[name.folder], name.key)
+        if entry is None:
             return None
-        ranges = self._named(found).ranges
+        ranges = self._named(entry).ranges
         if checked is not None:
             files, streams = (self.tokens_name, self.documents_name), self.rule.streams
-            others = {file(name, each) for file in files for each in streams if each not in checked}
-            ranges = tuple(each for each in ranges if checked and each.file not in others)
-        return found.record if self._ledger.holds(ranges) else None
+            unchecked = [stream for stream in streams if stream not in checked]
+            ignored = {file(name, stream) for file in files for stream in unchecked}
+            ranges = tuple(part for part in ranges if checked and part.file not in ignored)
+        return entry.record if self._ledger.holds(ranges) else None
 
     def locate(self, piece: Piece) -> Iterator[tuple[FileRange, int | None]]:
         """Where the tokens of a piece are now, and the CRC-32C of each range that is whole.
@@ -155,19 +156,19 @@ class TokenBlocks:
             name = self.tokens_name(piece.block, piece.stream)
             yield FileRange(name, piece.start * size, piece.stop * size), None
             return
-        found = self._named(self._ledger.finished(BLOCKS[piece.block.folder], piece.block.key))
-        sums = found.record.streams()[: self.rule.streams.index(piece.stream)]
-        position = sum(each.tokens for each in sums) * -size
-        for each in found.ranges:
-            if each.file.endswith(".parquet"):
+        entry = self._named(self._ledger.finished(BLOCKS[piece.block.folder], piece.block.key))
+        sums = entry.record.streams()[: self.rule.streams.index(piece.stream)]
+        position = sum(of.tokens for of in sums) * -size
+        for part in entry.ranges:
+            if part.file.endswith(".parquet"):
                 continue
-            length = each.stop - each.start
+            length = part.stop - part.start
             first = max(piece.start * size - position, 0)
             stop = min(piece.stop * size - position, length)
             if first < stop:
                 whole = (first, stop) == (0, length)
-                place = FileRange(each.file, each.start + first, each.start + stop)
-                yield place, each.crc32c if whole else None
+                place = FileRange(part.file, part.start + first, part.start + stop)
+                yield place, part.crc32c if whole else None
             position += length
 
     def read_documents(self, name: TokenBlock, stream: str, start: int, stop: int) -> pa.Table:
@@ -252,15 +253,15 @@ class TokenBlocks:
         """The number of tokens of a finished block."""
         if name not in self._counted:
             with suppress(OutputError):  # a job that ends deletes it meanwhile
-                if found := self._ledger.read(BLOCKS[name.folder], name.key):
-                    self._counted[name] = found.record.counts.tokens
+                if entry := self._ledger.read(BLOCKS[name.folder], name.key):
+                    self._counted[name] = entry.record.counts.tokens
         return self._counted.get(name)
 
 
 def block_of(key: str) -> tuple[int, int] | None:
     """The (file, block) of a key; None for a key that no block has."""
-    found = _KEY.fullmatch(key)
-    return found and (int(found[1]), int(found[2]))
+    match = _KEY.fullmatch(key)
+    return match and (int(match[1]), int(match[2]))
 
 
 def _statistics(parquet: pq.ParquetFile, group: int, column: str) -> Any:

@@ -43,7 +43,7 @@ _CHUNK_TOKENS = 1 << 18
 
 
 def of_generation(number: int) -> str:
-    """What the names of an origin end with, where a later generation added files."""
+    """The suffix of origin names that a later generation added."""
     return f" of generation {number}"
 
 
@@ -132,13 +132,11 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
 
     def at(self, generation: int) -> Job:
         """The job of an earlier generation."""
-        kept = self.generations[:generation]
-        later = tuple(
-            of_generation(number) for number in range(generation + 1, self.generation + 1)
-        )
-        origin = {name: each for name, each in self.origin.items() if not name.endswith(later)}
-        files = self.files[: borders(kept)[-1]]
-        return Job(self.settings, files, origin, kept)
+        generations = self.generations[:generation]
+        later = tuple(map(of_generation, range(generation + 1, self.generation + 1)))
+        origin = {name: value for name, value in self.origin.items() if not name.endswith(later)}
+        files = self.files[: borders(generations)[-1]]
+        return Job(self.settings, files, origin, generations)
 
     def fingerprint(self, redactions: bool = True) -> str:
         """SHA-256, as hex, of the settings and of the source files' names, sizes and identities.
@@ -156,7 +154,7 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
         grown = sorted({*borders(self.generations)})
         if self.settings.shuffle is not None and len(grown) > 1:
             deciding["borders"] = grown  # each is shuffled within itself
-        redacted = [each.redaction_sha256 for each in self.generations if each.redacted]
+        redacted = [of.redaction_sha256 for of in self.generations if of.redacted]
         if redacted and redactions:
             deciding["redactions"] = redacted
         return sha256_of(deciding)
@@ -173,12 +171,13 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
 
     def differences(self, other: Job) -> list[str]:
         """How another job differs from this one, for an error message; empty if it does not."""
-        found = self.settings.differences(other.settings)
+        differences = self.settings.differences(other.settings)
         if len(self.files) != len(other.files):
-            found.append(f"number of input files: was {len(self.files)}, now {len(other.files)}")
+            counts = f"was {len(self.files)}, now {len(other.files)}"
+            differences.append(f"number of input files: {counts}")
         pairs = zip(self.files, other.files, strict=False)
         first = next(filter(None, (_difference(old, new) for old, new in pairs)), None)
-        return found if first is None else [*found, first]
+        return differences if first is None else [*differences, first]
 
     def to_bytes(self) -> bytes:
         """The content of the record."""
@@ -195,8 +194,8 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Job:
         """The job of a record; raises OutputError, with the path, if it is unreadable."""
-        found = super().parse(stored, path)
-        return replace(found, files=below_roots(found.generations, found.files))
+        job = super().parse(stored, path)
+        return replace(job, files=below_roots(job.generations, job.files))
 
 
 def ranges_of(
@@ -207,13 +206,13 @@ def ranges_of(
     One range per document, however many shards it is in, unless the first shards are the test
     split: then a document may be in both.
     """
-    found: dict[tuple[int, str], tuple[str, int, int]] = {}
+    ranges: dict[tuple[int, str], tuple[str, int, int]] = {}
     for shard, piece in pieces:
         at = layout.begin(shard.key) + piece.offset
         document = (piece.document, shard.split)
-        _, begin, _ = found.get(document, ("", at, at))
-        found[document] = shard.split, begin, at + piece.length
-    return list(found.values())
+        _, begin, _ = ranges.get(document, ("", at, at))
+        ranges[document] = shard.split, begin, at + piece.length
+    return list(ranges.values())
 
 
 def overwritten(
@@ -249,8 +248,8 @@ def load_redaction(storage: Storage, number: int, generation: Generation) -> Red
 
 def of_earlier_jobs(job: Job, metadata: Iterable[MetadataFile]) -> list[MetadataFile]:
     """Those of the generation before `job` that only the job of their generation makes."""
-    kept = (*CURATED_FOLDERS, *block_tables(job.generations[:-1]).values())
-    return [file for file in metadata if file.name.startswith(kept)]
+    names = (*CURATED_FOLDERS, *block_tables(job.generations[:-1]).values())
+    return [file for file in metadata if file.name.startswith(names)]
 
 
 def metadata_files(
@@ -269,21 +268,21 @@ def metadata_files(
     expected = dict(zip(settings.stored_files, hashes, strict=True))
     rejected = sorted(entry.name for entry in storage.entries(REJECTED_FOLDER))
     records = [job_name(number) for number in range(1, job.generation + 1)]
-    kept = [kept_name(number) for number in range(1, job.generation)]
+    manifests = [kept_name(number) for number in range(1, job.generation)]
     listed = Counter[str]()
-    for name in (*records, *expected, *rejected, *kept):
+    for name in (*records, *expected, *rejected, *manifests):
         content = storage.read(name)
-        found = hashlib.sha256(content).hexdigest()
-        if found != expected.get(name, found):
+        actual = hashlib.sha256(content).hexdigest()
+        if actual != expected.get(name, actual):
             raise OutputError(
-                f"{storage.path(name)} has sha256 {found}, expected that of the job, "
+                f"{storage.path(name)} has sha256 {actual}, expected that of the job, "
                 f"{expected[name]}. Someone changed the folder while the job ran; start again with "
                 "--overwrite."
             )
         if name in rejected:  # one line per row; the name says of which source file
             listed[name.rpartition("-")[0]] += content.count(b"\n")
         yield MetadataFile(name, len(content), checksum_to_base64(crc32c(content)))
-    counted = {f"{REJECTED_FOLDER}/{each.file:05d}": each.counts.listed for each in reports}
+    counted = {f"{REJECTED_FOLDER}/{report.file:05d}": report.counts.listed for report in reports}
     for name in sorted({*listed, *counted}):
         if listed[name] != counted.get(name, 0):
             raise OutputError(

@@ -125,7 +125,7 @@ class Manifest(
     def __post_init__(self) -> None:
         checked(self.generations, self.files)
         by_document = self.settings.split.by_document
-        reports = [(each.file, each.test is not None) for each in self.reports]
+        reports = [(report.file, report.test is not None) for report in self.reports]
         if reports != [(file.index, by_document) for file in self.files]:
             raise ValueError("its counts are not those of its files, as they are split")
         if self.settings.split.may_leak != (self.leaks is not None):
@@ -212,9 +212,9 @@ class Manifest(
         )
         return [
             *(
-                f"its {what} {clipped(str(recorded))}, but its records give {found}"
-                for what, recorded, found in sums
-                if recorded != found
+                f"its {what} {clipped(str(recorded))}, but its records give {actual}"
+                for what, recorded, actual in sums
+                if recorded != actual
             ),
             *_in_the_shards(self.layout, self.shards, self.settings.token_dtype),
             *_in_the_counts(job, self.reports, self.shards, totals),
@@ -250,7 +250,7 @@ class Manifest(
         before: the manifest of the generation before; None for the first one. Raises OutputError if
         the file cannot be written.
         """
-        content, latest, kept = self.to_bytes(), None, kept_name(self.generation)
+        content, latest, stored_twice = self.to_bytes(), None, kept_name(self.generation)
         if before is not None:
             latest = storage.version(MANIFEST_NAME)
             stored = storage.read(MANIFEST_NAME)
@@ -261,8 +261,8 @@ class Manifest(
                     f"{storage.path(MANIFEST_NAME)} was changed while generation "
                     f"{self.generation} was made. Run again when no one else writes there."
                 )
-        if storage.read_if_there(kept) != content:
-            storage.replace(kept, content, storage.version(kept))
+        if storage.read_if_there(stored_twice) != content:
+            storage.replace(stored_twice, content, storage.version(stored_twice))
         storage.replace(MANIFEST_NAME, content, latest)
         return MANIFEST_NAME
 
@@ -293,13 +293,13 @@ class Manifest(
             there = "one" if latest.generation == 1 else f"1 to {latest.generation}"
             raise OutputError(f"{storage.root} has no generation {generation}: it has {there}.")
         name = kept_name(generation)
-        found = cls.parse(storage.read(name), storage.path(name))
-        if found.generation != generation:
+        manifest = cls.parse(storage.read(name), storage.path(name))
+        if (other := manifest.generation) != generation:
             raise OutputError(
-                f"{storage.path(name)} is the manifest of generation {found.generation}, expected "
+                f"{storage.path(name)} is the manifest of generation {other}, expected "
                 f"that of generation {generation}. Put it back with fineshards repair."
             )
-        return found
+        return manifest
 
     @classmethod
     def load_finished(cls, storage: Storage, generation: int | None = None) -> Manifest:
@@ -320,8 +320,8 @@ class Manifest(
     @classmethod
     def parse(cls, stored: bytes, path: str) -> Manifest:
         """The manifest in a file's content, whether it adds up or not; raises OutputError."""
-        found = super().parse(stored, path)
-        return replace(found, files=below_roots(found.generations, found.files))
+        manifest = super().parse(stored, path)
+        return replace(manifest, files=below_roots(manifest.generations, manifest.files))
 
 
 def readable_manifest(storage: Storage, generation: int | None = None) -> Manifest:
@@ -385,14 +385,14 @@ def _in_the_counts(
         if not report.counts.balances():
             yield f"{file.path} does not balance: {report.counts.imbalance()}"
     # Redacting changes the masks of shards, and no count of a file.
-    redacted = any(each.redacted for each in job.generations)
+    redacted = any(generation.redacted for generation in job.generations)
     for what in ("tokens", "documents", *(() if redacted else ("learned",))):
         in_shards = sum(getattr(shard, what) or 0 for shard in shards)
         if totals.get(what, 0) != in_shards:
             unit = "learned tokens" if what == "learned" else what
             yield f"the files have {totals.get(what, 0)} {unit}, the shards {in_shards}"
     if job.settings.split.by_document:
-        for what in ("documents", "tokens"):
+        for what in Sums.__struct_fields__:
             in_files = sum(getattr(report.test, what) for report in reports)
             in_shards = sum(getattr(shard, what) for shard in shards if shard.split == "test")
             if in_files != in_shards:
@@ -400,12 +400,14 @@ def _in_the_counts(
 
 
 def _splits(shards: Sequence[ShardRecord]) -> dict[str, dict[str, int]]:
-    found = {}
+    splits = {}
     for split in SPLITS:
-        own = [shard for shard in shards if shard.split == split]
-        documents, tokens = sum(each.documents for each in own), sum(each.tokens for each in own)
-        found[split] = {"shards": len(own), "documents": documents, "tokens": tokens}
-    return found
+        of_split = [shard for shard in shards if shard.split == split]
+        sums = {
+            name: sum(getattr(shard, name) for shard in of_split) for name in Sums.__struct_fields__
+        }
+        splits[split] = {"shards": len(of_split)} | sums
+    return splits
 
 
 def _totals(reports: Sequence[FileReport]) -> dict[str, int]:

@@ -240,12 +240,12 @@ def content_fingerprint(shards: Iterable[ShardRecord], eot: int, redactions: boo
     redactions: False for the checksums that the shards had before documents were redacted, which
     moves nothing, without masks. So loaders tell a split from another one, and not from itself.
     """
-    found = hashlib.sha256(b"eot %d\n" % eot)
+    digest = hashlib.sha256(b"eot %d\n" % eot)
     for shard in shards:
         before = None if redactions else shard.unredacted_crc32c
         mask = f" {shard.mask_crc32c}" if redactions and shard.mask_crc32c else ""
-        found.update(f"{shard.name} {shard.bytes} {before or shard.crc32c}{mask}\n".encode())
-    return found.hexdigest()
+        digest.update(f"{shard.name} {shard.bytes} {before or shard.crc32c}{mask}\n".encode())
+    return digest.hexdigest()
 
 
 class Leaks(Record, frozen=True):
@@ -313,7 +313,7 @@ def blocks_name(generation: int) -> str:
 
 def block_tables(generations: Sequence[Generation]) -> dict[int, str]:
     """The files of the counts of blocks that a dataset has, by the numbers of generations."""
-    return {number: blocks_name(number) for number, each in enumerate(generations, 1) if each.files}
+    return {number: blocks_name(number) for number, of in enumerate(generations, 1) if of.files}
 
 
 def borders(generations: Sequence[Generation]) -> tuple[int, ...]:
@@ -333,5 +333,5 @@ def below_roots(
     generations: Sequence[Generation], files: Sequence[SourceFile]
 ) -> tuple[SourceFile, ...]:
     """The files of a record, each below the root of its generation."""
-    roots = (each.root for each in generations for _ in range(each.files))
+    roots = (generation.root for generation in generations for _ in range(generation.files))
     return tuple(replace(file, root=root) for file, root in zip(files, roots, strict=True))

@@ -230,10 +230,10 @@ class RecipeRecord(Record, frozen=True):
 
     def differences(self, other: RecipeRecord) -> list[str]:
         """How another recipe differs, for an error message; empty if it does not."""
-        mine, others = [each.use for each in self.steps], [each.use for each in other.steps]
-        if mine != others:
-            return [f"steps: {contrasted_texts(', '.join(mine), ', '.join(others))}"]
-        found = []
+        mine, theirs = [step.use for step in self.steps], [step.use for step in other.steps]
+        if mine != theirs:
+            return [f"steps: {contrasted_texts(', '.join(mine), ', '.join(theirs))}"]
+        differences = []
         for number, (old, new) in enumerate(zip(self.steps, other.steps, strict=True)):
             step = f"step {clipped(self.step_name(number))}"
             pairs = ("parameter", old.parameters, new.parameters), ("pin", old.pins, new.pins)
@@ -242,21 +242,23 @@ class RecipeRecord(Record, frozen=True):
                     if was.get(name) != now.get(name):
                         change = contrasted(was.get(name), now.get(name))
                         advice = " (put that file back to go on)" if ":" in name else ""
-                        found.append(
+                        differences.append(
                             f"{what} {clipped(name)} of {step}: {change}{advice * (what == 'pin')}"
                         )
             if old.version != new.version:
-                found.append(f"version of {step}: was {old.version}, now {new.version}")
+                differences.append(f"version of {step}: was {old.version}, now {new.version}")
         if self.indexes != other.indexes:
-            found.append("what seen_in looks documents up in: other files, or they have changed")
+            differences.append(
+                "what seen_in looks documents up in: other files, or they have changed"
+            )
         if self.keep_keys != other.keep_keys:
-            found.append(f"--keep_keys: was {self.keep_keys}, now {other.keep_keys}")
-        if not found and self.golden_sha256 != other.golden_sha256:
-            found.append(
+            differences.append(f"--keep_keys: was {self.keep_keys}, now {other.keep_keys}")
+        if not differences and self.golden_sha256 != other.golden_sha256:
+            differences.append(
                 "what the steps make of the golden documents: was "
                 f"{self.golden_sha256[:12]}, now {other.golden_sha256[:12]}"
             )
-        return found
+        return differences
 
 
 class Settings(Record, frozen=True):
@@ -305,18 +307,18 @@ class Settings(Record, frozen=True):
 
     def differences(self, other: Settings) -> list[str]:
         """How other settings differ from these, by flag; empty if they do not."""
-        found = [
+        differences = [
             f"{name}: {contrasted(old, new)}"
             for (name, old), (_, new) in zip(_by_flag(self), _by_flag(other), strict=True)
             if old != new
         ]
-        mine, others = self.recipe, other.recipe
-        if mine is not None and others is not None:
-            return found + mine.differences(others)
-        if mine is not None or others is not None:
-            was, now = ("none" if each is None else "one" for each in (mine, others))
-            found.append(f"recipe: was {was}, now {now}")
-        return found
+        mine, theirs = self.recipe, other.recipe
+        if mine is not None and theirs is not None:
+            return differences + mine.differences(theirs)
+        if mine is not None or theirs is not None:
+            was, now = ("none" if recipe is None else "one" for recipe in (mine, theirs))
+            differences.append(f"recipe: was {was}, now {now}")
+        return differences
 
 
 def _by_flag(settings: Settings) -> list[tuple[str, object]]:

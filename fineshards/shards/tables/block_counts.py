@@ -31,10 +31,10 @@ Rows = npt.NDArray[np.int64]
 def rows_of(summaries: Sequence[BlockSummary]) -> Rows:
     """The rows of the blocks of a file, from their summaries in order."""
     rows = np.zeros((len(summaries), len(COLUMNS)), np.int64)
-    for row, each in zip(rows, summaries, strict=True):
-        test = each.test or Sums(0, 0)
-        counts = each.counts
-        row[:] = each.file, counts.documents, counts.tokens, test.documents, test.tokens
+    for row, summary in zip(rows, summaries, strict=True):
+        test = summary.test or Sums(0, 0)
+        counts = summary.counts
+        row[:] = summary.file, counts.documents, counts.tokens, test.documents, test.tokens
     return rows
 
 
@@ -48,11 +48,11 @@ def write_blocks(storage: Storage, name: str, files: Iterable[Rows]) -> Metadata
 
 def read_blocks(storage: Storage, names: Iterable[str]) -> Rows:
     """The rows of tables, in order; raises OutputError if one is missing or damaged."""
-    found = [rows_of([])]
+    tables = [rows_of([])]
     for name in names:
         table = read_table(storage.read(name), storage.path(name), _SCHEMA)
-        found.append(np.stack([table[column].to_numpy() for column in COLUMNS], axis=1))
-    return np.concatenate(found)
+        tables.append(np.stack([table[column].to_numpy() for column in COLUMNS], axis=1))
+    return np.concatenate(tables)
 
 
 def blocks_of_file(rows: Rows, file: int, by_document: bool) -> list[BlockSummary]:

@@ -105,8 +105,8 @@ class Decisions:
 
     def are_dropped(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of the given rows, shape (n,), are dropped."""
-        found: npt.NDArray[np.bool_] = self.dropping(rows) < NO_STEP
-        return found
+        dropped: npt.NDArray[np.bool_] = self.dropping(rows) < NO_STEP
+        return dropped
 
     def _places(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where rows are, if they are dropped."""
@@ -119,8 +119,8 @@ class Decisions:
             return []
         rows, spans = self._cuts[step]
         first, last = np.searchsorted(rows, [row, row + 1])
-        found: list[int] = spans[first:last].tolist()
-        return found
+        numbers: list[int] = spans[first:last].tolist()
+        return numbers
 
     def count_dropped(
         self, rows: npt.NDArray[np.int64], texts: pa.Array, dumps: pa.Array | None
@@ -132,17 +132,17 @@ class Decisions:
         gone = self.are_dropped(rows)
         if not gone.any():
             return Counts()
-        found = self._whole.select(["step", "reason"]).take(pa.array(self._places(rows[gone])))
+        decided = self._whole.select(["step", "reason"]).take(pa.array(self._places(rows[gone])))
         lengths = pc.binary_length(texts.filter(pa.array(gone))).cast(pa.int64())
-        found = found.append_column("text_bytes", lengths)
-        sums = found.group_by(["step", "reason"], use_threads=False).aggregate(
+        decided = decided.append_column("text_bytes", lengths)
+        sums = decided.group_by(["step", "reason"], use_threads=False).aggregate(
             [("text_bytes", "count"), ("text_bytes", "sum")]
         )
         dropped = tuple(Dropped(*(row[name] for name in _SUMS)) for row in sums.to_pylist())
         if dumps is None:
             return Counts(dropped=dropped)
-        found = found.append_column("dump", dumps.filter(pa.array(gone))).drop_null()
-        sums = found.group_by(["step", "dump"], use_threads=False).aggregate([("dump", "count")])
+        decided = decided.append_column("dump", dumps.filter(pa.array(gone))).drop_null()
+        sums = decided.group_by(["step", "dump"], use_threads=False).aggregate([("dump", "count")])
         of_dumps = (DroppedDump(r["step"], r["dump"], r["dump_count"]) for r in sums.to_pylist())
         return Counts(dropped=dropped, dropped_dumps=tuple(of_dumps))
 
@@ -154,8 +154,8 @@ class Decisions:
     def of_row(self, row: int) -> list[dict[str, Any]]:
         """All decisions about a row, in the order of the steps. The table must be sorted."""
         first, last = np.searchsorted(self._sorted_rows, [row, row + 1]).tolist()
-        found: list[dict[str, Any]] = self.table.slice(first, last - first).to_pylist()
-        return found
+        decisions: list[dict[str, Any]] = self.table.slice(first, last - first).to_pylist()
+        return decisions
 
 
 NO_DECISIONS = Decisions(pa.Table.from_batches([], SCHEMA))  # empty_table imports pandas

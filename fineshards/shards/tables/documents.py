@@ -192,11 +192,11 @@ class DocumentTable:
     def file_numbers(self, numbers: dict[str, int]) -> npt.NDArray[np.int64]:
         """The number of each row's source file, shape (pieces,); -1 for a path not in `numbers`."""
         column = self._table["file"].combine_chunks()
-        known = np.array(
+        by_path = np.array(
             [numbers.get(path, -1) for path in column.dictionary.to_pylist()], np.int64
         )
-        found: npt.NDArray[np.int64] = known[column.indices.to_numpy()]
-        return found
+        files: npt.NDArray[np.int64] = by_path[column.indices.to_numpy()]
+        return files
 
     @property
     def ids(self) -> pa.Array:
@@ -228,10 +228,10 @@ def _are_ranges(lists: pa.ListArray) -> bool:
     return not (np.any(lengths % 2) or np.any(steps < 1))
 
 
-def _check_schema(found: pa.Schema, schema: pa.Schema) -> None:
+def _check_schema(actual: pa.Schema, schema: pa.Schema) -> None:
     """Raises ValueError for a schema that is not a table's, of text or of conversations."""
-    if not (found.equals(schema) or found.equals(schema.append(LEARNED))):
-        raise ValueError(f"has the columns {found.names}, expected {schema.names}")
+    if not (actual.equals(schema) or actual.equals(schema.append(LEARNED))):
+        raise ValueError(f"has the columns {actual.names}, expected {schema.names}")
 
 
 def learned_ranges(table: pa.Table) -> Ranges | None:
@@ -244,12 +244,12 @@ def learned_ranges(table: pa.Table) -> Ranges | None:
     lists = table["learned"].combine_chunks()
     pairs = lists.flatten().to_numpy().reshape(-1, 2)
     rows = np.repeat(np.arange(len(table)), lists.value_lengths().to_numpy() // 2)
-    rows, pairs = rows[kept := table["redacted"].to_numpy()[rows] == 0], pairs[kept]
+    rows, pairs = rows[visible := table["redacted"].to_numpy()[rows] == 0], pairs[visible]
     offset = table["offset"].to_numpy()[rows]
     end = offset + table["length"].to_numpy()[rows]
     moved = pairs + (offset - table["start"].to_numpy()[rows])[:, None]
-    found: Ranges = np.clip(moved, offset[:, None], end[:, None])
-    within: Ranges = found[found[:, 0] < found[:, 1]]
+    clipped: Ranges = np.clip(moved, offset[:, None], end[:, None])
+    within: Ranges = clipped[clipped[:, 0] < clipped[:, 1]]
     return within
 
 

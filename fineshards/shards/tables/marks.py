@@ -146,8 +146,8 @@ def mark(records: Records, only_external: bool = False) -> Records:
     entries themselves are never marked.
 
     Returns each mark once, with the smallest witness of its keys, sorted by position and span. At
-    the peak, 40 bytes per record beside the records, and at most 70 more per record that shares
-    its key.
+    the peak it takes 40 bytes per record in addition to the records, and at most 70 more per record
+    that shares its key.
     """
     spans = "span" in (records.dtype.names or ())
     at, starts = repeated(records)
@@ -188,8 +188,8 @@ def first_records(records: Records, most: int) -> Records:
 def merge_marks(marks: Sequence[Records], dtype: np.dtype[np.void]) -> Records:
     """Joins marks of one type, of several ranges of keys or of several steps, in any order.
 
-    Each is there once, with its smallest witness, sorted as by `mark`. At the peak, 40 bytes per
-    mark beside two times what the marks take.
+    Each is there once, with its smallest witness, sorted as by `mark`. At the peak, 40
+    bytes per mark, plus twice the size of the marks.
     """
     return _each_once(np.concatenate([np.empty(0, dtype), *marks]))
 
@@ -245,9 +245,9 @@ def lengths(starts: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.int64]:
 
 def differs(values: npt.NDArray[np.integer]) -> Mask:
     """Whether each value differs from the one before; the first does."""
-    found = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=found[1:])
-    return found
+    changes = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=changes[1:])
+    return changes
 
 
 def _each_once(marks: Records) -> Records:
@@ -316,10 +316,10 @@ def edges(records: Records) -> Records:
     at, starts = repeated(records)
     member, smallest = with_first(records, at, starts)
     linked = member != smallest
-    found = np.empty(np.count_nonzero(linked), EDGE)
-    found["smallest"], found["member"] = smallest[linked], member[linked]
-    found = found[np.lexsort((found["smallest"], found["member"]))]
-    return found[differs(found["member"]) | differs(found["smallest"])]
+    links = np.empty(np.count_nonzero(linked), EDGE)
+    links["smallest"], links["member"] = smallest[linked], member[linked]
+    links = links[np.lexsort((links["smallest"], links["member"]))]
+    return links[differs(links["member"]) | differs(links["smallest"])]
 
 
 def components(edges: Records, most: int = MOST_EDGES) -> Records:

@@ -39,8 +39,8 @@ def joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     columns = [pa.array(rows)]
     for field in list(schema)[1:]:
         of_step = pa.schema([_ROW, field])
-        found = [table for table in tables if field.name in table.column_names]
-        chosen = [table.select(of_step.names).cast(of_step) for table in found]
+        with_field = [table for table in tables if field.name in table.column_names]
+        chosen = [table.select(of_step.names).cast(of_step) for table in with_field]
         whole = pa.concat_tables([of_step.empty_table(), *chosen]).sort_by("row")
         columns.append(values_at(whole, rows)[field.name])
     return pa.table(columns, schema=schema)
@@ -48,11 +48,11 @@ def joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 
 def values_at(table: pa.Table, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
     """The scores of some rows, shape (n,), by name; null for a row that the table does not have."""
-    known = _rows(table)
-    places = np.searchsorted(known, rows)
+    table_rows = _rows(table)
+    places = np.searchsorted(table_rows, rows)
     there = np.zeros(len(rows), np.bool_)
-    inside = places < len(known)
-    there[inside] = known[places[inside]] == rows[inside]
+    inside = places < len(table_rows)
+    there[inside] = table_rows[places[inside]] == rows[inside]
     indices = pa.array(places, mask=~there)
     return {name: table[name].take(indices).combine_chunks() for name in table.column_names[1:]}
 

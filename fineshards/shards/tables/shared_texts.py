@@ -71,7 +71,7 @@ class Comparison:
     ) -> Comparison:
         """The comparison of all shards. earlier: what each stream had before an append, if any."""
         records = sorted(records, key=lambda record: (record.split, record.index))
-        found = []
+        compared = []
         for number, stream in enumerate(rule.streams):
             before = earlier[number].documents if earlier else sys.maxsize
             of_stream = [record for record in records if stream in (record.split, ONE_STREAM)]
@@ -86,10 +86,10 @@ class Comparison:
                 middle = min(max(before - record.first_document, first), last)
                 train = int(record.split == "train" or not rule.may_leak)
                 parts = (first, middle, 1), (middle, last, 0)
-                found += [Rows(record.name, a, b, train, old) for a, b, old in parts if a < b]
-        held = sum(rows.last - rows.first for rows in found if rows.held)
+                compared += [Rows(record.name, a, b, train, old) for a, b, old in parts if a < b]
+        held = sum(rows.last - rows.first for rows in compared if rows.held)
         # Nothing is read where there is nothing to compare with.
-        return cls(tuple(found if held else ()), max(1, -(-held // RANGE_DOCUMENTS)))
+        return cls(tuple(compared if held else ()), max(1, -(-held // RANGE_DOCUMENTS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +106,17 @@ class SharedTexts:
     repeated: int | None
 
     @classmethod
-    def total(cls, found: Sequence[SharedTexts]) -> SharedTexts:
+    def total(cls, ranges: Sequence[SharedTexts]) -> SharedTexts:
         """The sum over all ranges."""
         leaking, repeated = (
             min((text for text in texts if text is not None), default=None)
-            for texts in ([each.leaking for each in found], [each.repeated for each in found])
+            for texts in ([one.leaking for one in ranges], [one.repeated for one in ranges])
         )
         leaks = Leaks(
-            sum(each.leaks.test_documents for each in found),
-            sum(each.leaks.train_documents for each in found),
+            sum(one.leaks.test_documents for one in ranges),
+            sum(one.leaks.train_documents for one in ranges),
         )
-        return cls(leaks, sum(each.repeats for each in found), leaking, repeated)
+        return cls(leaks, sum(one.repeats for one in ranges), leaking, repeated)
 
 
 def compare_range(
@@ -152,8 +152,8 @@ def compare_range(
         for part in held:
             add(*part)
         del held, every
-        others = (rows for rows in comparison.rows if not rows.held)
-        for _ in pool.map(lambda rows: add(*read(rows)), others):
+        rest = (rows for rows in comparison.rows if not rows.held)
+        for _ in pool.map(lambda rows: add(*read(rows)), rest):
             pass
     (test, train), (new, earlier) = documents.sum(axis=1), documents.sum(axis=0)
     leak, repeat = (test > 0) & (train > 0), (new > 0) & (earlier > 0)
@@ -194,8 +194,8 @@ def _read_hashes(storage: Storage, rule: SplitRule, rows: Rows) -> Hashes:
     names = ["text_hash"] if rule.may_leak else ["split_hash", "start", "length"]
     with storage.open(table_name(rows.shard)) as opened:
         table = DocumentTable.read_columns(opened, table_schema(rule), names)
-    found, *tokens = (table[name].to_numpy()[rows.first : rows.last] for name in names)
-    hashes: Hashes = found.astype(np.uint64)
+    stored, *tokens = (table[name].to_numpy()[rows.first : rows.last] for name in names)
+    hashes: Hashes = stored.astype(np.uint64)
     if tokens:
         hashes = hashes << np.uint64(32) | sum(tokens).astype(np.uint64)
     return hashes

@@ -64,14 +64,14 @@ def measure(texts: pa.Array) -> npt.NDArray[np.int64]:
     texts: large_string without nulls.
     """
     count = len(texts)
-    found = np.zeros((count, 3), np.int64)
+    measured = np.zeros((count, 3), np.int64)
     _, offsets, data = texts.buffers()
     if not count or data is None:
-        return found
+        return measured
     borders = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + count + 1]
     content = np.frombuffer(data, np.uint8)[borders[0] : borders[-1]]
     borders = borders - borders[0]
-    found[:, 0] = np.diff(borders)
+    measured[:, 0] = np.diff(borders)
     begins, feeds = np.empty(len(content), np.bool_), np.empty(len(content), np.bool_)
     last = False
     for start in range(0, len(content), _TILE):
@@ -82,14 +82,15 @@ def measure(texts: pa.Array) -> npt.NDArray[np.int64]:
         np.equal(tile, 10, out=feeds[start : start + len(tile)])
         last = filled[-1]
     # Words and lines end with the document.
-    there = found[:, 0] > 0
-    firsts, lasts = borders[:-1][there], borders[1:][there] - 1
+    filled = measured[:, 0] > 0
+    firsts, lasts = borders[:-1][filled], borders[1:][filled] - 1
     begins[firsts] = (content[firsts] - np.uint8(9) >= 5) & (content[firsts] != 32)
     feeds[lasts] = True
     places = borders.tolist()
     for column, marks in ((1, begins), (2, feeds)):
-        found[:, column] = [np.count_nonzero(marks[start:stop]) for start, stop in pairwise(places)]
-    return found
+        counts = [np.count_nonzero(marks[start:stop]) for start, stop in pairwise(places)]
+        measured[:, column] = counts
+    return measured
 
 
 class Tally:
@@ -208,7 +209,7 @@ def write_file(checkpoints: Checkpoints, file: int, judged: Iterable[pa.Table]) 
     storage, name = checkpoints.storage, file_table("statistics", file)
     blocks = checkpoints.read_blocks(file) or []
     stored = [checkpoints.ledger.finished(_OF_BLOCKS, block.place.key) for block in blocks]
-    tables = [read_table(each.record, checkpoints.folder, SCHEMA) for each in stored]
+    tables = [read_table(entry.record, checkpoints.folder, SCHEMA) for entry in stored]
     content = parquet_bytes(merged([*tables, *judged]))
     return write_metadata(storage, name, content)
 

@@ -127,8 +127,8 @@ class StageFiles:
 
     def decided(self, block: Block) -> tuple[pa.Table, int]:
         """What the stage decided about a block, and its `stop_row`; raises as `judged` does."""
-        found = self.judged(block)
-        return read_table(found.decisions, self._judged.name, DECISIONS), found.stop_row
+        judged = self.judged(block)
+        return read_table(judged.decisions, self._judged.name, DECISIONS), judged.stop_row
 
     def scores(self, block: Block) -> pa.Table:
         """What the stage's scorers gave the documents of a block; raises as `judged` does."""
@@ -136,8 +136,8 @@ class StageFiles:
 
     def judged_blocks(self, files: int) -> dict[tuple[int, int], float]:
         """When each judged block was finished, by (file, block). files: as in `finished_blocks`."""
-        found = self._ledger.list(self._judged, files)
-        return {block: time for key, time in found.items() if (block := block_of(key))}
+        times = self._ledger.list(self._judged, files)
+        return {block: time for key, time in times.items() if (block := block_of(key))}
 
     def marked_files(self) -> list[float]:
         """When the marks of each source file were stored, in any order."""
@@ -173,8 +173,8 @@ class StageFiles:
 
     def marked(self, file: int) -> pa.Table:
         """The marks of a source file as decisions; raises OutputError if they are not there."""
-        found = self._ledger.finished(self._marked, f"{file:05d}")
-        return read_table(found.record, self._marked.name, DECISIONS)
+        entry = self._ledger.finished(self._marked, f"{file:05d}")
+        return read_table(entry.record, self._marked.name, DECISIONS)
 
 
 def earlier_decisions(
@@ -183,10 +183,10 @@ def earlier_decisions(
     """The decisions about a block's rows before a stage. marked: of (stage, file)."""
     tables = []
     for number in range(stage):
-        own, stop_row = StageFiles(checkpoints, number).decided(block)
+        judged, stop_row = StageFiles(checkpoints, number).decided(block)
         of_file = marked(number, block.file)
         # A file may have many blocks, and none may take the time of all its marks.
         bounds = [block.first_row, stop_row]
         first, last = np.searchsorted(of_file["row"].to_numpy(), bounds).tolist()
-        tables += [own, of_file.slice(first, max(last - first, 0))]
+        tables += [judged, of_file.slice(first, max(last - first, 0))]
     return Decisions(merged(tables))
