@@ -70,7 +70,7 @@ MOST_LINES = {
     "cli": 1_478,
     "curation": 6_914,
     "encoders": 1_639,
-    "exports": 2_636,
+    "exports": 2_622,
     "inspection": 1_612,
     "job_status": 686,
     "loader": 6_652,

@@ -6,13 +6,11 @@ earlier run is found finished. What was read is proven before the end.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
-
-import numpy as np
 
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError, quoted
@@ -38,8 +36,6 @@ _CHECKPOINTS = "checkpoints"
 # Says which export an unfinished folder is.
 _CLAIM = f"{_CHECKPOINTS}/export.json"
 _PARTS = Kind("", PartRecord)
-# Tokens whose checksum is computed at once.
-_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -268,53 +264,57 @@ def _refuse_redacted(job: ExportJob) -> None:
 
 
 def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:
-    """Raises OutputError for a damaged shard; what was made of it is deleted."""
-    reads = [read for record in records for read in record.reads]
-    for shard, error in _damaged_shards(job.streams.values(), reads):
-        for record in records:
-            if any(read.shard == shard.name for read in record.reads):
-                job.ledger.drop(_PARTS, _key(record))
-                for file in record.files:
-                    job.storage.delete(file.name)
-        raise error
+    """Raises OutputError for a damaged shard; what was made of it is deleted.
+
+    The ranges that were read of a shard, and those that are left out and are EOTs, must be all of
+    it, and their checksums, joined, the one in the manifest.
+    """
+    reads = defaultdict[str, list[Read]](list)
+    for record in records:
+        for read in record.reads:
+            reads[read.shard].append(read)
+    for stream in job.streams.values():
+        parts = [part for part in job.parts if part.split == stream.split]
+        ends = [0, *(part.stop for part in parts)]
+        begins = [*(part.start + part.skip for part in parts), stream.tokens]
+        # The EOT that begins a document is left out where one ends it.
+        for at in (end for end, begin in zip(ends, begins, strict=True) if begin - end == 1):
+            for number in stream.overlap(at, at + 1):
+                for begin, end in stream.ranges(number, at, at + 1):
+                    shard = stream.shards[number]
+                    reads[shard.name].append(stream.eot_read(shard, begin, end))
+        for shard in stream.shards:
+            for begin, end in stream.redacted.get(shard.name, ()):
+                reads[shard.name].append(stream.eot_read(shard, int(begin), int(end)))
+            if error := _problem(job, shard, stream, reads[shard.name]):
+                for record in records:
+                    if any(read.shard == shard.name for read in record.reads):
+                        job.ledger.drop(_PARTS, _key(record))
+                        for file in record.files:
+                            job.storage.delete(file.name)
+                raise error
+
+
+def _problem(
+    job: ExportJob, shard: ShardRecord, stream: Stream, reads: list[Read]
+) -> OutputError | None:
+    """What to raise for a shard that is not what the manifest says, or was not read whole."""
+    checksum, position = crc32c(npy.header(shard.tokens, stream.dtype)), 0
+    end = Read(shard.name, shard.tokens, shard.tokens, 0)
+    for read in [*sorted(reads, key=lambda read: read.start), end]:
+        if read.start != position:
+            return OutputError(
+                f"--to {job.settings.to} has not read tokens {position:,} to {read.start:,} of "
+                f"{shard.name} exactly once, so the export is not whole. Report it to the author "
+                "of the format."
+            )
+        size = (read.stop - read.start) * stream.dtype.itemsize
+        checksum, position = crc32c_combine(checksum, read.crc32c, size), read.stop
+    if (text := checksum_to_base64(checksum)) != shard.crc32c:
+        why = f"its crc32c is {text}, expected {shard.crc32c}"
+        return damaged(stream.dataset, shard.name, why)
+    return None
 
 
 def _key(part: Part | PartRecord) -> str:
     return f"{part.split}_{part.index:06d}"
-
-
-def _damaged_shards(
-    streams: Iterable[Stream], reads: Iterable[Read]
-) -> Iterator[tuple[ShardRecord, OutputError]]:
-    """The shards that are not what the manifest says, and how to say so.
-
-    The checksums of all ranges that were read of a shard, joined, must be the one in the manifest.
-    reads: all that was read of all shards.
-    """
-    of_shards = defaultdict(list)
-    for read in reads:
-        of_shards[read.shard].append(read)
-    for stream in streams:
-        for shard in stream.shards:
-            checksum = _checksum(shard, stream, of_shards[shard.name])
-            if checksum != shard.crc32c:
-                why = f"its crc32c is {checksum}, expected {shard.crc32c}"
-                yield shard, damaged(stream.dataset, shard.name, why)
-
-
-def _checksum(shard: ShardRecord, stream: Stream, reads: list[Read]) -> str:
-    """The checksum of a shard, from those of the ranges that were read of it.
-
-    Tokens that were left out, of redacted documents or at the end of the stream, must be EOTs.
-    """
-    size = stream.dtype.itemsize
-    checksum, position = crc32c(npy.header(shard.tokens, stream.dtype)), 0
-    end = Read(shard.name, shard.tokens, shard.tokens, 0)
-    for read in [*sorted(reads, key=lambda read: read.start), end]:
-        while position < read.start:
-            count = min(read.start - position, _CHUNK)
-            checksum = crc32c(np.full(count, stream.eot, stream.dtype).tobytes(), checksum)
-            position += count
-        checksum = crc32c_combine(checksum, read.crc32c, (read.stop - read.start) * size)
-        position = read.stop
-    return checksum_to_base64(checksum)

@@ -1,6 +1,5 @@
 """What a format is: how it cuts a stream into files, and what it writes of each part."""
 
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,10 +23,11 @@ from fineshards.exports.record import FileRecord, PartRecord
 from fineshards.exports.stream import Stream
 from fineshards.flags import deciding
 from fineshards.plugin_registry import Plugins
+from fineshards.shards.block_writer import CheckedFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.npy import DTYPES
 from fineshards.storage.base import Storage
-from fineshards.storage.checksums import checksum_to_base64, write_with_checksum
+from fineshards.storage.checksums import checksum_to_base64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +63,6 @@ class ExportSettings(ExportOptions):
         return DTYPES[self.dtype]
 
 
-class Writer(io.RawIOBase):
-    """A file that counts its bytes and computes their checksum while they are written."""
-
-    def __init__(self, opened: Any) -> None:
-        super().__init__()
-        self._opened = opened
-        self.bytes = self.crc32c = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.bytes
-
-    def write(self, content: Any) -> int:
-        """Writes bytes or an array."""
-        octets = np.frombuffer(content, np.uint8)
-        self.crc32c = write_with_checksum(octets, self._opened, self.crc32c)
-        self.bytes += len(octets)
-        return len(octets)
-
-
 class Target:
     """The files that a part of an export writes."""
 
@@ -93,12 +71,12 @@ class Target:
         self.files: list[FileRecord] = []
 
     @contextmanager
-    def create(self, name: str) -> Iterator[Writer]:
+    def create(self, name: str) -> Iterator[CheckedFile]:
         """A file to write, maybe over a damaged one. It appears when the body ends well."""
         with self.storage.create(name, old=self.storage.version(name)) as opened:
-            writer = Writer(opened)
-            yield writer
-        self.files.append(FileRecord(name, writer.bytes, checksum_to_base64(writer.crc32c)))
+            file = CheckedFile(name, opened)
+            yield file
+        self.files.append(FileRecord(name, file.size, checksum_to_base64(file.checksum)))
 
     def write(self, name: str, contents: bytes | Iterable[bytes | npt.NDArray[Any]]) -> None:
         """Writes a file of its content, or of several contents one after the other."""

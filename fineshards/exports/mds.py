@@ -75,7 +75,7 @@ class Mds(ExportFormat):
                 for digest in sums.values():
                     digest.update(chunk)
         hashes = {kind: digest.hexdigest() for kind, digest in sums.items()}
-        raw = {"basename": name, "bytes": file.bytes, "hashes": hashes}
+        raw = {"basename": name, "bytes": file.size, "hashes": hashes}
         facts = {"samples": len(ends), "raw_data": raw, "zip_data": None}
         return Written(len(ends) if length is None else None, left_out, facts)
 

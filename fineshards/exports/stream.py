@@ -9,7 +9,7 @@ A redacted document is a run of EOTs in its shard, which a reader that finds doc
 takes for many documents without text. `--skip redacted` leaves these tokens out.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -122,7 +122,7 @@ class Stream:
         Yields where they begin in the stream (`start` for one that begins before it), and the
         shard's table with their rows: int64, shape (documents,).
         """
-        for number, _ in self._overlap(start, stop):
+        for number in self.overlap(start, stop):
             table = self.table(number)
             rows, begins = self._rows(number)
             meant = (begins + table.length[rows] > start) & (begins < stop)
@@ -139,13 +139,12 @@ class Stream:
         short.
         """
         storage, size = self.dataset.storage, self.dtype.itemsize
-        for number, shard_start in self._overlap(start, stop):
-            shard = self.shards[number]
-            first = max(start - shard_start, 0)
-            end = min(stop, self.starts[number + 1]) - shard_start
-            with storage.open(shard.name, min((end - first) * size, READ_AHEAD)) as opened:
-                for begin, until in remaining(self.redacted.get(shard.name), first, end):
-                    checksum, left = 0, (until - begin) * size
+        for number in self.overlap(start, stop):
+            shard, ranges = self.shards[number], self.ranges(number, start, stop)
+            least = min(sum(end - begin for begin, end in ranges) * size, READ_AHEAD)
+            with storage.open(shard.name, least) as opened:
+                for begin, end in ranges:
+                    checksum, left = 0, (end - begin) * size
                     opened.seek(npy.HEADER_BYTES + begin * size)
                     while left:
                         content = opened.read(min(left, _READ_BYTES))
@@ -154,19 +153,31 @@ class Stream:
                         checksum = crc32c(content, checksum)
                         left -= len(content)
                         yield np.frombuffer(content, self.dtype)
-                    reads.append(Read(shard.name, begin, until, checksum))
+                    reads.append(Read(shard.name, begin, end, checksum))
+
+    def eot_read(self, shard: ShardRecord, begin: int, end: int) -> Read:
+        """What reading tokens `[begin, end)` of a shard would give if all of them were EOTs."""
+        checksum, position = 0, begin
+        while position < end:
+            count = min(end - position, _READ_BYTES // self.dtype.itemsize)
+            checksum = crc32c(np.full(count, self.eot, self.dtype).tobytes(), checksum)
+            position += count
+        return Read(shard.name, begin, end, checksum)
 
     def learned(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Whether each of the tokens `[start, stop)` of conversations is learned."""
         masks = [np.empty(0, np.bool_)]
-        for number, shard_start in self._overlap(start, stop):
-            ranges = self._learned(number)
-            assert ranges is not None
-            first = max(start - shard_start, 0)
-            end = min(stop, self.starts[number + 1]) - shard_start
-            left = remaining(self.redacted.get(self.shards[number].name), first, end)
-            masks += [is_learned(ranges, begin, until) for begin, until in left]
+        for number in self.overlap(start, stop):
+            learned = self._learned(number)
+            assert learned is not None
+            masks += [is_learned(learned, *range_) for range_ in self.ranges(number, start, stop)]
         return np.concatenate(masks)
+
+    def ranges(self, number: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """The ranges of a shard that are tokens `[start, stop)` of the stream."""
+        first = max(start - self.starts[number], 0)
+        end = min(stop, self.starts[number + 1]) - self.starts[number]
+        return [*remaining(self.redacted.get(self.shards[number].name), first, end)]
 
     def _rows(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The rows of a shard's table that are in the stream, and where each begins in it."""
@@ -176,13 +187,10 @@ class Stream:
         rows, offsets = outside(redacted, table.offset)
         return rows, offsets + self.starts[number]
 
-    def _overlap(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The shards with tokens in `[start, stop)`: number and first token."""
-        if start < stop:
-            for number in range(bisect_right(self.starts, start) - 1, len(self.shards)):
-                if self.starts[number] >= stop:
-                    break
-                yield number, self.starts[number]
+    def overlap(self, start: int, stop: int) -> range:
+        """The numbers of the shards with tokens in `[start, stop)`."""
+        first = bisect_right(self.starts, start) - 1
+        return range(first, bisect_left(self.starts, stop) if start < stop else first)
 
     def _parse(self, shard: ShardRecord) -> DocumentTable:
         """A shard's document table; raises OutputError if it is damaged."""

@@ -111,6 +111,17 @@ def test_megatron_and_datatrove_hold_every_document(
             assert len(files) == 1 or min(lengths) >= size
 
 
+def test_a_part_of_one_eot_that_ends_a_cut_split_is_left_out(tmp_path: Path) -> None:
+    """Its document goes on in train, and each document of the export ends with its EOT."""
+    rows = write_rows(tmp_path / "rows.parquet", [{"text": "alpha"}, {"text": "alpha beta"}])
+    build(tmp_path / "out", rows, "--test_shards=1", "--shard_tokens=3")
+    fineshards.export(tmp_path / "out", tmp_path / "m", "megatron", tokens_per_file=1)
+    exported = [read_megatron(path) for path in sorted((tmp_path / "m").glob("test_*.idx"))]
+    assert [document for part in exported for document in part] == documents_of(
+        tmp_path / "out", "end", "test"
+    )
+
+
 @DATASETS
 def test_both_splits_as_one(dataset: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     source = request.getfixturevalue(dataset)

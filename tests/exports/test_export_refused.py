@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -14,7 +15,9 @@ from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.export_job import _CLAIM, prepare
 from fineshards.exports.export_options import ExportOptions
-from fineshards.exports.format import EXPORTS
+from fineshards.exports.format import EXPORTS, ExportSettings, Target, Written
+from fineshards.exports.parts import PartReader
+from fineshards.exports.token_bins import Raw
 from fineshards.storage.s3 import S3Storage
 
 Run = Callable[..., CompletedProcess[str]]
@@ -59,6 +62,24 @@ def test_a_file_that_appears_meanwhile_is_named(by_document: Path, tmp_path: Pat
         fineshards.export(by_document, tmp_path / "x", "raw")
     (tmp_path / "x/other.bin").unlink()
     fineshards.export(by_document, tmp_path / "x", "raw")
+
+
+@pytest.mark.parametrize("read", [0, 2])
+def test_a_format_that_does_not_read_all_tokens_is_refused(
+    read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EOTs too, which documents without text consist of."""
+    rows = write_rows(tmp_path / "rows.parquet", [{"text": ""}] * 5)
+    build(tmp_path / "out", rows, "--test_shards=0", "--shard_tokens=3")
+
+    def write(self: Raw, reader: PartReader, settings: ExportSettings, target: Target) -> Written:
+        target.write("some.bin", [*islice(reader.chunks(), read)])
+        return Written()
+
+    monkeypatch.setattr(Raw, "write", write)
+    with pytest.raises(OutputError, match=r"--to raw has not read tokens \d to \d of train/"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "raw")
+    assert not (tmp_path / "x/export.json").exists()
 
 
 def test_the_endpoint_goes_where_the_job_goes(by_document: Path, tmp_path: Path) -> None:
