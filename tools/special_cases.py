@@ -14,6 +14,7 @@ import string
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from importlib.metadata import version
 from itertools import product
 from typing import Any
@@ -27,8 +28,10 @@ from fineshards.curation.words.special_cases import (
     SpecialCases,
     load_table,
 )
-from fineshards.curation.words.words import AFTER, BEFORE, simple_words
+from fineshards.curation.words.words import AFTER, BEFORE, REACH, simple_words
 
+# Python's own parser of patterns.
+_parser: Any = import_module("re._parser")
 # Texts of one call of the tokenizer. Lines do not touch each other.
 _TOGETHER = 1000
 # Beyond this many texts, those with equal neighbours are thinned out evenly.
@@ -171,6 +174,41 @@ def in_groups(texts: Iterator[str]) -> Iterator[list[str]]:
         yield group
 
 
+def is_bounded(tokenizer: Any) -> bool:
+    """Whether no prefix or suffix looks at more than REACH characters, besides a run of points.
+
+    Nor may there be a rule for whole tokens, which looks at all that is left.
+    """
+    if tokenizer.token_match:
+        return False
+    prefixes = tokenizer.prefix_search.__self__.pattern.replace(r"^\.\.+", r"^\.\.")
+    suffixes = tokenizer.suffix_search.__self__.pattern.replace(r"\.\.+$", r"\.\.$")
+    return all(reach(_parser.parse(pattern)) <= REACH for pattern in (prefixes, suffixes))
+
+
+def reach(pattern: Any) -> int:
+    """The most characters that a pattern of the module `re` takes, or looks at around them."""
+    return int(pattern.getwidth()[1]) + around(pattern)
+
+
+def around(pattern: Any) -> int:
+    """The most characters that a pattern looks at beyond those that it takes."""
+    widths = [0]
+    for operation, value in pattern:
+        name = str(operation)
+        if name in ("ASSERT", "ASSERT_NOT"):
+            widths.append(reach(value[1]))
+        elif name == "BRANCH":
+            widths += map(around, value[1])
+        elif name == "SUBPATTERN":
+            widths.append(around(value[3]))
+        elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            widths.append(around(value[2]))
+        elif name == "AT" and str(value) not in ("AT_BEGINNING", "AT_END"):
+            widths.append(1)
+    return max(widths)
+
+
 def main(names: list[str]) -> None:
     """Derives the named languages, or all, and writes the table after each."""
     found, simple = {}, set()
@@ -190,6 +228,7 @@ def main(names: list[str]) -> None:
             content = {
                 "spacy": version("spacy"),
                 "simple": sorted(simple),
+                "bounded": [x for x in sorted(found) if is_bounded(rule_tokenizer(x))],
                 "languages": dict(sorted(found.items())),
             }
             TABLE.write_text(json.dumps(content) + "\n", "utf-8")

@@ -4,11 +4,14 @@ import random
 import re
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import accumulate, compress, pairwise
+from typing import Any
 
 import pytest
+import spacy
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.fresh_interpreter import run_program
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import named_step
@@ -22,6 +25,7 @@ from fineshards.curation.words import words as words_module
 from fineshards.curation.words.tokenizers import words
 from fineshards.curation.words.words import WordTokenizer
 from fineshards.errors import MissingLibraryError, UsageError
+from tools import special_cases as derivation
 
 # What special cases consist of, and what they can meet.
 PIECES = (
@@ -176,3 +180,157 @@ def test_the_table_is_of_the_installed_rules() -> None:
     for language in ("en", "de"):
         loaded = words_module._load(language)
         assert special_cases.SpecialCases(loaded).sha256 == found["languages"][language]
+    proven = map(derivation.rule_tokenizer, found["languages"])
+    bounded = map(derivation.is_bounded, proven)
+    assert list(compress(found["languages"], bounded)) == found["bounded"]
+
+
+@lru_cache
+def rules(language: str) -> Any:
+    return spacy.blank(language).tokenizer
+
+
+MARKS = st.sampled_from([*"()[]{}<>_#*&!?.,:;'\"+-=/|\\%$@~^`…—’“€²☺", "...", "US$", "'s", "°C."])
+LETTERS = st.sampled_from(
+    [*"abZ019éж中", "km", "http://", "www.", "a.b", "x@y.de", "u:p@", "don't"]
+)
+SPECIAL = st.sampled_from(
+    [":)", ":O(((", "(-:", "8)", "a.m.", "U.S.", "e.g.", "can't", "C++", "''"]
+)
+runs = st.lists(st.tuples(st.one_of(MARKS, LETTERS, SPECIAL), st.sampled_from([1, 1, 1, 2, 9, 40])))
+chunks = runs.map(lambda parts: "".join(piece * count for piece, count in parts))
+
+
+@pytest.mark.parametrize("language", ["en", "de", "es", "pl", "ro", "ru", "xx"])
+@given(chunks)
+@example(":(" * 9 + "<" + "." * 40)
+@example("<a.m.")
+@example("(a.m.'s")
+def test_long_chunks_are_cut_like_those_of_spacy(language: str, chunk: str) -> None:
+    genuine = rules(language)
+    plain = special_cases.without_matcher(genuine, genuine.rules)
+    ends = list(accumulate(len(token.text) for token in plain(chunk)))
+    assert words_module.cuts(genuine, genuine.url_match, chunk) == ends[:-1]
+
+
+@pytest.mark.parametrize("language", ["en", "de", "ru"])
+@given(chunks)
+@example(":(" * 90 + "a.m." + "<" * 90)
+def test_words_of_long_chunks_are_those_of_spacy(language: str, chunk: str) -> None:
+    text = f"2) {chunk * 8} :O((( {chunk}"
+    genuine = [token.text for token in rules(language)(text)]
+    assert [word for word in genuine if word.strip()] == tokenizer(language).plain(text)
+    assert tokenizer(language).words([text])[0].strings == tokenizer(language).plain(text)
+
+
+def test_long_chunks_need_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = 0
+
+    class Counting:
+        """The rules for long chunks, and the characters that they are asked about."""
+
+        rules = rules("en").rules
+
+        def find_prefix(self, text: str) -> int:
+            nonlocal searched
+            searched += len(text)
+            return int(rules("en").find_prefix(text))
+
+        def find_suffix(self, text: str) -> int:
+            nonlocal searched
+            searched += len(text)
+            return int(rules("en").find_suffix(text))
+
+        def infix_finditer(self, text: str) -> Any:
+            nonlocal searched
+            searched += len(text)
+            return rules("en").infix_finditer(text)
+
+    marks = [
+        *"!\"#$%&'()*+,-./:;<=>?[]^_",
+        "‹",
+        "☺",
+        "http://",
+        "a:",
+        "...a",
+        "'s",
+        "!?",
+        ".",
+        "x@",
+    ]
+    for mark in marks:
+        text = (mark * 20_000)[:20_000]
+        searched = 0
+        words_module.cuts(Counting(), rules("en").url_match, text)
+        assert searched < 40 * len(text), mark
+
+
+def test_pieces_of_long_chunks_need_linear_work() -> None:
+    searched = 0
+    genuine = rules("fr")
+
+    def counting(rule: Any) -> Any:
+        def count(text: str) -> Any:
+            nonlocal searched
+            searched += len(text)
+            return rule(text)
+
+        return count
+
+    counted = type(genuine)(
+        genuine.vocab,
+        genuine.rules,
+        prefix_search=counting(genuine.prefix_search),
+        suffix_search=counting(genuine.suffix_search),
+        infix_finditer=genuine.infix_finditer,
+        token_match=counting(genuine.token_match),
+        url_match=genuine.url_match,
+    )
+    work = []
+    for size in (10_000, 20_000):
+        searched = 0
+        linear = words_module.linear(counted, bounded=False)
+        assert [token.text for token in linear("<" * size)] == ["<"] * size
+        work.append(searched)
+    # A tokenizer knows a piece that it has cut before.
+    assert 0 < work[1] <= work[0]
+
+
+@pytest.mark.parametrize("language", ["el", "fr", "hu", "it", "tr"])
+@given(chunks)
+def test_short_chunks_without_bounded_rules_are_cut_like_those_of_spacy(
+    language: str, chunk: str
+) -> None:
+    genuine = [token.text for token in rules(language)(chunk[: words_module.PIECE])]
+    assert tokenizer(language).plain(chunk[: words_module.PIECE]) == genuine
+
+
+MANY_CASES = "°°C." * 200 + " " + "_:O((( " * 400
+
+
+@lru_cache
+def cases(language: str) -> special_cases.SpecialCases:
+    return special_cases.SpecialCases(rules(language))
+
+
+@pytest.mark.parametrize("language", ["en", "es", "fr"])
+@given(st.lists(st.one_of(SPECIAL, MARKS, LETTERS, st.sampled_from([" ", "°C.", "Est-ce"]))))
+@example(["°", "°C."] * 2 + [" _:O((( "] * 3)
+def test_special_cases_are_matched_like_spacy_does(language: str, parts: list[str]) -> None:
+    text = "".join(parts)
+    if not cases(language).may_crash(text):
+        genuine = [(token.idx, token.text) for token in rules(language)(text)]
+        assert cases(language).tokens(text) == genuine
+
+
+def test_texts_on_which_spacy_writes_beyond_its_memory_have_words() -> None:
+    program = (
+        "from fineshards.curation.words.tokenizers import tokenizer\n"
+        f"tokenizers, text = map(tokenizer, ['en', 'es']), {MANY_CASES!r}\n"
+        "for words in tokenizers:\n"
+        "    for size in range(4, 800):\n"
+        "        words.plain(text[: 4 * size] + text[-14 * size :])\n"
+        "    words.split_sentences(text)\n"
+        "    print(len(words.plain(text)), len(words.words([text])[0].numbers))\n"
+    )
+    assert run_program(program).stdout.split() == ["2800", "2800", "2799", "2799"]

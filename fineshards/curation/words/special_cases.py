@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ RIGHT, LEFT = 1, 2
 # The same, and the matcher has changed a token of the chunk, or the match is a special case with a
 # space.
 CHANGED_RIGHT, CHANGED_LEFT = 4, 8
+# Tokens for which spaCy has room behind those of a text.
+_ROOM = 5
 
 Pattern = tuple[str, ...]
 
@@ -44,6 +47,7 @@ class SpecialCases:
         texts: The texts of all special cases, also of those that the matcher does not look for.
         patterns: What the matcher looks for: their tokens, where there are several.
         lefts, rights: What they can begin with before a space, and end with after one.
+        growing: Those that the matcher makes more tokens of, and how many more.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -52,11 +56,14 @@ class SpecialCases:
         self.texts = frozenset(tokenizer.rules)
         rules = {text: [part[ORTH] for part in parts] for text, parts in tokenizer.rules.items()}
         matched = [text for text in rules if _is_matched(tokenizer, text)]
-        plain = _variant(tokenizer, {})
+        plain = without_matcher(tokenizer, {})
         split = {text: tuple(token.text for token in plain(text)) for text in matched}
-        self._unmatched = _variant(
+        self._unmatched = without_matcher(
             tokenizer, {x: y for x, y in tokenizer.rules.items() if " " not in x}
         )
+        self._rules, self._matched = rules, set(split.values())
+        sizes = {text: len(rules[text]) - len(tokens) for text, tokens in split.items()}
+        self.growing = {text: size for text, size in sizes.items() if size > 0}
         # The first token of every special case whose tokens differ from those of its parts.
         self._results = {
             rules[text][0] for text in matched if tuple(rules[text]) != split[text] and rules[text]
@@ -103,6 +110,46 @@ class SpecialCases:
                 flags |= RIGHT | LEFT | changed * (CHANGED_RIGHT | CHANGED_LEFT)
         return flags
 
+    def may_crash(self, text: str) -> bool:
+        """Whether spaCy's matcher may write beyond its memory.
+
+        It does where special cases add tokens, and later ones take tokens away.
+        """
+        added = sum(text.count(case) * size for case, size in self.growing.items())
+        return added > _ROOM
+
+    def tokens(self, text: str) -> list[tuple[int, str]]:
+        """The tokens of a text and where each begins, by a matcher of our own."""
+        tokens = [(token.idx, token.text) for token in self._unmatched(text)]
+        words = [word for _, word in tokens]
+        firsts, longest = {case[0] for case in self._matched}, max(map(len, self._matched))
+        matches = [
+            (start, start + size)
+            for start, word in enumerate(words)
+            if word in firsts
+            for size in range(1, min(longest, len(words) - start) + 1)
+            if tuple(words[start : start + size]) in self._matched
+        ]
+        # The longest match wins, then the first. One that loses takes its tokens from others, too.
+        taken: set[int] = set()
+        winners: dict[int, int] = {}
+        for start, end in sorted(matches, key=lambda match: (match[0] - match[1], match[0])):
+            if start not in taken and end - 1 not in taken:
+                winners[start] = end
+            taken.update(range(start, end))
+        results: list[tuple[int, str]] = []
+        place = 0
+        while place < len(words):
+            index, end = tokens[place][0], winners.get(place, place + 1)
+            matched = text[index : tokens[end - 1][0] + len(words[end - 1])]
+            parts = self._rules.get(matched) if place in winners else None
+            if parts is None:
+                results += tokens[place:end]
+            else:
+                results += zip(accumulate(map(len, parts), initial=index), parts, strict=False)
+            place = end
+        return results
+
     def _has(self, tokens: Sequence[str], ends: set[Pattern], end: bool) -> bool:
         """Whether the first or the last tokens of a chunk are one of `ends`."""
         lengths = range(1, min(self._longest, len(tokens)) + 1)
@@ -114,19 +161,17 @@ def load_table() -> dict[str, Any]:
     """The stored table.
 
     `spacy`: its version. `languages`: the hash of each one's special cases. `simple`: the languages
-    in which `simple_words` holds.
+    in which `simple_words` holds. `bounded`: those in which `cuts` does.
     """
     table: dict[str, Any] = json.loads(TABLE.read_text("utf-8"))
     return table
 
 
-def proven(language: str, tokenizer: Any) -> SpecialCases | None:
-    """The special cases of a language, or None where the table does not hold."""
+def proven(language: str, cases: SpecialCases) -> bool:
+    """Whether the table holds for the special cases of a language."""
     table = load_table()
-    if table["spacy"] != version("spacy") or language not in table["languages"]:
-        return None
-    cases = SpecialCases(tokenizer)
-    return cases if cases.sha256 == table["languages"][language] else None
+    same_version = bool(table["spacy"] == version("spacy"))
+    return same_version and cases.sha256 == table["languages"].get(language)
 
 
 def _is_matched(tokenizer: Any, text: str) -> bool:
@@ -139,7 +184,7 @@ def _is_matched(tokenizer: Any, text: str) -> bool:
     )
 
 
-def _variant(tokenizer: Any, rules: dict[str, Any]) -> Any:
+def without_matcher(tokenizer: Any, rules: dict[str, Any]) -> Any:
     """The tokenizer with other special cases, and without the matcher."""
     from spacy.tokenizer import Tokenizer
 

@@ -9,8 +9,10 @@ table's, every text does.
 
 import re
 import threading
-from collections.abc import Container, Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,10 @@ from fineshards.curation.words.special_cases import (
     CHANGED_RIGHT,
     LEFT,
     RIGHT,
+    SpecialCases,
     load_table,
     proven,
+    without_matcher,
 )
 from fineshards.curation.words.word_ids import BEGINNING, ENDING, Words, WordTable
 from fineshards.extras import naming_the_extra
@@ -44,6 +48,16 @@ _SIMPLE = re.compile(
     rf"([{re.escape(BEFORE)}]?)([A-Za-z]+)((?:(?<=[a-z])\.|[{re.escape(AFTER)}])?)"
     rf"([{re.escape(AFTER)}]?)"
 )
+
+# spaCy cuts one prefix and one suffix at a time off a chunk, and for each searches and copies all
+# that is left: quadratic time. Longer chunks are cut here. No special case is that long.
+LONG = 256
+# In the other languages, such chunks are cut into pieces of so many characters.
+PIECE = 500
+# The most characters that a prefix or suffix rule looks at, besides a run of points, in the
+# languages that the table calls bounded.
+REACH = 16
+_POINTS, _NOTHING = re.compile(r"\.*"), re.compile("")
 
 # The size at which a vocabulary is replaced by a new one: about 300 MB, or 50 MB of English text.
 # Steps may still hold the old one for the batch that they work on.
@@ -133,8 +147,9 @@ class WordTokenizer(Tokenizer):
 
     def __init__(self, language: str, limit: int = LIMIT) -> None:
         self._tokenizer = _load(language)
-        self._cases = proven(language, self._tokenizer)
-        self._simple = self._cases is not None and language in load_table()["simple"]
+        self._cases = SpecialCases(self._tokenizer)
+        self._proven = proven(language, self._cases)
+        self._simple = self._proven and language in load_table()["simple"]
         super().__init__(limit)
         # How many texts, or parts of them with several chunks, went to spaCy.
         self.together = 0
@@ -158,19 +173,19 @@ class WordTokenizer(Tokenizer):
         """A text cut into its sentences, each with the white space before it."""
         with self._lock, self._tokenizer.vocab.memory_zone():
             cuts, ended, end = [], False, 0
-            for token in self._tokenizer(text):
-                ends = token.text in self._sentence_ends
-                if ended and not ends and not token.is_punct:
+            for index, word in self._placed(text):
+                ends = word in self._sentence_ends
+                if ended and not ends and not self._tokenizer.vocab[word].is_punct:
                     cuts.append(end)
                     ended = False
                 elif ends:
                     ended = True
-                end = token.idx + len(token)
+                end = index + len(word)
         return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
     def _of_group(self, texts: Sequence[str]) -> list[Words]:
         vocabulary = self._vocabulary
-        if self._cases is None:
+        if not self._proven:
             self.together += len(texts)
             return super()._of_group(texts)
         number = vocabulary.chunks.__getitem__
@@ -197,7 +212,6 @@ class WordTokenizer(Tokenizer):
         return results
 
     def _describe(self, vocabulary: WordTable) -> None:
-        assert self._cases is not None
         new, texts = vocabulary.new, self._cases.texts
         simple = [simple_words(chunk, texts) if self._simple else None for chunk in new]
         rest = iter(self._of_chunks([x for x, y in zip(new, simple, strict=True) if y is None]))
@@ -224,7 +238,96 @@ class WordTokenizer(Tokenizer):
     def _tokens(self, text: str) -> list[str]:
         # What spaCy keeps of new words is freed with the zone.
         with self._tokenizer.vocab.memory_zone():
-            return [token.text for token in self._tokenizer(text)]
+            return [word for _, word in self._placed(text)]
+
+    def _placed(self, text: str) -> list[tuple[int, str]]:
+        """The tokens of a text and where each begins."""
+        if self._cases.may_crash(text):
+            return self._cases.tokens(text)
+        return [(token.idx, token.text) for token in self._tokenizer(text)]
+
+
+def linear(tokenizer: Any, bounded: bool) -> Any:
+    """A tokenizer with the same words, in linear time also for long chunks.
+
+    It peels nothing off a long chunk, and takes all its cuts as infixes without characters.
+
+    bounded: whether the table calls the language so. If not, long chunks are cut into pieces first.
+    """
+    # Wherever this part of the rule holds, `\S+@` does, which needs no time for each colon.
+    url = tokenizer.url_match.__self__.pattern.replace(r"(?:\S+(?::\S*)?@)?", r"(?:\S+@)?")
+    is_url = re.compile(url).match
+    longest = LONG if bounded else PIECE
+    plain = without_matcher(tokenizer, tokenizer.rules)
+
+    def infixes(text: str) -> Iterable[Any]:
+        if len(text) <= longest:
+            return tokenizer.infix_finditer(text)  # type: ignore[no-any-return]
+        places = cuts(tokenizer, is_url, text) if bounded else cuts_of_pieces(plain, text)
+        return (_NOTHING.match(text, place) for place in places)
+
+    def short(rule: Callable[[str], Any] | None) -> Callable[[str], Any] | None:
+        return rule and (lambda text: rule(text) if len(text) <= longest else None)
+
+    return type(tokenizer)(
+        tokenizer.vocab,
+        tokenizer.rules,
+        prefix_search=short(tokenizer.prefix_search),
+        suffix_search=short(tokenizer.suffix_search),
+        infix_finditer=infixes,
+        token_match=short(tokenizer.token_match),
+        url_match=short(is_url),
+    )
+
+
+def cuts_of_pieces(tokenizer: Any, chunk: str) -> list[int]:
+    """The places where spaCy's rules cut the pieces of a chunk, and those between pieces."""
+
+    @lru_cache  # pieces of the same mark repeat
+    def lengths(piece: str) -> list[int]:
+        return [len(token) for token in tokenizer(piece)]
+
+    pieces = (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
+    return list(accumulate(length for piece in pieces for length in lengths(piece)))[:-1]
+
+
+def cuts(tokenizer: Any, is_url: Callable[[str], Any], chunk: str) -> list[int]:
+    """The places where spaCy's rules cut a chunk, before special cases are matched.
+
+    The steps are those of spaCy's own loop, but a rule sees only as much as it can look at.
+    """
+    from spacy.symbols import ORTH
+
+    rules = tokenizer.rules
+    longest = max(map(len, rules))
+    find_prefix, find_suffix = lru_cache(tokenizer.find_prefix), lru_cache(tokenizer.find_suffix)
+
+    def is_special(start: int, end: int) -> bool:
+        return 0 < end - start <= longest and chunk[start:end] in rules
+
+    start, end, size, places = 0, len(chunk), 0, {0}
+    while start < end and end - start != size and not is_special(start, end):
+        size = end - start
+        points = _POINTS.match(chunk, start, end).end()  # type: ignore[union-attr]
+        left = start + find_prefix(chunk[start : min(points + REACH, end)])
+        if left > start and is_special(left, end):
+            start = left
+        else:
+            points = end
+            while points > left and chunk[points - 1] == ".":
+                points -= 1
+            right = end - find_suffix(chunk[max(points - REACH, left) : end])
+            # If a special case is left with the prefix, that stays.
+            start = start if right < end and is_special(start, right) else left
+            end = right
+        places |= {start, end}
+    rest = chunk[start:end]
+    if is_special(start, end):
+        places.update(accumulate((len(part[ORTH]) for part in rules[rest]), initial=start))
+    elif not is_url(rest):
+        spans = [match.span() for match in tokenizer.infix_finditer(rest)]
+        places.update(start + place for span in spans if span[0] for place in span)
+    return sorted(places - {0, len(chunk)})
 
 
 def _load(language: str) -> Any:
@@ -232,6 +335,9 @@ def _load(language: str) -> Any:
         import spacy
         from spacy.attrs import IS_PUNCT
     tokenizer: Any = spacy.blank(language).tokenizer
+    table = load_table()
+    if table["spacy"] == version("spacy") and language in table["languages"]:
+        tokenizer = linear(tokenizer, language in table["bounded"])
     # What spaCy finds out about each new word takes a quarter of its time. Only this is asked for.
     getters = tokenizer.vocab.lex_attr_getters
     tokenizer.vocab.lex_attr_getters = {IS_PUNCT: getters[IS_PUNCT]}
