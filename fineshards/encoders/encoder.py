@@ -45,13 +45,28 @@ def learned_lists(learned: Sequence[npt.NDArray[np.int32]]) -> pa.Array:
 
 
 def reference_batch(
-    documents: Iterable[npt.NDArray[np.uint32]], eot: npt.NDArray[np.uint32]
+    documents: Iterable[npt.NDArray[np.uint32] | str], eot: npt.NDArray[np.uint32]
 ) -> TokenBatch:
-    """The tokens of documents that the reference has encoded one by one, each after the EOT."""
-    parts = [part for tokens in documents for part in (eot, tokens)]
-    offsets = np.cumsum([0, *(1 + len(tokens) for tokens in parts[1::2])], dtype=np.int64)
-    tokens = np.concatenate(parts) if parts else np.empty(0, np.uint32)
-    return TokenBatch(tokens, offsets, by_reference=len(parts) // 2)
+    """The tokens of documents that the reference has encoded one by one, each after the EOT.
+
+    documents: their tokens, or why they have none.
+    """
+    parts = [np.empty(0, np.uint32)]
+    lengths = [0]
+    refused = []
+    for index, tokens in enumerate(documents):
+        if isinstance(tokens, str):
+            refused.append((index, tokens))
+            lengths.append(0)
+        else:
+            parts += [eot, tokens]
+            lengths.append(1 + len(tokens))
+    return TokenBatch(
+        np.concatenate(parts),
+        np.cumsum(lengths, dtype=np.int64),
+        by_reference=len(parts) // 2,
+        refused=tuple(refused),
+    )
 
 
 class CannotEncodeError(Exception):

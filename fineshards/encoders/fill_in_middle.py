@@ -76,10 +76,15 @@ class MiddleEncoder(Encoder):
             else whole.document(next(documents))
             for place, is_chosen in enumerate(chosen)
         ]
+        unchanged = np.flatnonzero(~chosen).tolist()
+        refused = {unchanged[index]: reason for index, reason in whole.refused}
+        refused |= {places[index // 3]: reason for index, reason in parts.refused}
+        found = [tokens[:0] if place in refused else tokens for place, tokens in enumerate(found)]
         return TokenBatch(
             np.concatenate(found),
             np.cumsum([0, *map(len, found)], dtype=np.int64),
             whole.by_reference + min(parts.by_reference, len(places)),
+            refused=tuple(sorted(refused.items())),
         )
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:

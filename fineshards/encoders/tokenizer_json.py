@@ -78,6 +78,15 @@ class TokenizerJson:
         """The id that begins documents."""
         return dict(self.special_tokens)[self.eot_text]
 
+    @property
+    def unknown(self) -> int | None:
+        """The id of text that has no token, if there is one."""
+        model = self.content["model"]
+        if model.get("unk_token") is None:
+            return model.get("unk_id")
+        id_: int | None = self.library.token_to_id(model["unk_token"])
+        return id_
+
     @cached_property
     def pattern(self) -> str:
         """Everything that determines where text is split, as canonical JSON.
@@ -143,6 +152,16 @@ def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
         specials = dict(tokenizer.special_tokens)
     except FineshardsError as error:
         raise UsageError(f"{flag}: {error}.") from error
+    for token in json.loads(data).get("added_tokens") or []:
+        text = token["content"]
+        given = specials.get(text, tokenizer.library.token_to_id(text))
+        if given != token["id"]:
+            raise UsageError(
+                f"{flag}: declares id {token['id']} for the added token {text!r}, but the "
+                f"tokenizers library gives it id {given}, because it numbers added tokens in "
+                "their order, after the vocabulary. A model would be trained on other ids than "
+                "the file declares. Put the tokens in the order of their ids, without gaps."
+            )
     chosen = replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
     for text, id_ in chosen.library.get_vocab(with_added_tokens=False).items():
         if id_ == chosen.eot and text.removeprefix(_HIDDEN) != chosen.eot_text:

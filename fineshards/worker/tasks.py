@@ -294,13 +294,13 @@ def _encoded(rows: Rows, file: SourceFile, encoder: Encoder) -> tuple[Rows, Toke
     """
     encoded, compared = encode_compared(encoder, rows.texts, file, rows.numbers)
     bad = [BadRow(int(rows.numbers[index]), "", reason) for index, reason in encoded.refused]
-    if encoded.learned is None or not bad:
+    if not bad:
         return replace(rows, bad=[]), encoded, compared
     keep = np.diff(encoded.offsets) > 0
     encodable = replace(
         encoded,
         offsets=encoded.offsets[np.concatenate([[True], keep])],
-        learned=encoded.learned.filter(pa.array(keep)),
+        learned=None if encoded.learned is None else encoded.learned.filter(pa.array(keep)),
     )
     return rows.filter(keep, bad), encodable, compared
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
@@ -153,23 +154,28 @@ def test_ignore_merges_matches_tokens_that_no_merge_produces() -> None:
     assert assert_exact("llama3", words) == 0
 
 
-def test_ids_are_the_library_s_even_if_the_file_differs(tmp_path: Path) -> None:
-    """tokenizers numbers added tokens itself; removing special ones must not shift the others."""
+@pytest.mark.parametrize("change", ["later", "swapped"])
+def test_declared_ids_that_the_library_does_not_honour_are_refused(
+    change: str, tmp_path: Path
+) -> None:
+    """It numbers added tokens by their order, so shards would hold ids that no file declares."""
     content = json.loads(path_of("gpt2").read_text())
-    for token in content["added_tokens"]:
-        token["id"] += 100
+    tokens = content["added_tokens"]
+    first, second = tokens[:2]
+    if change == "later":
+        first["id"] += 100
+    else:
+        first["id"], second["id"] = second["id"], first["id"]
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content))
-    tokenizer = read_tokenizer_json(str(path), None)
-    assert dict(tokenizer.special_tokens) == {
-        text: Tokenizer.from_file(str(path)).token_to_id(text) for text in SPECIALS
-    }
-    record, data = describe_tokenizer(str(path), "gigatoken")
-    storage = open_storage(str(tmp_path / "out"))
-    storage.write(TOKENIZER_JSON_NAME, data)
-    texts = ["a<tool_call>b</tool_call><|im_end|>"]
-    found = load_encoder(record, storage, "gigatoken").encode(arrow(texts)).tokens.tolist()
-    assert [found] == oracle_documents(path, EOT, texts)
+    given = Tokenizer.from_file(str(path)).token_to_id(first["content"])
+    assert given != first["id"]
+    with pytest.raises(UsageError) as caught:
+        describe_tokenizer(str(path), "auto")
+    assert f"declares id {first['id']} for the added token {first['content']!r}, " in str(
+        caught.value
+    )
+    assert f"gives it id {given}, " in str(caught.value)
 
 
 def test_the_name_of_an_encoding_is_no_file(
@@ -301,7 +307,7 @@ def reference_only(path: Path, caplog: pytest.LogCaptureFixture, reason: str) ->
 def added(content: str = "<extra>", **flags: bool) -> dict[str, object]:
     """One more added token for the trained file."""
     names = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return {"id": 3_000, "content": content} | dict.fromkeys(names, False) | flags
+    return {"id": 2_005, "content": content} | dict.fromkeys(names, False) | flags
 
 
 @pytest.mark.parametrize(
@@ -376,12 +382,18 @@ def test_other_models_are_encoded_by_their_library(
     assert encoder.decode(np.array([6, 1, 4], np.uint32)) == "the end"
 
 
-def test_a_text_that_a_tokenizer_cannot_encode_is_one_sentence(tmp_path: Path) -> None:
+def test_a_text_that_a_tokenizer_cannot_encode_is_refused(tmp_path: Path) -> None:
+    """Golden texts too, which stop no tokenizer from starting."""
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     tokenizer.add_special_tokens([EOT])
-    path = save(tokenizer, tmp_path / "t.json")
-    with pytest.raises(FineshardsError, match=r"tokenizers 0\..* cannot encode a document: .*UNK"):
-        describe_tokenizer(str(path), "tokenizers")
+    record, data = describe_tokenizer(str(save(tokenizer, tmp_path / "t.json")), "tokenizers")
+    storage = open_storage(str(tmp_path / "out"))
+    storage.write(TOKENIZER_JSON_NAME, data)
+    batch = load_encoder(record, storage, "auto").encode(arrow(["a", "b", "a"]))
+    assert (batch.tokens.tolist(), batch.offsets.tolist()) == ([1, 0, 1, 0], [0, 2, 2, 4])
+    ((index, reason),) = batch.refused
+    assert index == 1
+    assert re.fullmatch(r"tokenizers 0\..* cannot encode it \(.*UNK.*\)", reason)
 
 
 def broken(tmp_path: Path, content: bytes) -> str:
@@ -434,7 +446,9 @@ def test_flags_that_do_not_fit_are_explained(tmp_path: Path) -> None:
     dropout = save(trained("gpt2"), tmp_path / "d.json", model={"dropout": 0.1})
     with pytest.raises(UsageError, match=r"dropout 0.1, so a text has different tokens each time"):
         describe_tokenizer(str(dropout), "auto")
-    without = save(trained("gpt2"), tmp_path / "w.json", added_tokens=[added(special=True)])
+    without = save(
+        trained("gpt2"), tmp_path / "w.json", added_tokens=[added(special=True) | {"id": 2_000}]
+    )
     with pytest.raises(UsageError, match=r"no <\|endoftext\|> .* --eot_token\. .* are <extra>\."):
         describe_tokenizer(str(without), "auto")
     none = save(trained("gpt2"), tmp_path / "n.json", added_tokens=[])
@@ -447,7 +461,11 @@ def test_an_eot_with_the_id_of_another_token(tmp_path: Path) -> None:
     vocab = json.loads(path_of("gpt2").read_text())["model"]["vocab"]
     last = max(vocab, key=lambda text: vocab[text])
     del vocab["Ď"]
-    path = save(trained("gpt2"), tmp_path / "t.json", model={"vocab": vocab})
+    tokens = [
+        token | {"id": token["id"] - 1}
+        for token in json.loads(path_of("gpt2").read_text())["added_tokens"]
+    ]
+    path = save(trained("gpt2"), tmp_path / "t.json", model={"vocab": vocab}, added_tokens=tokens)
     message = rf"gives it id {vocab[last]}, which {last!r} also has, because ids are missing"
     with pytest.raises(UsageError, match=message):
         describe_tokenizer(str(path), "auto")
@@ -488,15 +506,21 @@ def test_unigram_models_do_not_match_special_tokens_in_text(tmp_path: Path) -> N
     assert encoder.decode(batch.document(0)) == "the end."
 
 
-def test_the_eot_never_occurs_within_a_document(tmp_path: Path) -> None:
+def test_no_special_token_occurs_within_a_document(tmp_path: Path) -> None:
     """A word-level model matches its tokens in any text, with every setting."""
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "end": 1, "a": 2}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({"[UNK]": 0, "end": 1, "a": 2, "pad": 3}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(["end"])
+    tokenizer.add_special_tokens(["[UNK]", "end", "pad"])
     record, data = describe_tokenizer(str(save(tokenizer, tmp_path / "t.json")), "auto", "end")
     storage = open_storage(str(tmp_path / "out"))
     storage.write(TOKENIZER_JSON_NAME, data)
     encoder = load_encoder(record, storage, "auto")
     assert encoder.encode(arrow(["a b"])).tokens.tolist() == [1, 2, 0]
-    with pytest.raises(FineshardsError, match=r"as the EOT token, .*: 'a end'\. Choose another"):
-        encoder.encode(arrow(["a end"]))
+    batch = encoder.encode(arrow(["a end", "end", "a", "pad"]))
+    assert (batch.tokens.tolist(), batch.offsets.tolist()) == ([1, 2], [0, 0, 0, 2, 2])
+    assert batch.refused == tuple(
+        (index, f"the tokenizer encodes part of it as the special token {text}")
+        for index, text in ((0, "end"), (1, "end"), (3, "pad"))
+    )
