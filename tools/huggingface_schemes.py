@@ -7,7 +7,6 @@ They are copied from the tokenizer.json files of the models that they are named 
 import json
 from typing import Any
 
-from fineshards.encoders.gigatoken_encoder import ALPHABET
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import DEFAULT_EOT
 
@@ -51,6 +50,16 @@ def _splits(*patterns: str, removed: bool = False) -> dict[str, Any]:
 
 _NFC = {"type": "NFC"}
 
+
+def _alphabet() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)]
+    printable += range(ord("®"), ord("ÿ") + 1)
+    stand_ins = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(stand_ins)) for byte in range(256)]
+
+
+ALPHABET = _alphabet()
 # Normalizer and pre-tokenizer.
 PIPELINES: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
     "huggingface gpt2": (None, _byte_level(use_regex=True)),

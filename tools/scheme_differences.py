@@ -17,28 +17,23 @@ import base64
 import json
 import os
 import sys
-import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from importlib.metadata import version
 
+import gigatoken
 import numpy as np
 import pyarrow as pa
 import regex
 
-from fineshards.encoders.differences import TABLE, Scheme, SchemeTable, load_table
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.gigatoken_encoder import (
-    GigatokenTokenizer,
-    from_json,
-    from_ranks,
-    gigatoken_json,
-)
-from fineshards.encoders.huggingface_encoder import HuggingFaceEncoder
-from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
-from fineshards.encoders.vocabulary import CL100K_PATTERN, Vocabulary
+from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer, from_ranks
+from fineshards.encoders.gigatoken.differences import TABLE, Scheme, SchemeTable, load_table
+from fineshards.encoders.gigatoken.exact_encoder import gigatoken_json
+from fineshards.encoders.tokenizer_json import HuggingFaceEncoder
+from fineshards.encoders.vocabulary import CL100K_PATTERN, TiktokenEncoder, Vocabulary
 from tools.huggingface_schemes import PIPELINES, revealing_tokenizer
 
 # gigatoken's names for the schemes, and the patterns from tiktoken_ext/openai_public.py in
@@ -183,17 +178,17 @@ def _described(name: str) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=1)
-def _pair(name: str) -> tuple[GigatokenTokenizer, Encoder]:
+def _pair(name: str) -> tuple[BoundedTokenizer, Encoder]:
     if name in PIPELINES:
         tokenizer = revealing_tokenizer(name, revealing_pairs())
         data = gigatoken_json(tokenizer)
-        fast = GigatokenTokenizer(lambda: from_json(data), tokenizer.eot)
+        fast = BoundedTokenizer(lambda: gigatoken.Tokenizer.from_json(data), tokenizer.eot)
         return fast, HuggingFaceEncoder(tokenizer)
     scheme, pattern = SCHEMES[name]
     ranks = revealing_ranks()
     eot = 1 << 17
     vocabulary = Vocabulary(name, ranks, pattern, (("<|endoftext|>", eot),))
-    fast = GigatokenTokenizer(lambda: from_ranks(ranks, scheme), eot)
+    fast = BoundedTokenizer(lambda: from_ranks(ranks, scheme), eot)
     return fast, TiktokenEncoder(vocabulary)
 
 
@@ -208,22 +203,19 @@ def _runs(codes: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def content_of(table: SchemeTable) -> str:
-    """A table as it is stored; of ranges that an earlier scheme has, the name of that scheme."""
-    schemes: dict[str, object] = {}
-    written: dict[tuple[tuple[int, int], ...], str] = {}
-    for name, scheme in table.schemes.items():
-        ranges = " ".join(
-            f"{first:04X}" if first == last else f"{first:04X}-{last:04X}"
-            for first, last in scheme.ranges
-        )
-        lines = textwrap.wrap(ranges, 90, break_on_hyphens=False)
-        schemes[name] = {
+    """A table as it is stored."""
+    schemes = {
+        name: {
             "reference": scheme.reference,
             "fast": scheme.fast,
             "pattern": scheme.pattern,
-            "ranges": written.get(scheme.ranges, lines),
+            "ranges": " ".join(
+                f"{first:04X}" if first == last else f"{first:04X}-{last:04X}"
+                for first, last in scheme.ranges
+            ),
         }
-        written.setdefault(scheme.ranges, name)
+        for name, scheme in table.schemes.items()
+    }
     content = {"versions": table.versions, "schemes": schemes}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from fineshards.encoders.tokenizer_json import names_tokenizer_json
+from fineshards.encoders.tokenizer_files import names_tokenizer_json
 from fineshards.errors import UsageError, did_you_mean
 from fineshards.storage.open import open_storage
 

@@ -1,31 +1,20 @@
-"""The fast encoder with exactly the tokens of its reference, and the checks of that.
+"""Checks of encoders against their references, in every job.
 
-Three measures ensure it. Documents with a code point that the two libraries treat differently are
-encoded by the reference (`differences.py`). Golden texts show whether two encoders, or two versions
-of a library, agree: their tokens are hashed at launch, the hash is part of the job's fingerprint,
-and every worker checks it before it starts. In every job a sample of the documents is encoded by
-both.
+Golden texts show whether two encoders, or two versions of a library, agree: their tokens are hashed
+at launch, the hash is part of the job's fingerprint, and every worker checks it before it starts.
+A sample of the documents is encoded by both.
 """
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.encoders.differences import Scheme, load_table
-from fineshards.encoders.encoder import CannotEncodeError, Encoder, FastEncoder, TokenBatch
-from fineshards.encoders.tokenizer_json import TokenizerJson
-from fineshards.encoders.vocabulary import Vocabulary
+from fineshards.encoders.encoder import Encoder, TokenBatch
 from fineshards.errors import FineshardsError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.hash_sample import sampled
-
-if TYPE_CHECKING:
-    from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer
 
 # The share of documents that the reference encodes too. The reference is about ten times slower,
 # so this adds 1 % to the time. A fault in one document of 10,000 is found with a probability of
@@ -46,75 +35,6 @@ GOLDEN_TEXTS = (
     "\x00\x01\x7f\u0085 \x1c",
     "a" * 1000 + " " * 1000 + "\n" * 100 + "中" * 300 + "x",
 )
-
-
-class ExactEncoder(FastEncoder):
-    """Encodes with gigatoken, except the few documents that only the reference gets right."""
-
-    def __init__(self, fast: GigatokenTokenizer, reference: Encoder, scheme: Scheme) -> None:
-        super().__init__(None, reference)
-        self._fast = fast
-        self._scheme = scheme
-        self.name = f"{fast.name}, checked against {reference.name}"
-
-    def encode(self, texts: pa.Array) -> TokenBatch:
-        batch = self._fast.encode(texts)
-        hard = self._scheme.documents(texts)
-        if not hard.size:
-            return batch
-        return _replaced(batch, hard, self.reference.encode(texts.take(pa.array(hard))))
-
-
-def exact_encoder(vocabulary: Vocabulary | TokenizerJson, reference: Encoder) -> Encoder:
-    """Returns the encoder with gigatoken; raises CannotEncodeError where it would not be exact."""
-    library, table = reference.name.split()[0], load_table()
-    scheme = table.scheme(library, vocabulary.pattern)
-    reasons = table.other_versions(library)
-    if scheme is None:
-        reasons.append("its way of splitting text has not been compared with gigatoken's")
-    if scheme is None or reasons:
-        raise CannotEncodeError("; ".join(reasons))
-    # Imported here, because gigatoken may not be installed.
-    from fineshards.encoders.gigatoken_encoder import (
-        GigatokenTokenizer,
-        from_json,
-        from_ranks,
-        gigatoken_json,
-        obstacles,
-        trial,
-    )
-
-    try:
-        if isinstance(vocabulary, Vocabulary):
-            ranks, name = vocabulary.ranks, scheme.fast
-            fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
-            return ExactEncoder(fast, reference, scheme)
-        if reasons := obstacles(vocabulary):
-            raise CannotEncodeError("; ".join(reasons))
-        data = gigatoken_json(vocabulary)
-        fast = GigatokenTokenizer(lambda: from_json(data), vocabulary.eot)
-        encoder = ExactEncoder(fast, reference, scheme)
-        different = trial(vocabulary, encoder, reference)
-    except RuntimeError as error:
-        why = str(error).splitlines()[0]
-        raise CannotEncodeError(f"gigatoken cannot read it ({why})") from error
-    if different is not None:
-        raise CannotEncodeError(f"gigatoken encodes {different!r} differently")
-    return encoder
-
-
-def _replaced(batch: TokenBatch, places: npt.NDArray[np.int64], others: TokenBatch) -> TokenBatch:
-    """Returns `batch` with the documents at `places` replaced by those of `others`, in order."""
-    lengths = np.diff(batch.offsets)
-    lengths[places] = np.diff(others.offsets)
-    parts = []
-    done = 0
-    for number, place in enumerate(places.tolist()):
-        parts += [batch.tokens[done : batch.offsets[place]], others.document(number)]
-        done = batch.offsets[place + 1]
-    parts.append(batch.tokens[done:])
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return TokenBatch(np.concatenate(parts), offsets, by_reference=len(places))
 
 
 def golden_sha256(encoder: Encoder) -> str:
@@ -148,8 +68,8 @@ def encode_compared(
         if not is_same:
             raise FineshardsError(
                 f"{file.path}, row {rows[place]}: {encoder.name} encodes this document to "
-                f"{len(encoded.document(place)) - 1} tokens that differ from the correct "
-                f"{len(expected.document(number)) - 1} tokens of {encoder.reference.name}. Please "
+                f"{len(encoded.document(place)[1:])} tokens that differ from the correct "
+                f"{len(expected.document(number)[1:])} tokens of {encoder.reference.name}. Please "
                 "report the document. To encode all documents with the reference, run again with "
                 f"--tokenizer_engine {encoder.reference.name.split()[0]} --overwrite."
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -39,34 +39,34 @@ class TokenBatch:
 
 def learned_lists(learned: Sequence[npt.NDArray[np.int32]]) -> pa.Array:
     """The learned ranges of documents, shape (k, 2) each, as the document tables have them."""
-    offsets = np.cumsum([0, *(each.size for each in learned)], dtype=np.int32)
-    flat = np.concatenate([np.empty(0, np.int32), *(each.ravel() for each in learned)])
+    offsets = np.cumsum([0, *(ranges.size for ranges in learned)], dtype=np.int32)
+    flat = np.concatenate([np.empty(0, np.int32), *(ranges.ravel() for ranges in learned)])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=LEARNED.type)
+
+
+def joined(
+    documents: Sequence[npt.NDArray[np.uint32]], by_reference: int, refused: Mapping[int, str]
+) -> TokenBatch:
+    """A batch of encoded documents, each with its EOT. Those that are refused are empty."""
+    tokens = np.concatenate([np.empty(0, np.uint32), *documents])
+    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+    return TokenBatch(tokens, offsets, by_reference, refused=tuple(sorted(refused.items())))
 
 
 def reference_batch(
     documents: Iterable[npt.NDArray[np.uint32] | str], eot: npt.NDArray[np.uint32]
 ) -> TokenBatch:
-    """The tokens of documents that the reference has encoded one by one, each after the EOT.
+    """The batch of documents that the reference has encoded one by one, without the EOT.
 
-    documents: their tokens, or why they have none.
+    documents: the tokens of each, or why it has none.
     """
-    parts = [np.empty(0, np.uint32)]
-    lengths = [0]
-    refused = []
-    for index, tokens in enumerate(documents):
-        if isinstance(tokens, str):
-            refused.append((index, tokens))
-            lengths.append(0)
-        else:
-            parts += [eot, tokens]
-            lengths.append(1 + len(tokens))
-    return TokenBatch(
-        np.concatenate(parts),
-        np.cumsum(lengths, dtype=np.int64),
-        by_reference=len(parts) // 2,
-        refused=tuple(refused),
-    )
+    parts: list[npt.NDArray[np.uint32]] = []
+    refused = {}
+    for index, document in enumerate(documents):
+        if isinstance(document, str):
+            refused[index] = document
+        parts.append(eot[:0] if isinstance(document, str) else np.concatenate([eot, document]))
+    return joined(parts, len(parts) - len(refused), refused)
 
 
 class CannotEncodeError(Exception):
@@ -128,8 +128,3 @@ class FastEncoder(Encoder):
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         return self.reference.decode(tokens)
-
-    def decode_all(
-        self, tokens: npt.NDArray[np.uint32], offsets: npt.NDArray[np.integer]
-    ) -> pa.Array:
-        return self.reference.decode_all(tokens, offsets)

@@ -14,15 +14,16 @@ hashes in place of its random numbers:
 PREFIX, SUFFIX and MIDDLE are special tokens; each part is encoded on its own.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
-from fineshards.encoders.encoder import Encoder, TokenBatch
+from fineshards.encoders.encoder import Encoder, TokenBatch, joined
 from fineshards.shards.job.settings import FillInMiddle
 from fineshards.shards.split_hash import row_keys
 
@@ -61,45 +62,41 @@ class MiddleEncoder(Encoder):
 
     def encode_at(self, texts: pa.Array, file: int, rows: npt.NDArray[np.int64]) -> TokenBatch:
         keys = list(row_keys(np.full(len(rows), file), rows))
-        chosen = np.array([_draw(key, 0) < self._rate for key in keys], np.bool_)
-        chosen &= pc.not_equal(texts, "").to_numpy(zero_copy_only=False)
-        if not chosen.any():
-            return self.encode(texts)
-        whole = self.encode(texts.filter(pa.array(~chosen)))
-        places = np.flatnonzero(chosen).tolist()
-        cut = [part for place in places for part in _cut(texts[place].as_py(), keys[place])]
-        parts = self.encode(pa.array(cut, pa.large_string()))
-        documents, ordered = iter(range(len(rows) - len(places))), iter(range(len(places)))
-        found = [
-            self._arranged(parts, 3 * next(ordered), keys[place])
-            if is_chosen
-            else whole.document(next(documents))
-            for place, is_chosen in enumerate(chosen)
-        ]
-        unchanged = np.flatnonzero(~chosen).tolist()
-        refused = {unchanged[index]: reason for index, reason in whole.refused}
-        refused |= {places[index // 3]: reason for index, reason in parts.refused}
-        found = [tokens[:0] if place in refused else tokens for place, tokens in enumerate(found)]
-        return TokenBatch(
-            np.concatenate(found),
-            np.cumsum([0, *map(len, found)], dtype=np.int64),
-            whole.by_reference + min(parts.by_reference, len(places)),
-            refused=tuple(sorted(refused.items())),
-        )
+        parts: list[str] = []
+        ends = []
+        for text, key in zip(texts.to_pylist(), keys, strict=True):
+            is_cut = text != "" and _draw(key, 0) < self._rate
+            parts += _cut(text, key) if is_cut else [text]
+            ends.append(len(parts))
+        batch = self.encode(pa.array(parts, pa.large_string()))
+        refused_parts, refused = dict(batch.refused), {}
+        documents = []
+        for index, (begin, end) in enumerate(pairwise([0, *ends])):
+            reasons = [refused_parts[part] for part in range(begin, end) if part in refused_parts]
+            encoded = [batch.document(part) for part in range(begin, end)]
+            if reasons:
+                refused[index] = reasons[0]
+                documents.append(batch.tokens[:0])
+            else:
+                documents.append(
+                    self._arranged(encoded, keys[index]) if encoded[1:] else encoded[0]
+                )
+        return joined(documents, min(batch.by_reference, len(rows) - len(refused)), refused)
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         return self._encoder.decode(tokens)
 
-    def _arranged(self, parts: TokenBatch, first: int, key: bytes) -> npt.NDArray[np.uint32]:
-        """The tokens of a document, EOT first, whose three parts begin with number `first`."""
-        before, middle, after = (parts.document(first + number) for number in range(3))
-        eot, before, middle, after = before[:1], before[1:], middle[1:], after[1:]
+    def _arranged(
+        self, parts: Sequence[npt.NDArray[np.uint32]], key: bytes
+    ) -> npt.NDArray[np.uint32]:
+        """The tokens of a document, EOT first, whose three parts have an EOT each."""
+        eot, (before, middle, after) = parts[0][:1], (part[1:] for part in parts)
         rule = self._rule
         if _draw(key, 1) < self._spm_rate:
             order = [[rule.prefix, rule.suffix], after, [rule.middle], before, middle]
         else:
             order = [[rule.prefix], before, [rule.suffix], after, [rule.middle], middle]
-        return np.concatenate([eot, *(np.array(each, np.uint32) for each in order)])
+        return np.concatenate([eot, *(np.array(part, np.uint32) for part in order)])
 
 
 def _draw(key: bytes, number: int) -> int:

@@ -2,17 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 
 from fineshards.encoders.checked_encoder import golden_sha256
 from fineshards.encoders.encoder import CannotEncodeError, Encoder
-from fineshards.encoders.tokenizer_json import (
-    TokenizerJson,
-    names_tokenizer_json,
-    read_tokenizer_json,
-)
+from fineshards.encoders.tokenizer_files import names_tokenizer_json, read_tokenizer
+from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.plugin_registry import Plugins
@@ -41,7 +38,7 @@ def describe_tokenizer(
     """
     vocabulary: Vocabulary | TokenizerJson
     if names_tokenizer_json(name):
-        vocabulary = read_tokenizer_json(name, eot_token)
+        vocabulary = read_tokenizer(name, eot_token)
     else:
         vocabulary = resolve_vocabulary(name, eot_token)
     reference = encoder_of_vocabulary(vocabulary)
@@ -67,9 +64,6 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
     vocabulary file is not the recorded one, or if the golden texts have other tokens here.
     """
     vocabulary = load_vocabulary(tokenizer, storage)
-    ENCODERS[_REFERENCES[vocabulary.kind]]  # what its import raises is not about the vocabulary
-    with _described(tokenizer):
-        encoder_of_vocabulary(vocabulary)
     encoder = encoder_of_vocabulary(vocabulary, engine)
     golden = golden_sha256(encoder)
     if golden != tokenizer.golden_sha256:
@@ -84,33 +78,29 @@ def load_encoder(tokenizer: Tokenizer, storage: Storage, engine: str) -> Encoder
 def load_vocabulary(tokenizer: Tokenizer, storage: Storage) -> Vocabulary | TokenizerJson:
     """Returns the vocabulary stored with a dataset.
 
-    Raises FineshardsError if its file is not the recorded one.
+    Raises FineshardsError if its file is not the recorded one, or if the record is wrong.
     """
     data = storage.read(tokenizer.file)
-    with _described(tokenizer):
+    import_module(_REFERENCES[tokenizer.kind])  # what this raises is not about the vocabulary
+    try:
         vocabulary = recorded_vocabulary(tokenizer, data)
+        if vocabulary.sha256 == tokenizer.vocabulary_sha256:
+            encoder_of_vocabulary(vocabulary)
+    except BaseException as error:
+        is_wrong = isinstance(error, ArithmeticError | LookupError | TypeError | ValueError)
+        # A panic of Rust is not an Exception.
+        if not is_wrong and type(error).__module__ != "pyo3_runtime":
+            raise
+        raise OutputError(
+            f"{tokenizer.file} is not the tokenizer that the dataset's records describe "
+            f"({type(error).__name__}). Copy the dataset from its origin again."
+        ) from error
     if vocabulary.sha256 != tokenizer.vocabulary_sha256:
         raise FineshardsError(
             f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started with "
             f"{tokenizer.vocabulary_sha256}. Restore the file, or start over with --overwrite."
         )
     return vocabulary
-
-
-@contextmanager
-def _described(tokenizer: Tokenizer) -> Iterator[None]:
-    """Turns what a library raises for a tokenizer that is described wrongly into OutputError."""
-    try:
-        yield
-    except BaseException as error:
-        wrong = isinstance(error, ArithmeticError | LookupError | TypeError | ValueError)
-        # A panic of Rust is not an Exception.
-        if not wrong and type(error).__module__ != "pyo3_runtime":
-            raise
-        raise OutputError(
-            f"{tokenizer.file} is not the tokenizer that the dataset's records describe "
-            f"({type(error).__name__}). Copy the dataset from its origin again."
-        ) from error
 
 
 def load_reference(tokenizer: Tokenizer, storage: Storage) -> Encoder:

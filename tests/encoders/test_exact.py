@@ -36,12 +36,13 @@ from support.oracle import ENCODING, EOT, read_texts
 from test_encoders import HOSTILE
 
 from fineshards.cores import usable_cores
-from fineshards.encoders import checked_encoder, differences, gigatoken_encoder, loading
-from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, ExactEncoder
-from fineshards.encoders.differences import SchemeTable, load_table
+from fineshards.encoders import loading
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
-from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
+from fineshards.encoders.gigatoken import bounded_tokenizer, differences, exact_encoder
+from fineshards.encoders.gigatoken.differences import SchemeTable, load_table
+from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
+from fineshards.encoders.vocabulary import TiktokenEncoder, Vocabulary, resolve_vocabulary
 from fineshards.errors import UsageError
 from tools.scheme_differences import CONTEXTS, content_of, revealing_ranks
 
@@ -222,24 +223,24 @@ def test_tokenizers_are_rebuilt_after_enough_work(
 ) -> None:
     # The clock is read before and after each call, so each call takes one second.
     clock = count()
-    monkeypatch.setattr(gigatoken_encoder.time, "thread_time", lambda: float(next(clock)))
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", 4.0)
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES", 1 << 50)
+    monkeypatch.setattr(bounded_tokenizer.time, "thread_time", lambda: float(next(clock)))
+    monkeypatch.setattr(bounded_tokenizer, "REBUILD_SECONDS", 4.0)
+    monkeypatch.setattr(bounded_tokenizer, "REBUILD_BYTES", 1 << 50)
     encoder = revealing.__wrapped__("cl100k_base")
     for seed in range(9):
         must_be_exact(encoder, hostile.documents(seed, 50, scheme()))
     assert len(built) == 1, "there is room for its cache"
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES", 0)
+    monkeypatch.setattr(bounded_tokenizer, "REBUILD_BYTES", 0)
     encoder = revealing.__wrapped__("cl100k_base")
     built.clear()
-    built += encoder._fast._idle
+    built.append(encoder._fast._idle.queue[-1][0])
     numbers = []
     for seed in range(14):
         must_be_exact(encoder, hostile.documents(seed, 50, scheme()))
         numbers.append(len(built))
     assert numbers == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 2
-    kept = encoder._fast._idle
-    assert kept == built[-1:], "replaced tokenizers are not kept"
+    idle = [tokenizer for tokenizer, _ in filter(None, encoder._fast._idle.queue)]
+    assert idle == built[-1:], "replaced tokenizers are not kept"
 
 
 def test_a_tokenizer_that_fails_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,18 +254,18 @@ def test_a_tokenizer_that_fails_does_not_stay_in_memory(monkeypatch: pytest.Monk
         with pytest.raises(MemoryError):
             encoder.encode(strings("text"))
     gc.collect()
-    assert not [each for each in gc.get_objects() if isinstance(each, Failing)]
+    assert not [x for x in gc.get_objects() if isinstance(x, Failing)]
     monkeypatch.undo()
     must_be_exact(encoder, hostile.documents(1, 50, scheme()))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bound", [0.0, 0.002, gigatoken_encoder.REBUILD_SECONDS])
+@pytest.mark.parametrize("bound", [0.0, 0.002, bounded_tokenizer.REBUILD_SECONDS])
 def test_many_threads_get_the_same_tokens_as_one(
     monkeypatch: pytest.MonkeyPatch, bound: float
 ) -> None:
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_SECONDS", bound)
-    monkeypatch.setattr(gigatoken_encoder, "REBUILD_BYTES", 0)
+    monkeypatch.setattr(bounded_tokenizer, "REBUILD_SECONDS", bound)
+    monkeypatch.setattr(bounded_tokenizer, "REBUILD_BYTES", 0)
     encoder = revealing.__wrapped__("cl100k_base")
     threads, rounds = 8, 4
     inputs = [hostile.documents(seed, 300, scheme()) for seed in range(threads * rounds)]
@@ -344,7 +345,7 @@ def test_a_table_for_other_versions_is_refused(
 ) -> None:
     table = load_table()
     other = replace(table, versions=table.versions | {package: "0.1.2"})
-    monkeypatch.setattr(checked_encoder, "load_table", lambda: other)
+    monkeypatch.setattr(exact_encoder, "load_table", lambda: other)
     reason = f"{package} is {version(package)}, not 0.1.2"
     refused(resolve_vocabulary("cl100k_base"), reason, caplog)
 

@@ -7,6 +7,7 @@ import unicodedata
 from functools import lru_cache
 from pathlib import Path
 
+import gigatoken
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,14 +28,27 @@ from support.tokenizer_files import (
 )
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, ExactEncoder
-from fineshards.encoders.differences import SchemeTable, load_table
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
 from fineshards.encoders.encoder import Encoder
-from fineshards.encoders.gigatoken_encoder import gigatoken_json, obstacles, trial
-from fineshards.encoders.loading import describe_tokenizer, load_encoder, load_reference
-from fineshards.encoders.tokenizer_json import TokenizerJson, read_tokenizer_json
+from fineshards.encoders.fill_in_middle import MiddleEncoder
+from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer
+from fineshards.encoders.gigatoken.differences import SchemeTable, load_table
+from fineshards.encoders.gigatoken.exact_encoder import (
+    ExactEncoder,
+    gigatoken_json,
+    obstacles,
+    trial,
+)
+from fineshards.encoders.loading import (
+    describe_tokenizer,
+    encoder_of_vocabulary,
+    load_encoder,
+    load_reference,
+)
+from fineshards.encoders.tokenizer_files import read_tokenizer
+from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.errors import FineshardsError, UsageError
-from fineshards.shards.job.settings import TOKENIZER_JSON_NAME
+from fineshards.shards.job.settings import TOKENIZER_JSON_NAME, FillInMiddle
 from fineshards.shards.job.settings import Tokenizer as Record
 from fineshards.storage.open import open_storage
 from tools import scheme_differences
@@ -223,20 +237,37 @@ def test_steps_that_change_no_ids_are_ignored(tmp_path: Path) -> None:
     assert [[content.eot, *ids]] == oracle_documents(path_of("gpt2"), EOT, [text])
 
 
-def test_the_trial_detects_a_different_merge(tmp_path: Path) -> None:
+def test_the_trial_detects_a_different_merge() -> None:
     """A vocabulary with which gigatoken's tokens would differ is detected before any text."""
-    tokenizer = read_tokenizer_json(str(path_of("gpt2")), None)
+    tokenizer = read_tokenizer(str(path_of("gpt2")), None)
     assert obstacles(tokenizer) == []
     encoder, _ = loaded("gpt2")
-    assert trial(tokenizer, encoder, encoder.reference) is None
+    assert trial(tokenizer, encoder) is None
     other = json.loads(gigatoken_json(tokenizer))
-    assert {token["content"] for token in other["added_tokens"]} == set(ADDED)
+    assert other["added_tokens"] == []
     del other["model"]["merges"][100]
-    changed = TokenizerJson("changed", json.dumps(other).encode(), EOT)
-    from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_json
+    fast = BoundedTokenizer(
+        lambda: gigatoken.Tokenizer.from_json(json.dumps(other).encode()), tokenizer.eot
+    )
+    scheme = load_table().schemes["huggingface gpt2"]
+    assert trial(tokenizer, ExactEncoder(fast, encoder.reference, scheme)) is not None
 
-    fast = GigatokenTokenizer(lambda: from_json(changed.data), tokenizer.eot)
-    assert trial(tokenizer, fast, encoder.reference) is not None
+
+def test_a_special_token_that_merges_make_is_not_in_documents(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = json.loads(path_of("gpt2").read_text())["model"]
+    word, id_ = max(model["vocab"].items(), key=lambda item: item[1])
+    special = added(word.replace("Ġ", " "), special=True) | {"id": id_, "content": word}
+    tokens = json.loads(path_of("gpt2").read_text())["added_tokens"]
+    path = save(trained("gpt2"), tmp_path / "t.json", added_tokens=[special, *tokens])
+    tokenizer = read_tokenizer(str(path), None)
+    with caplog.at_level(logging.WARNING, "fineshards"):
+        encoder = encoder_of_vocabulary(tokenizer, "auto")
+    assert "gigatoken encodes" in caplog.text
+    text = word.replace("Ġ", " ")
+    batch = encoder.encode(arrow(["a", text, ""]))
+    assert [index for index, _ in batch.refused] == [1]
 
 
 @pytest.mark.long
@@ -311,27 +342,49 @@ def added(content: str = "<extra>", **flags: bool) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("style", "token", "reason"),
+    ("style", "token"),
     [
-        ("gpt2", added(lstrip=True), "include adjacent spaces"),
-        ("gpt2", added(rstrip=True), "include adjacent spaces"),
-        ("gpt2", added(single_word=True), "only as words"),
-        ("qwen2", added(normalized=True), "only after normalization"),
-        ("gpt2", added(content="|><tool", normalized=True), "added tokens overlap"),
-        ("gpt2", added(content="im_end"), "special tokens and other added tokens overlap"),
-        ("gpt2", added(content=">x"), "special tokens and other added tokens overlap"),
+        ("gpt2", added(single_word=True)),
+        ("qwen2", added(normalized=True)),
     ],
 )
-def test_added_tokens_that_gigatoken_matches_differently(
-    style: str,
-    token: dict[str, object],
-    reason: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+def test_added_tokens_that_no_search_finds(
+    style: str, token: dict[str, object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokens = json.loads(path_of(style).read_text())["added_tokens"]
     path = save(trained(style), tmp_path / "t.json", added_tokens=[*tokens, token])
-    reference_only(path, caplog, reason)
+    reference_only(path, caplog, "'<extra>' matches only as a word, or after normalization")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        added(lstrip=True),
+        added(rstrip=True),
+        added("|><tool", normalized=True),
+        added("im_end"),
+        added(">x"),
+        added("  "),
+        added("éé"),
+        added("+*("),
+    ],
+    ids=lambda token: f"{token['content']}",
+)
+def test_documents_with_an_added_token_go_to_the_reference(
+    token: dict[str, object], tmp_path: Path
+) -> None:
+    """However it matches, and whatever it overlaps: gigatoken knows no added tokens."""
+    tokens = json.loads(path_of("gpt2").read_text())["added_tokens"]
+    path = save(trained("gpt2"), tmp_path / "t.json", added_tokens=[*tokens, token])
+    tokenizer = read_tokenizer(str(path), None)
+    encoder = encoder_of_vocabulary(tokenizer, "gigatoken")
+    text = str(token["content"])
+    contexts = ["{0}", "a{0}b", " {0} ", "<|im_end|>x<tool_call>{0}>x", "a {0}\n<|im_end{0}|>"]
+    texts = [context.format(text) for context in contexts] + ["a b <tool", "x", "", text[:-1]]
+    batch = encoder.encode(arrow(texts))
+    expected = oracle_documents(path, EOT, texts)
+    assert [batch.document(index).tolist() for index in range(len(texts))] == expected
+    assert batch.by_reference == len(contexts)
 
 
 def test_merges_in_another_order_than_the_ids(
@@ -456,7 +509,9 @@ def test_flags_that_do_not_fit_are_explained(tmp_path: Path) -> None:
         describe_tokenizer(str(none), "auto")
 
 
-def test_an_eot_with_the_id_of_another_token(tmp_path: Path) -> None:
+def test_an_eot_with_the_id_of_another_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """If ids are missing, the library gives added tokens ids of the vocabulary."""
     vocab = json.loads(path_of("gpt2").read_text())["model"]["vocab"]
     last = max(vocab, key=lambda text: vocab[text])
@@ -466,9 +521,14 @@ def test_an_eot_with_the_id_of_another_token(tmp_path: Path) -> None:
         for token in json.loads(path_of("gpt2").read_text())["added_tokens"]
     ]
     path = save(trained("gpt2"), tmp_path / "t.json", model={"vocab": vocab}, added_tokens=tokens)
-    message = rf"gives it id {vocab[last]}, which {last!r} also has, because ids are missing"
-    with pytest.raises(UsageError, match=message):
-        describe_tokenizer(str(path), "auto")
+    record, data = describe_tokenizer(str(path), "auto")
+    assert record.eot == vocab[last]
+    storage = open_storage(str(tmp_path / "out"))
+    storage.write(TOKENIZER_JSON_NAME, data)
+    batch = load_encoder(record, storage, "auto").encode(arrow(["a", last.replace("Ġ", " ")]))
+    assert batch.refused == (
+        (1, "the tokenizer encodes part of it as the special token <|endoftext|>"),
+    )
 
 
 def test_another_eot_of_a_tiktoken_encoding() -> None:
@@ -488,7 +548,8 @@ def unigram(tmp_path: Path) -> Path:
     return save(tokenizer, tmp_path / "spiece.json")
 
 
-def test_unigram_models_do_not_match_special_tokens_in_text(tmp_path: Path) -> None:
+def test_unigram_models_refuse_texts_with_special_tokens(tmp_path: Path) -> None:
+    """They match all entries of their vocabulary in any text. The unknown token stands for text."""
     path = unigram(tmp_path)
     record, data = describe_tokenizer(str(path), "auto", "</s>")
     assert dict(record.special_tokens) == {"<pad>": 0, "</s>": 1, "<unk>": 2, "<extra>": 35}
@@ -496,13 +557,14 @@ def test_unigram_models_do_not_match_special_tokens_in_text(tmp_path: Path) -> N
     storage = open_storage(str(tmp_path / "out"))
     storage.write(TOKENIZER_JSON_NAME, data)
     encoder = load_encoder(record, storage, "auto")
-    texts = ["the end.", "A </s> b<pad><extra>", ""]
+    texts = ["the end.", "a</s> b", "", "<unk> and A<extra>", "b<pad>"]
     batch = encoder.encode(arrow(texts))
-    for index in (0, 2):
+    for index in (0, 2, 3):
         assert [batch.document(index).tolist()] == oracle_documents(path, "</s>", [texts[index]])
-    tokens = batch.document(1).tolist()
-    assert tokens[0] == 1
-    assert not {0, 1, 35} & set(tokens[1:])
+    assert batch.refused == (
+        (1, "the tokenizer encodes part of it as the special token </s>"),
+        (4, "the tokenizer encodes part of it as the special token <pad>"),
+    )
     assert encoder.decode(batch.document(0)) == "the end."
 
 
@@ -524,3 +586,22 @@ def test_no_special_token_occurs_within_a_document(tmp_path: Path) -> None:
         (index, f"the tokenizer encodes part of it as the special token {text}")
         for index, text in ((0, "end"), (1, "end"), (3, "pad"))
     )
+
+
+def test_a_refused_part_refuses_the_whole_document(tmp_path: Path) -> None:
+    """With fill-in-the-middle, whichever of the three parts it is in; others are unchanged."""
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "end": 2}))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["end"])
+    path = save(tokenizer, tmp_path / "t.json")
+    plain = encoder_of_vocabulary(read_tokenizer(str(path), "end"))
+    encoder = MiddleEncoder(plain, FillInMiddle("1/2", "1/2", prefix=10, middle=11, suffix=12))
+    texts = ["a b", "a end b", "", "end", "b a"] * 20
+    rows = np.arange(len(texts))
+    batch = encoder.encode_at(arrow(texts), 0, rows)
+    refused = dict(batch.refused)
+    lengths = np.diff(batch.offsets)
+    assert (lengths == 0).tolist() == [index in refused for index in range(len(texts))]
+    assert refused.keys() == {row for row in rows.tolist() if "end" in texts[row]}
+    alone = [encoder.encode_at(arrow([texts[row]]), 0, rows[row : row + 1]) for row in rows]
+    assert [one.tokens.tolist() for one in alone] == [batch.document(row).tolist() for row in rows]

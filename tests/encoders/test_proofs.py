@@ -24,8 +24,8 @@ from support.fresh_interpreter import run_program
 from support.oracle import read_texts
 from support.published import SHA256, UnavailableError, published
 
-from fineshards.encoders.checked_encoder import ExactEncoder
-from fineshards.encoders.differences import Scheme, load_table
+from fineshards.encoders.gigatoken.differences import Scheme, load_table
+from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 from tools.scheme_differences import code_points
 
 pytestmark = pytest.mark.heavy
@@ -59,7 +59,7 @@ def test_the_stored_table_is_the_derived_one() -> None:
     # In a separate process, because it forks. Only the schemes whose reference is tiktoken.
     program = (
         "from tools.scheme_differences import SCHEMES, derive\n"
-        "from fineshards.encoders.differences import load_table\n"
+        "from fineshards.encoders.gigatoken.differences import load_table\n"
         "for name, scheme in derive(SCHEMES):\n"
         "    assert scheme == load_table().schemes[name], name\n"
     )
@@ -199,7 +199,7 @@ GROWTH = """
 import json, sys
 import numpy as np
 import pyarrow as pa
-from fineshards.encoders import gigatoken_encoder
+from fineshards.encoders.gigatoken import bounded_tokenizer
 from fineshards.encoders.loading import encoder_of_vocabulary
 from fineshards.encoders.vocabulary import resolve_vocabulary
 
@@ -207,8 +207,8 @@ def resident():
     pages = int(open("/proc/self/statm").read().split()[1])
     return pages * 4096
 
-gigatoken_encoder.REBUILD_SECONDS = float(sys.argv[1])
-gigatoken_encoder.REBUILD_BYTES = 0
+bounded_tokenizer.REBUILD_SECONDS = float(sys.argv[1])
+bounded_tokenizer.REBUILD_BYTES = 0
 encoder = encoder_of_vocabulary(resolve_vocabulary("cl100k_base"), "gigatoken")
 rng = np.random.default_rng(0)
 sizes = []

@@ -14,8 +14,7 @@ from tiktoken_ext import openai_public
 
 from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, golden_sha256
 from fineshards.encoders.loading import describe_tokenizer, load_encoder
-from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
-from fineshards.encoders.vocabulary import CL100K_SHA256, resolve_vocabulary
+from fineshards.encoders.vocabulary import CL100K_SHA256, TiktokenEncoder, resolve_vocabulary
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.shards.job.settings import VOCABULARY_NAME, Tokenizer
 from fineshards.storage.base import Storage

@@ -19,7 +19,7 @@ from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_
 from support.watched_encoder import watched_encode
 
 from fineshards.config import BuildConfig
-from fineshards.encoders.checked_encoder import ExactEncoder
+from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare

@@ -20,7 +20,7 @@ from support.watched_encoder import watched_encode
 import fineshards as package
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
-from fineshards.encoders.checked_encoder import ExactEncoder
+from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.launch import prepare as launch_of
 from fineshards.shards.layout import Layout

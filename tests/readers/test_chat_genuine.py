@@ -24,7 +24,7 @@ from fineshards.chat.chat_template import find_chat_template
 from fineshards.chat.conversation import canonical
 from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.chat.placed_tokens import EncodedConversation
-from fineshards.encoders.tokenizer_json import read_tokenizer_json
+from fineshards.encoders.tokenizer_files import read_tokenizer
 
 # Of each family, without special strings in content and with them. More than 10,000 in all.
 CONVERSATIONS = 470
@@ -85,7 +85,7 @@ def test_tokens_and_masks_are_those_of_transformers(
 ) -> None:
     family = FAMILIES[name]
     rng = random.Random(f"{name} {special}")
-    vocabulary = read_tokenizer_json(str(family.save(tmp_path)), family.eot)
+    vocabulary = read_tokenizer(str(family.save(tmp_path)), family.eot)
     template = find_chat_template("tokenizer", str(tmp_path))
     encoder = ConversationEncoder(template, vocabulary, ("assistant",))
     genuine = Genuine(family, tmp_path, renamed=special)

@@ -22,7 +22,7 @@ import rich.progress  # noqa: F401
 
 import fineshards.pipeline.graph  # noqa: F401
 from fineshards.cli.cli import main
-from fineshards.encoders.checked_encoder import ExactEncoder
+from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 from fineshards.loader.token_dataset import TokenDataset
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import Job

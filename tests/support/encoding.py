@@ -7,12 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.encoders.checked_encoder import ExactEncoder
-from fineshards.encoders.differences import Scheme, load_table
-from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer, from_ranks
+from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer, from_ranks
+from fineshards.encoders.gigatoken.differences import Scheme, load_table
+from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 from fineshards.encoders.loading import describe_tokenizer, load_encoder
-from fineshards.encoders.tiktoken_encoder import TiktokenEncoder
-from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
+from fineshards.encoders.vocabulary import TiktokenEncoder, Vocabulary, resolve_vocabulary
 from fineshards.storage.open import open_storage
 from tools.scheme_differences import revealing_ranks
 
@@ -28,7 +27,7 @@ def pair(vocabulary: Vocabulary) -> ExactEncoder:
     found = load_table().scheme("tiktoken", vocabulary.pattern)
     assert found is not None
     ranks, name = vocabulary.ranks, found.fast
-    fast = GigatokenTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
+    fast = BoundedTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
     return ExactEncoder(fast, TiktokenEncoder(vocabulary), found)
 
 

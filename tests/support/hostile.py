@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.encoders.differences import Scheme
+from fineshards.encoders.gigatoken.differences import Scheme
 
 SPACES = [*" \n\r\t\x0b\x0c\x85\xa0\u3000\u2003\u2028\u1680\x1c\u200b\ufeff", "\r\n", "  ", "\n\n"]
 # In either case, and with U+017F and U+212A, which match s and k regardless of case.

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from fineshards.encoders.checked_encoder import GOLDEN_TEXTS, ExactEncoder
+from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
 from fineshards.encoders.encoder import TokenBatch
+from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 
 _encode = ExactEncoder.encode
 

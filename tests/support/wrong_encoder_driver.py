@@ -12,21 +12,21 @@ import pyarrow.compute as pc
 
 from fineshards.cli.cli import main
 from fineshards.encoders.encoder import TokenBatch
-from fineshards.encoders.gigatoken_encoder import GigatokenTokenizer
+from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer
 
 
 def spoil(mark: str) -> None:
     """Changes the last token of documents that contain `mark`. All lengths stay the same."""
-    encode = GigatokenTokenizer.encode
+    encode = BoundedTokenizer.encode
 
-    def wrong(self: GigatokenTokenizer, texts: pa.Array) -> TokenBatch:
+    def wrong(self: BoundedTokenizer, texts: pa.Array) -> TokenBatch:
         batch = encode(self, texts)
         places = np.flatnonzero(pc.match_substring(texts, mark).to_numpy(zero_copy_only=False))
         tokens = batch.tokens.copy()
         tokens[batch.offsets[places + 1] - 1] ^= 1
         return TokenBatch(tokens, batch.offsets, batch.by_reference)
 
-    GigatokenTokenizer.encode = wrong  # type: ignore[method-assign]
+    BoundedTokenizer.encode = wrong  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

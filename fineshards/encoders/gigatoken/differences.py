@@ -1,4 +1,4 @@
-"""The code points around which the fast encoder splits text differently from the reference.
+"""The code points around which gigatoken splits text differently from the reference.
 
 The libraries follow different versions of Unicode: a character that is unassigned in one may be a
 letter in the other. `python -m tools.scheme_differences` finds these code points by comparing
@@ -8,9 +8,11 @@ reference.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,45 +34,48 @@ class Scheme:
     fast: gigatoken's name for it; `tokenizer.json` if gigatoken reads the pattern itself.
     pattern: tiktoken's regular expression, or `TokenizerJson.pattern`.
     ranges: first and last code point of each range that the two treat differently, in order.
+    added: texts of added tokens, which only the reference matches.
     """
 
     reference: str
     fast: str
     pattern: str
     ranges: tuple[tuple[int, int], ...]
+    added: tuple[str, ...] = ()
 
     def documents(self, texts: pa.Array) -> npt.NDArray[np.int64]:
-        """The indices of strings (large_string, no nulls) with such a code point, in order."""
-        if not self.ranges:
+        """The indices of strings (large_string, no nulls) that only the reference gets right."""
+        if not self._beginnings:
             return np.empty(0, np.int64)
         offsets, data = string_buffers(texts)
         hits = [np.empty(0, np.int64)]
         for start in range(int(offsets[0]), int(offsets[-1]), _CHUNK):
             chunk = data[start : min(start + _CHUNK, int(offsets[-1]))]
             content = chunk.tobytes()
-            for lead, seconds in self._beginnings.items():
-                if lead in content:
-                    places = np.flatnonzero(chunk == lead) + start
+            for first, seconds in self._beginnings.items():
+                if first in content:
+                    places = np.flatnonzero(chunk == first) + start
                     hits.append(places[seconds[data[np.minimum(places + 1, len(data) - 1)]]])
         likely = np.unique(np.searchsorted(offsets, np.concatenate(hits), side="right") - 1)
-        is_found = pc.match_substring_regex(texts.take(pa.array(likely)), self._characters)
-        found: npt.NDArray[np.int64] = likely[is_found.to_numpy(zero_copy_only=False)]
-        return found
+        matches = pc.match_substring_regex(texts.take(pa.array(likely)), self._regex)
+        hard: npt.NDArray[np.int64] = likely[matches.to_numpy(zero_copy_only=False)]
+        return hard
 
     @cached_property
     def _beginnings(self) -> dict[int, npt.NDArray[np.bool_]]:
-        """For each lead byte of the table's characters, which second bytes occur with it."""
+        """For the first byte of all that is looked for, which second bytes occur with it."""
         beginnings: dict[int, npt.NDArray[np.bool_]] = {}
-        for first, last in self.ranges:
-            for code_point in range(first, last + 1):
-                lead, second = chr(code_point).encode()[:2]
-                beginnings.setdefault(lead, np.zeros(256, np.bool_))[second] = True
+        characters = (chr(code) for first, last in self.ranges for code in range(first, last + 1))
+        for raw in map(str.encode, chain(characters, self.added)):
+            seconds = beginnings.setdefault(raw[0], np.zeros(256, np.bool_))
+            seconds[raw[1] if len(raw) > 1 else slice(None)] = True
         return beginnings
 
     @cached_property
-    def _characters(self) -> str:
-        """A regular expression that matches each of the code points."""
-        return f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in self.ranges)}]"
+    def _regex(self) -> str:
+        """Matches each of the code points and of the added tokens."""
+        ranges = (f"[{chr(first)}-{chr(last)}]" for first, last in self.ranges)
+        return "|".join([*ranges, *map(re.escape, self.added)])
 
 
 @dataclass(frozen=True)
@@ -101,13 +106,10 @@ class SchemeTable:
 def load_table() -> SchemeTable:
     """Loads the table that is stored in the package."""
     content = json.loads(TABLE.read_text("utf-8"))
-    schemes: dict[str, Scheme] = {}
-    for name, fields in content["schemes"].items():
-        if isinstance(fields["ranges"], str):
-            ranges = schemes[fields["ranges"]].ranges  # those of an earlier scheme
-        else:
-            ranges = tuple(_range(text) for line in fields["ranges"] for text in line.split())
-        schemes[name] = Scheme(**fields | {"ranges": ranges})
+    schemes = {
+        name: Scheme(**fields | {"ranges": tuple(map(_range, fields["ranges"].split()))})
+        for name, fields in content["schemes"].items()
+    }
     return SchemeTable(content["versions"], schemes)
 
 
