@@ -87,7 +87,7 @@ class BuildConfig:
             Secret Manager, as projects/P/secrets/S/versions/latest. Default: HF_TOKEN in the
             environment, which those workers do not have.
         text_column: The column that holds the text. Default: text; with --chat_template messages,
-            or prompt and completion where a file has these instead.
+            or prompt and completion, or Alpaca's, where a file has these instead.
         text_template: Instead of --text_column, a text of several columns, such as
             '{title}\\n\\n{text}'. On the command line \\n, \\t and \\\\ mean line end, tab and
             backslash. {{ and }} are braces.

@@ -43,7 +43,9 @@ def find_chat_template(value: str, tokenizer: str) -> ChatTemplate:
     Raises UsageError if there is none.
     """
     beside = _folder(tokenizer)
-    config = _config(beside) if beside else {}
+    path = f"{beside}/{CONFIG_FILE}"
+    text = _read(path) if beside else None
+    config = {} if text is None else _parsed(text, path)
     if value == OF_TOKENIZER:
         text = _read(f"{beside}/{TEMPLATE_FILE}") if beside else None
         if text is None:
@@ -83,12 +85,6 @@ def _folder(tokenizer: str) -> str | None:
     if tokenizer.endswith(".json"):
         return tokenizer.rpartition("/")[0] or "."
     return tokenizer.rstrip("/")
-
-
-def _config(folder: str) -> dict[str, Any]:
-    path = f"{folder}/{CONFIG_FILE}"
-    text = _read(path)
-    return {} if text is None else _parsed(text, path)
 
 
 def _read(path: str) -> str | None:

@@ -7,7 +7,7 @@ tools in it. `tools` is left out where there are none, and fields that are null 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import orjson
@@ -17,16 +17,26 @@ from fineshards.errors import quoted
 # Noncharacters, which Unicode reserves for uses within a program. They mark places in a rendered
 # conversation.
 CONTENT, BEGIN, END = "\ufdd0", "\ufdd1", "\ufdd2"
-# Begins the names under which the library knows special tokens.
+# Begins the names, of two characters, under which the library knows special tokens.
 HIDDEN = "\U0010fffe"
-# Stand before and after the texts of messages, by whether they may be learned.
-LEARNED, UNLEARNED = "\ufdd3", "\ufdd4"
-_RESERVED = re.compile(f"[{CONTENT}{BEGIN}{END}{HIDDEN}{LEARNED}{UNLEARNED}]")
+HIDDEN_NAME = re.compile(f"({HIDDEN}.)", re.DOTALL)
+# Enclose the number of a message, which stands before each of its texts, and after it with a slash.
+_OPEN, _CLOSE = "\ufdd3", "\ufdd4"
+OWNER = re.compile(f"{_OPEN}/?([0-9]+){_CLOSE}")
+TEXT_END = re.compile(f"{_OPEN}/[0-9]+{_CLOSE}")
+TEXT = re.compile(rf"{_OPEN}([0-9]+){_CLOSE}([^{_OPEN}]*){_OPEN}/\1{_CLOSE}")
+_RESERVED = re.compile(f"[{CONTENT}{BEGIN}{END}{HIDDEN}{_OPEN}{_CLOSE}]")
 
+ASSISTANT = "assistant"
 # Fields with which a message says whether it is learned.
 _LEARN_FIELDS = ("weight", "train")
 # Fields that templates compare, or of which they count the characters.
 _WITHOUT_OWNERS = ("role", "type", "id", "tool_call_id")
+# Tags that templates look for in texts; and a text without whitespace at its ends.
+_TAG = re.compile(r"(</?[\w:]*(?:think|tool)\w*>|\[/?THINK\])")
+_TRIMMED = re.compile(r"\S(?:.*\S)?", re.DOTALL)
+# Columns in place of messages, Alpaca's second. Its input may be absent.
+_PAIR, _ALPACA, _INPUT = ("prompt", "completion"), ("instruction", "output"), "input"
 # The roles of those who speak in ShareGPT.
 _SPEAKERS = {
     "system": "system",
@@ -55,7 +65,8 @@ def canonical(row: Mapping[str, Any]) -> str:
     """The canonical JSON of the conversation in a row.
 
     row: `messages`, or `prompt` and `completion`, and maybe `tools`; each as objects or as JSON.
-    Other columns are ignored. Messages of ShareGPT (`from`, `value`) become those of OpenAI.
+    Or Alpaca's `instruction` and `output`, and maybe `input`. Other columns are ignored. Messages
+    of ShareGPT (`from`, `value`) become those of OpenAI.
 
     Raises BadConversation if it is not one.
 
@@ -66,19 +77,17 @@ def canonical(row: Mapping[str, Any]) -> str:
     if row.get("messages") is not None:
         messages = _listed(row["messages"], "messages")
     else:
-        messages = [*_turn(row, "prompt", "user"), *_turn(row, "completion", "assistant")]
+        prompt, *context, completion = pair_columns(row)
+        messages = [*_turn(row, prompt, "user", *context), *_turn(row, completion, ASSISTANT)]
     if not messages:
         raise BadConversation("messages is empty")
-    found: dict[str, Any] = {
-        "messages": [_message(value, n) for n, value in enumerate(messages, 1)]
-    }
     tools = _listed(row.get("tools") or [], "tools")
     if not all(isinstance(tool, dict) for tool in tools):
         raise BadConversation("tools is not a list of objects")
-    if tools:
-        found["tools"] = tools
+    messages = [_message(value, number) for number, value in enumerate(messages, 1)]
+    conversation = {"messages": messages, "tools": tools or None}
     try:
-        text = orjson.dumps(_without_nulls(found)).decode()
+        text = orjson.dumps(_without_nulls(conversation)).decode()
     except (orjson.JSONEncodeError, RecursionError) as error:
         raise BadConversation(f"the conversation cannot be written as JSON ({error})") from error
     if reserved := _RESERVED.search(text):
@@ -86,27 +95,48 @@ def canonical(row: Mapping[str, Any]) -> str:
     return text
 
 
+def pair_columns(names: Collection[str]) -> tuple[str, ...]:
+    """The columns that a conversation consists of where it has no messages, the answer's last.
+
+    names: of all columns.
+    """
+    if {*_PAIR} <= {*names} or not {*_ALPACA} <= {*names}:
+        return _PAIR
+    instruction, output = _ALPACA
+    return (instruction, _INPUT, output) if _INPUT in names else _ALPACA
+
+
 def says_not_to_learn(message: Mapping[str, Any]) -> bool:
     """Whether a message of the canonical JSON says that it is not learned."""
     return not all(message.get(name, 1) for name in _LEARN_FIELDS)
 
 
-def between_marks(value: Any, mark: str) -> Any:
-    """A message, or a value in it, with a mark before and after each of its texts.
+def with_owner(message: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A message with its number before and after each text that it may have in a template.
 
-    Templates often trim a text, so whitespace at its ends stays outside.
+    Of messages that are not the assistant's, this is the content alone. Templates often trim a
+    text, or cut it at tags of thoughts, so these stay outside.
     """
-    if isinstance(value, str):
-        text = value.strip()
-        return value.replace(text, f"{mark}{text}{mark}", 1) if text else value
-    if isinstance(value, list):
-        return [between_marks(item, mark) for item in value]
-    if isinstance(value, dict):
-        return {
-            key: field if key in _WITHOUT_OWNERS else between_marks(field, mark)
-            for key, field in value.items()
-        }
-    return value
+    before, after = (f"{_OPEN}{slash}{number}{_CLOSE}" for slash in ("", "/"))
+
+    def marked(value: Any) -> Any:
+        if isinstance(value, str):
+            pieces = _TAG.split(value)
+            pieces[::2] = [
+                _TRIMMED.sub(lambda text: before + text[0] + after, piece) for piece in pieces[::2]
+            ]
+            return "".join(pieces)
+        if isinstance(value, list):
+            return [marked(item) for item in value]
+        if isinstance(value, dict):
+            return {
+                key: field if key in _WITHOUT_OWNERS else marked(field)
+                for key, field in value.items()
+            }
+        return value
+
+    fields = message if message["role"] == ASSISTANT else ("content",)
+    return {**message, **marked({key: message[key] for key in fields if key in message})}
 
 
 def _without_nulls(value: Any) -> Any:
@@ -134,11 +164,15 @@ def _listed(value: Any, column: str) -> list[Any]:
     return value
 
 
-def _turn(row: Mapping[str, Any], column: str, role: str) -> list[Any]:
-    """The messages of a prompt or a completion: a text, or messages."""
-    value = row.get(column)
+def _turn(row: Mapping[str, Any], column: str, role: str, context: str = "") -> list[Any]:
+    """The messages of a column: messages, or a text, which that of another may follow as a line."""
+    value, added = row.get(column), row.get(context)
     if value is None:
         raise BadConversation(f"there are no messages, and no {column}")
+    if added:
+        if not isinstance(value, str) or not isinstance(added, str):
+            raise BadConversation(f"{column} and {context} are not both texts")
+        value = f"{value}\n{added}"
     return [{"role": role, "content": value}] if isinstance(value, str) else _listed(value, column)
 
 

@@ -6,20 +6,23 @@ usual names of roles make special tokens. All else that people and models wrote 
 Learned are the turns of some roles. If these are the assistant's alone and the template has
 `{% generation %}`, it says what is learned. Otherwise a turn is learned from the end of its header
 to its last special token: the header ends where the template asks for an answer, or, of other
-roles, where the content begins. For this the beginning of the conversation is rendered alone, and
-must be the beginning of the whole.
+roles, where the content begins.
 
-A message with `weight: 0` or `train: false` is not learned. To see whose text a part holds, the
-texts of all messages are rendered between marks, which must change nothing else. A part is learned
-if it has text of messages that are learned, and is not if it has text of others; one that has both
-or neither leaves doubt, and the conversation is refused.
+To find a turn, the conversation is rendered up to its header and up to its end, with the number of
+each message around its texts. What follows the last text there must follow the same text in the
+whole: what is before may differ, because many templates leave out the thoughts of earlier answers.
+A turn has all text of its message, and none of others.
+
+The numbers also show whose text a part in `{% generation %}` has: it is learned if it has text of
+messages that are, and is not if it has text of those with `weight: 0` or `train: false`. One with
+both or neither leaves doubt, and the conversation is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,16 +33,18 @@ import pyarrow as pa
 
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation import (
+    ASSISTANT,
     BEGIN,
     CONTENT,
     END,
-    HIDDEN,
-    LEARNED,
-    UNLEARNED,
+    HIDDEN_NAME,
+    OWNER,
+    TEXT,
+    TEXT_END,
     BadConversation,
-    between_marks,
     canonical,
     says_not_to_learn,
+    with_owner,
 )
 from fineshards.chat.placed_tokens import EncodedConversation, Rendered, hidden_names, text_encoder
 from fineshards.chat.rendering import Renderer, SpecialStrings, characters
@@ -49,15 +54,14 @@ from fineshards.encoders.loading import encoder_of_vocabulary
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary
 
-_ASSISTANT = "assistant"
-_MARK = re.compile(f"([{CONTENT}{BEGIN}{END}{LEARNED}{UNLEARNED}])")
-_OWNER = re.compile(f"[{LEARNED}{UNLEARNED}]")
+_MARK = re.compile(f"({OWNER.pattern.replace('(', '(?:')}|[{CONTENT}{BEGIN}{END}])")
 # Templates write special strings such as <|user|> around them.
-_ROLES = {"system", "developer", "user", _ASSISTANT, "tool", "function", "observation"}
+_ROLES = {"system", "developer", "user", ASSISTANT, "tool", "function", "observation"}
 _MOVES = "the chat template moves what it marks as learned"
+_ENCLOSE = "Enclose each answer in {% generation %}"
 _IN_DOUBT = (
     "the chat template does not show which text is of messages with weight 0 or train false. "
-    "Enclose each answer in {% generation %}"
+    + _ENCLOSE
 )
 _Messages = Sequence[Mapping[str, Any]]
 _NO_DOCUMENT = EncodedConversation(np.empty(0, np.uint32), np.empty((0, 2), np.int32))
@@ -69,17 +73,13 @@ _TURNS = [
 ]
 _TOOL = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
 _CALL = {"type": "function", "function": {"name": "add", "arguments": {"b": 2, "a": "1<2 & é"}}}
-_ANSWER = {"role": "tool", "name": "add", "content": '{"sum": 3}'}
+_CALLING = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_RESULT = {"role": "tool", "name": "add", "content": '{"sum": 3}'}
 _GOLDEN: tuple[dict[str, object], ...] = (
     {"messages": _TURNS},
     {"messages": [{"role": "system", "content": " Be brief.\n"}, *_TURNS[2:4]]},
     {
-        "messages": [
-            _TURNS[2],
-            {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-            _ANSWER,
-            _TURNS[3],
-        ],
+        "messages": [_TURNS[2], _CALLING, _RESULT, _TURNS[3]],
         "tools": [{"type": "function", "function": _TOOL}],
     },
 )
@@ -101,6 +101,9 @@ class ConversationEncoder(Encoder):
     ) -> None:
         self._eot, self._eot_text = vocabulary.eot, vocabulary.eot_text
         self._special = SpecialStrings(hidden_names(vocabulary))
+        thoughts = [name for text, name in hidden_names(vocabulary).items() if "think" in text]
+        tags = "|".join([r"</?[\w:]*think\w*>", *thoughts])
+        self._thoughts_begin = re.compile(rf"(?:(?:{tags})\s*)+\Z")
         self._texts = text_encoder(vocabulary, fast)
         is_fast = self._texts.is_fast
         self._reference = ConversationEncoder(template, vocabulary, learn) if is_fast else self
@@ -110,7 +113,7 @@ class ConversationEncoder(Encoder):
         self._plain = Renderer(template.text, strings)
         self._renderer = Renderer(template.text, strings, self._special.hidden)
         self._learn = learn
-        self._by_tags = self._renderer.has_generation and learn == (_ASSISTANT,)
+        self._by_tags = self._renderer.has_generation and learn == (ASSISTANT,)
 
     @property
     def reference(self) -> ConversationEncoder:
@@ -170,11 +173,7 @@ class ConversationEncoder(Encoder):
     def _rendered(self, conversation: str) -> Rendered:
         row = orjson.loads(conversation)
         messages, tools = row["messages"], row.get("tools")
-        unlearned = [*map(says_not_to_learn, messages)]
-        is_learned = [
-            message["role"] in self._learn and not refuses
-            for message, refuses in zip(messages, unlearned, strict=True)
-        ]
+        unlearned = {n for n, message in enumerate(messages) if says_not_to_learn(message)}
         plain = self._plain.render(messages, tools)
         rendered = self._renderer.render(messages, tools, generation=self._by_tags)
         if self._special.shown(rendered) != plain:
@@ -183,28 +182,33 @@ class ConversationEncoder(Encoder):
                 "it marks what is learned"
             )
         if strings := self._special.written(rendered):
-            messages, tools, rendered = self._told_apart(row, plain, strings)
+            messages, tools, rendered = self._with_marked_content(row, plain, strings)
             rendered = self._special.hidden(rendered)
-        if any(unlearned):
-            messages = [
-                between_marks(message, UNLEARNED if refuses else LEARNED)
-                for message, refuses in zip(messages, unlearned, strict=True)
-            ]
-            rendered = self._owned(messages, tools, rendered)
-        if not self._by_tags:
-            rendered = self._with_marks(rendered, messages, tools, is_learned)
-        return self._parts(rendered, any(unlearned))
-
-    def _owned(self, messages: _Messages, tools: Any, rendered: str) -> str:
-        """What is rendered, with the marks of messages around their texts."""
+        if self._by_tags and not unlearned:
+            return self._parts(rendered)
+        owned = [with_owner(message, number) for number, message in enumerate(messages)]
         with suppress(BadConversation):
-            text = self._renderer.render(messages, tools, generation=self._by_tags)
-            text = self._special.hidden(text)
-            if _OWNER.sub("", text) == rendered:
-                return text
-        raise BadConversation(_IN_DOUBT)
+            with_owners = self._text(owned, tools)
+            # Otherwise the template counts or compares what is in texts.
+            if TEXT.sub(r"\2", with_owners) == rendered:
+                messages, rendered = owned, with_owners
+        if unlearned and messages is not owned:
+            raise BadConversation(_IN_DOUBT)
+        if self._by_tags:
+            return self._parts(rendered, unlearned)
+        turns = [
+            self._turn(rendered, messages[: number + 1], tools)
+            for number, message in enumerate(row["messages"])
+            if message["role"] in self._learn and number not in unlearned
+        ]
+        pieces, at = [], 0
+        for begin, end in sorted(turns):
+            begin = max(begin, at)
+            pieces += [rendered[at:begin], BEGIN, rendered[begin:end], END]
+            at = max(begin, end)
+        return self._parts("".join([*pieces, rendered[at:]]))
 
-    def _told_apart(
+    def _with_marked_content(
         self, row: dict[str, Any], plain: str, strings: set[str]
     ) -> tuple[_Messages, Any, str]:
         """Messages and tools with CONTENT, and rendered; special strings without it are special.
@@ -230,29 +234,30 @@ class ConversationEncoder(Encoder):
             "content. Write special strings whole in the template"
         )
 
-    def _parts(self, rendered: str, has_owners: bool) -> Rendered:
+    def _parts(self, rendered: str, unlearned: Collection[int] = ()) -> Rendered:
         """A rendered text with hidden names, and the ranges of it that are learned.
 
-        BEGIN and END enclose them. has_owners: whether only those of messages that are learned.
+        BEGIN and END enclose them, except where all text is of messages that are unlearned.
         """
         pieces: list[str] = []
         parts: list[tuple[int, int]] = []
-        open_parts: list[tuple[int, set[str]]] = []
+        open_parts: list[tuple[int, int]] = []
+        owners: list[int] = []
         at = 0
         for piece in _MARK.split(rendered):
             if piece == BEGIN:
-                open_parts.append((at, set()))
+                open_parts.append((at, len(owners)))
             elif piece == END:
                 if not open_parts:
                     raise BadConversation(_MOVES)
-                begin, owners = open_parts.pop()
-                if has_owners and len(owners) != 1:
+                begin, before = open_parts.pop()
+                may_be_learned = {number not in unlearned for number in owners[before:]}
+                if unlearned and len(may_be_learned) != 1:
                     raise BadConversation(_IN_DOUBT)
-                if UNLEARNED not in owners:
+                if False not in may_be_learned:
                     parts.append((begin, at))
-            elif piece in (LEARNED, UNLEARNED):
-                for _, owners in open_parts:
-                    owners.add(piece)
+            elif owner := OWNER.fullmatch(piece):
+                owners.append(int(owner[1]))
             elif piece != CONTENT:
                 pieces.append(piece)
                 at += len(piece)
@@ -261,56 +266,31 @@ class ConversationEncoder(Encoder):
         # Of parts within each other, the inner ones end first.
         return Rendered("".join(pieces), sorted(parts))
 
-    def _with_marks(
-        self, rendered: str, messages: _Messages, tools: Any, is_learned: Sequence[bool]
-    ) -> str:
-        """A rendered text with BEGIN and END around what is learned, found by its beginnings."""
-        pieces, at = [], 0
-        for begin, end in self._turns(rendered, messages, tools, is_learned):
-            begin = max(begin, at)
-            pieces += [rendered[at:begin], BEGIN, rendered[begin:end], END]
-            at = end
-        return "".join([*pieces, rendered[at:]])
+    def _turn(self, whole: str, messages: _Messages, tools: Any) -> tuple[int, int]:
+        """Where the last of these messages is in the whole, without its header."""
+        role = messages[-1]["role"].replace(CONTENT, "")
+        where = f"message {len(messages)} ({role}): the chat template does not"
+        if role == ASSISTANT:
+            before = self._text(messages[:-1], tools, prompt=True)
+        else:
+            last = {**messages[-1], "content": BEGIN}
+            before, mark, _ = self._text([*messages[:-1], last], tools).partition(BEGIN)
+            if not mark:
+                raise BadConversation(f"{where} write its content, so it cannot be learned")
+        header = _since_last_text(before, whole)
+        # Some templates ask for an answer with <think>, and write earlier answers without it.
+        begin, header = _first_place([header, self._thoughts_begin.sub("", header)], whole)
+        after = _since_last_text(self._text(messages, tools), whole)
+        end, _ = _first_place(_turn_ends(after, header), whole)
+        number = str(len(messages) - 1)
+        texts = {text for text in TEXT.findall(whole) if text[0] == number}
+        if begin < 0 or end < begin or texts != {*TEXT.findall(whole, begin, end)}:
+            raise BadConversation(f"{where} show where it begins and ends. {_ENCLOSE}")
+        return begin, end
 
-    def _turns(
-        self, whole: str, messages: _Messages, tools: Any, is_learned: Sequence[bool]
-    ) -> Iterator[tuple[int, int]]:
-        for number in np.flatnonzero(is_learned).tolist():
-            role = messages[number]["role"].replace(CONTENT, "")
-            if role == _ASSISTANT:
-                before = self._beginning(messages[:number], tools, prompt=True)
-            else:
-                before = self._until_content(messages[: number + 1], tools, role)
-            after = self._beginning(messages[: number + 1], tools)
-            if not whole.startswith(before) or not whole.startswith(after):
-                raise BadConversation(
-                    f"message {number + 1} ({role}): the chat template renders the conversation "
-                    "up to it differently as part of the whole. Mark what is learned in the "
-                    "template with {% generation %}"
-                )
-            end = self._end(after, len(before))
-            if end > len(before):
-                yield len(before), end
-
-    def _beginning(self, messages: _Messages, tools: Any, prompt: bool = False) -> str:
-        return self._special.hidden(self._renderer.render(messages, tools, prompt=prompt))
-
-    def _until_content(self, messages: _Messages, tools: Any, role: str) -> str:
-        """What is rendered before the content of the last message."""
-        last = {**messages[-1], "content": BEGIN}
-        before, found, _ = self._beginning([*messages[:-1], last], tools).partition(BEGIN)
-        if not found:
-            raise BadConversation(
-                f"message {len(messages)} ({role}): the chat template does not write its content, "
-                "so it cannot be learned"
-            )
-        return before
-
-    def _end(self, text: str, begin: int) -> int:
-        """Where a turn ends: after its last special token, if only whitespace follows."""
-        # A hidden name has two characters.
-        end = text.rfind(HIDDEN, begin) + 2
-        return end if end > 1 and not text[end:].strip() else len(text)
+    def _text(self, messages: _Messages, tools: Any, prompt: bool = False) -> str:
+        text = self._renderer.render(messages, tools, prompt=prompt, generation=self._by_tags)
+        return self._special.hidden(text)
 
     def _after_eot(self, encoded: EncodedConversation | BadConversation) -> EncodedConversation:
         """With the dataset's EOT first, which also stands for one that the template begins with."""
@@ -326,3 +306,37 @@ class ConversationEncoder(Encoder):
             )
         learned = np.maximum(learned, np.int32(1))
         return EncodedConversation(tokens, learned[learned[:, 1] > learned[:, 0]])
+
+
+def _since_last_text(beginning: str, whole: str) -> str:
+    """A beginning, from the number after the last text that the whole has too, if there is one."""
+    for end in reversed([*TEXT_END.finditer(beginning)]):
+        if end[0] in whole:
+            return beginning[end.start() :]
+    return beginning
+
+
+def _turn_ends(after: str, header: str) -> Iterator[str]:
+    """What is rendered of a turn, or from its last text on, up to where it may end, best first.
+
+    A turn ends with its last special token, if only whitespace follows.
+    """
+    within = len(header) if after.startswith(header) else 0
+    specials = [name.end() for name in HIDDEN_NAME.finditer(after) if name.end() > within]
+    ends_so = specials and not after[specials[-1] :].strip()
+    yield after[: specials[-1]] if ends_so else after
+    if TEXT_END.match(after):
+        # Some templates end the whole, but no turn within it, with another special token.
+        yield from (after[:end] for end in reversed(specials))
+
+
+def _first_place(parts: Iterable[str], whole: str) -> tuple[int, str]:
+    """The first of the parts that the whole has, and where it ends there; -1 if it has none.
+
+    Parts that do not begin at the end of a text are beginnings of the whole.
+    """
+    for part in parts:
+        begin = whole.rfind(part) if TEXT_END.match(part) else whole.find(part, 0, len(part))
+        if begin >= 0:
+            return begin + len(part), part
+    return -1, ""

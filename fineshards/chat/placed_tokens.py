@@ -8,7 +8,6 @@ least one of its characters, from the first to the last.
 from __future__ import annotations
 
 import json
-import re
 from binascii import a2b_base64
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.chat.conversation import HIDDEN, BadConversation
+from fineshards.chat.conversation import HIDDEN, HIDDEN_NAME, BadConversation
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import encoder_of_vocabulary
 from fineshards.encoders.tokenizer_json import IGNORED_STEPS, TokenizerJson, library_of
@@ -28,7 +27,6 @@ from fineshards.errors import UsageError
 
 # Begins the private use characters of plane 16.
 _FIRST = 0x100000
-_SPECIAL = re.compile(f"({HIDDEN}.)", re.DOTALL)
 
 
 class EncodedConversation(NamedTuple):
@@ -131,7 +129,7 @@ class BetweenSpecials:
 
     def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
         """As above; with one call of the encoder for all, because each takes time."""
-        pieces = [_SPECIAL.split(each.text) for each in rendered]
+        pieces = [HIDDEN_NAME.split(each.text) for each in rendered]
         ordinary = [piece for each in pieces for piece in each[::2]]
         batch = self._encoder.encode(pa.array(ordinary, pa.large_string()))
         encoded = (batch.document(index)[1:] for index in range(len(ordinary)))

@@ -17,11 +17,10 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN, BadConversation
+from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN_NAME, BadConversation
 from fineshards.errors import UsageError
 
 _MARKS = re.compile(f"[{CONTENT}{BEGIN}{END}]")
-_NAME = re.compile(f"{HIDDEN}.", re.DOTALL)
 
 
 class SpecialStrings:
@@ -53,7 +52,7 @@ class SpecialStrings:
 
     def shown(self, text: str) -> str:
         """A text without marks and hidden names."""
-        return _NAME.sub(lambda found: self._strings[found[0]], _MARKS.sub("", text))
+        return HIDDEN_NAME.sub(lambda found: self._strings[found[0]], _MARKS.sub("", text))
 
     def written(self, text: str) -> set[str]:
         """The special strings without CONTENT that have no hidden names."""

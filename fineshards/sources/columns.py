@@ -1,8 +1,8 @@
 """Which columns of a file are read, and the documents that are made of them, whatever the format.
 
 The text of a row is a column, several by a template, or a conversation: its canonical JSON, from
-the column that `--text_column` names (`messages`), or where that is null or absent, from `prompt`
-and `completion`; and from `tools`, if there is such a column.
+the column that `--text_column` names (`messages`), or where that is null or absent, from those of
+`pair_columns`; and from `tools`, if there is such a column.
 """
 
 import json
@@ -14,15 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.chat.conversation import BadConversation, canonical
+from fineshards.chat.conversation import BadConversation, canonical, pair_columns
 from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.rows import LABEL_COLUMNS, RowBatch, Rows
 from fineshards.text_template import template_parts
 
-# In place of messages.
-_PAIR = ("prompt", "completion")
 _TOOLS = "tools"
 
 
@@ -42,10 +40,11 @@ def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
     """The columns that a file's texts consist of. names: of all of its columns."""
     if not columns.conversations:
         return columns.of_text
-    has_pair = columns.text not in names and {*_PAIR} <= {*names}
-    first = _PAIR if has_pair else (columns.text,)
+    pair = pair_columns(names)
+    has_pair = columns.text not in names and {*pair} <= {*names}
+    first = pair if has_pair else (columns.text,)
     # Only rows without messages need the pair, so one that is there twice is left to them.
-    also = [name for name in _PAIR if columns.text in names and [*names].count(name) == 1]
+    also = [name for name in pair if columns.text in names and [*names].count(name) == 1]
     return tuple(dict.fromkeys((*first, *also, *(name for name in names if name == _TOOLS))))
 
 
@@ -67,7 +66,7 @@ def named_columns(columns: Columns, names: Collection[str]) -> list[_Named]:
     named = [_Named(name, fits, expected, advice) for name in texts]
     if columns.conversations and columns.text in texts:
         # Only rows without messages need the pair, so its types are left to them.
-        left = {*_PAIR} - {columns.text}
+        left = {*pair_columns(names)} - {columns.text}
         named = [
             each._replace(fits=lambda kind: True) if each.name in left else each for each in named
         ]
@@ -256,7 +255,8 @@ def _conversations(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, d
     reasons = {}
     names = text_columns(columns, batch.schema.names)
     # A row with messages does not need the pair, which must not reject it.
-    alone = batch.select([name for name in names if name == columns.text or name not in _PAIR])
+    pair = {*pair_columns(batch.schema.names)} - {columns.text}
+    alone = batch.select([name for name in names if name not in pair])
     has_messages = columns.text in names and batch.column(columns.text).is_valid().to_pylist()
     for index in range(batch.num_rows):
         of_row = alone if has_messages and has_messages[index] else batch.select(names)

@@ -75,6 +75,17 @@ def _walk(value: Any) -> Any:
             ["system s", "user h", "assistant g", "tool o"],
         ),
         ({"messages": None, "prompt": "a", "completion": "b"}, ["user a", "assistant b"]),
+        ({"instruction": "a", "input": "", "output": "b"}, ["user a", "assistant b"]),
+        ({"instruction": "a", "input": None, "output": ""}, ["user a", "assistant "]),
+        ({"instruction": "a", "input": "b", "output": "c"}, ["user a\nb", "assistant c"]),
+        (
+            {"instruction": [USER], "output": '[{"role":"x"}]'},
+            ["user Hi", 'assistant [{"role":"x"}]'],
+        ),
+        (
+            {"instruction": "a", "output": "b", "prompt": "c", "completion": "d", "input": "e"},
+            ["user c", "assistant d"],
+        ),
         (
             {"messages": [{"role": "x", "content": [{"type": "text", "text": t} for t in "ab"]}]},
             ["x ab"],
@@ -107,6 +118,9 @@ def test_null_fields_are_absent() -> None:
     [
         ({}, "there are no messages, and no prompt"),
         ({"prompt": "a"}, "there are no messages, and no completion"),
+        ({"instruction": "a", "output": None}, "there are no messages, and no output"),
+        ({"instruction": "a", "input": 7, "output": "b"}, "instruction and input are not both t"),
+        ({"instruction": [USER], "input": "a", "output": "b"}, "instruction and input are not b"),
         ({"messages": []}, "messages is empty"),
         ({"messages": 7}, "messages is not a list but 7"),
         ({"messages": "[{]"}, "messages is a text that is not JSON ("),

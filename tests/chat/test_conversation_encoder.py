@@ -83,12 +83,12 @@ def test_the_fast_encoder_changes_nothing(name: str, tagged: bool) -> None:
     assert len(found.refused) < len(rows)
 
 
-# Their templates write the end or the beginning of a conversation unlike what is within.
-REFUSED = {"qwen3", "mistral", "phi3"}
+# They write a turn before an empty message, or that turn itself, unlike at the end.
+REFUSED = {"qwen3", "mistral"}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_prefixes_find_what_the_tags_enclose_or_refuse(name: str) -> None:
+def test_turns_are_those_that_tags_enclose_or_refused(name: str) -> None:
     family, rng = FAMILIES[name], random.Random(name)
     tagged = encoder_of(family)
     plain = encoder_of(family, without_tags(family.template))
@@ -97,22 +97,100 @@ def test_prefixes_find_what_the_tags_enclose_or_refuse(name: str) -> None:
         row = made_up(family, rng, special=True)
         expected = encoded(tagged, canonical(row))
         try:
-            found = encoded(plain, canonical(row))
+            turns = encoded(plain, canonical(row))
         except BadConversation:
+            assert any(message["content"] in ("", None) for message in row["messages"])
             refused += 1
             continue
-        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert turns.tokens.tolist() == expected.tokens.tolist()
         if name == "phi3":  # ends a conversation with a special token of its own
             last = [*expected.learned[-1]]
             expected.learned[-1] = [last[0], len(expected.tokens)]
-        assert found.learned.tolist() == expected.learned.tolist()
+        assert turns.learned.tolist() == expected.learned.tolist()
     assert (refused > 0) == (name in REFUSED)
-    if name == "qwen3":
-        assert reason(plain, HELLO * 2) == (
-            "message 2 (assistant): the chat template renders the conversation up to it "
-            "differently as part of the whole. Mark what is learned in the template with "
-            "{% generation %}"
-        )
+
+
+CALL = {"function": {"name": "add", "arguments": {"a": 1}}}
+TOOL = {"role": "tool", "content": "2"}
+THOUGHTFUL = [
+    {"role": "user", "content": " 1 + 1?\n"},
+    {"role": "assistant", "content": "", "reasoning_content": "I add.", "tool_calls": [CALL]},
+    TOOL,
+    {"role": "assistant", "content": "<think>\nOf course.\n</think>\n\nTwo."},
+    {"role": "user", "content": "Sure?"},
+    {"role": "assistant", "content": "Yes, two.", "reasoning_content": "I am."},
+]
+HEAD = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+CONTENT_ALONE = "{{ m.content.split('</think>')[-1]|trim }}"
+CALLS = "{% for c in m.tool_calls or [] %}<call>{{ c.function|tojson }}</call>{% endfor %}"
+FOOT = "<|im_end|>\n{% endfor %}"
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n"
+THOUGHTS = "{% if loop.last %}<think>\n{{ m.thinking or '' }}\n</think>\n\n{% endif %}"
+ADD = '<call>{"name": "add", "arguments": {"a": 1}}</call>'
+
+
+@pytest.mark.parametrize(
+    ("template", "learned"),
+    [
+        # Thoughts of the last message alone, as Qwen3's; those in the content are cut off.
+        (
+            f"{HEAD}{THOUGHTS}{CONTENT_ALONE}{CALLS}{FOOT}{PROMPT}{{% endif %}}",
+            [ADD, "Two.", "<think>\nI am.\n</think>\n\nYes, two."],
+        ),
+        # The request opens thoughts that earlier answers do not have, as Qwen3's of July 2025.
+        (
+            f"{HEAD}{THOUGHTS}{CONTENT_ALONE}{CALLS}{FOOT}{PROMPT}<think>\n{{% endif %}}",
+            [ADD, "Two.", "I am.\n</think>\n\nYes, two."],
+        ),
+        # Or that are empty in them, as Nemotron's.
+        (
+            f"{HEAD}{{% if m.role == 'assistant' %}}<think></think>{{% endif %}}{CONTENT_ALONE}"
+            f"{CALLS}{FOOT}{PROMPT}<think>\n{{% endif %}}",
+            [f"<think></think>{ADD}", "<think></think>Two.", "<think></think>Yes, two."],
+        ),
+        # The end of a conversation has a token of its own, as that of Phi-3.5.
+        (
+            f"{HEAD}{CONTENT_ALONE}{CALLS}{FOOT}{PROMPT}{{% else %}}<|endoftext|>{{% endif %}}",
+            [ADD, "Two.", "Yes, two.<|im_end|>\n<|endoftext|>"],
+        ),
+        # Results have the function's name, as Gemma 4's, and turns no last token, as GLM's.
+        (
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'tool' %}"
+            "{{ messages[loop.index0 - 1].tool_calls[0].function.name }}:{% endif %}"
+            f"{CONTENT_ALONE}{CALLS}{{% endfor %}}{PROMPT}{{% endif %}}",
+            [ADD, "Two.", "Yes, two."],
+        ),
+    ],
+)
+def test_turns_are_found_where_what_is_before_them_differs(
+    template: str, learned: list[str]
+) -> None:
+    family = FAMILIES["qwen2.5"]
+    end = "<|im_end|>" if FOOT in template else ""
+    texts = learned_texts(
+        family, encoded(encoder_of(family, template), canonical({"messages": THOUGHTFUL}))
+    )
+    assert [text.removesuffix("\n") for text in texts] == [
+        text if text.endswith("<|endoftext|>") else text + end for text in learned
+    ]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        # Messages in another order, questions within answers, and an answer twice.
+        "{% for m in messages|reverse %}{{ m.content }}|{% endfor %}",
+        "{% for m in messages %}{% if m.role == 'assistant' %}"
+        "{{ messages[loop.index0 - 1].content }}{{ m.content }}{% endif %}{% endfor %}",
+        "{% for m in messages + messages[1:2] %}|{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}|{% endif %}",
+    ],
+)
+def test_a_template_that_does_not_show_turns_is_refused(template: str) -> None:
+    assert reason(encoder_of(FAMILIES["qwen2.5"], template), HELLO * 2) == (
+        "message 2 (assistant): the chat template does not show where it begins and ends. "
+        "Enclose each answer in {% generation %}"
+    )
 
 
 @pytest.mark.parametrize("learn", [("user",), ("system", "user"), ("user", "assistant")])
@@ -231,9 +309,8 @@ def test_special_strings_in_messages_do_not_hide_their_fields(start: str, conten
         f"{{% for m in messages %}}{MARKED}{{{{ m.content|length }}}}{{% endfor %}}",
         "{% for m in messages %}{% if m.content|length > 5 %}{{ raise_exception('') }}{% endif %}"
         f"{MARKED}{{% endfor %}}",
-        # Without marks, questions that are written with their answers.
-        "{% for m in messages %}{% if m.role == 'assistant' %}"
-        "{{ messages[loop.index0 - 1].content }}{{ m.content }}{% endif %}{% endfor %}",
+        # The same without tags.
+        "{% for m in messages %}{{ m.content|length }}{{ m.content }}{% endfor %}",
     ],
 )
 def test_a_template_that_does_not_tell_messages_apart_refuses_fields(template: str) -> None:

@@ -126,20 +126,30 @@ def builds_of_each_format(
     return found
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(
+    ("names", "alone"),
+    [
+        (("prompt", "completion"), False),
+        (("prompt", "completion"), True),
+        (("instruction", "output", "input"), True),
+    ],
+)
 def test_every_format_takes_a_pair_where_messages_are_null(
-    build: Build, tmp_path: Path, alone: bool
+    build: Build, tmp_path: Path, names: tuple[str, ...], alone: bool
 ) -> None:
     """alone: whether no row has messages."""
+    prompt, completion, *_ = names
     rows: list[dict[str, Any]] = [
-        {"messages": each, "prompt": f"Say {number}.", "completion": f"{number}!"}
+        {"messages": each, prompt: f"Say {number}.", completion: f"{number}!"}
         for number, each in enumerate(made_up(30, 5))
     ]
     for row in rows if alone else rows[::2]:
         row["messages"] = None
-    rows[4] |= {"prompt": None, "completion": None}
-    rows[6] |= {"completion": None}
-    rows[7] |= {"prompt": None}
+    rows[4] |= {prompt: None, completion: None}
+    rows[6] |= {completion: None}
+    rows[7] |= {prompt: None}
+    for number, row in enumerate(rows):
+        row |= dict.fromkeys(names[2:], [None, "", "Loudly."][number % 3 if number != 4 else 0])
     shards = builds_of_each_format(build, tmp_path, rows, str(tmp_path / "chat.jinja"))
     assert all(each == shards[0] for each in shards)
     assert shards[0]["counts"] == (b"1 2" if alone else b"1 1")
@@ -216,13 +226,21 @@ def test_maps_are_refused_because_they_would_become_lists_of_pairs(
         build(input=tmp_path / "maps.parquet")
 
 
-def test_a_prompt_and_its_completion_are_two_messages(build: Build, tmp_path: Path) -> None:
-    pairs = [{"prompt": f"Say {n}.", "completion": f"{n}!"} for n in range(20)]
-    pq.write_table(pa.Table.from_pylist(pairs), tmp_path / "pairs.parquet")
+@pytest.mark.parametrize("names", [("prompt", "completion"), ("instruction", "output", "input")])
+def test_columns_in_place_of_messages_are_two_messages(
+    build: Build, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Alpaca's input is a line of its own after the instruction, if there is any."""
+    texts = [(f"Say {n}.", f"{n}!", ["", "Loudly."][n % 2]) for n in range(20)]
+    rows = [dict(zip(names, row, strict=False)) for row in texts]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "pairs.parquet")
     build(input=tmp_path / "pairs.parquet")
-    names = {"user": "prompt", "assistant": "completion"}
     expected = [
-        [{"role": role, "content": pair[name]} for role, name in names.items()] for pair in pairs
+        [
+            {"role": "user", "content": f"{said}\n{added}" if added and names[2:] else said},
+            {"role": "assistant", "content": answer},
+        ]
+        for said, answer, added in texts
     ]
     assert check(tmp_path / "out", {str(tmp_path / "pairs.parquet"): expected}) == 20
 
