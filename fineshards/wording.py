@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,11 +32,7 @@ def approximately(count: int) -> str:
         >>> approximately(98_557_363), approximately(999_600), approximately(7)
         ('98.6M', '1M', '7')
     """
-    rounded = float(f"{count:.3g}")
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if rounded >= size:
-            return f"{rounded / size:g}{unit}"
-    return f"{rounded:g}"
+    return _in_units(count, ("T", "B", "M", "k")) or f"{count:.3g}"
 
 
 def size(count: int) -> str:
@@ -46,11 +42,16 @@ def size(count: int) -> str:
         >>> size(917), size(2_217_541), size(999_999), size(60 * 10**12)
         ('917 bytes', '2.22 MB', '1 MB', '60 TB')
     """
+    return _in_units(count, (" PB", " TB", " GB", " MB", " kB")) or f"{count:,} bytes"
+
+
+def _in_units(count: int, units: Sequence[str]) -> str:
+    """A count to three digits in the unit that fits, of some that end with that of thousands."""
     rounded = float(f"{count:.3g}")
-    for unit, bytes_ in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if rounded >= bytes_:
-            return f"{rounded / bytes_:g} {unit}"
-    return f"{count:,} bytes"
+    for power, unit in zip(range(len(units), 0, -1), units, strict=True):
+        if rounded >= 1000**power:
+            return f"{rounded / 1000**power:g}{unit}"
+    return ""
 
 
 def share(part: int, whole: int) -> str:
@@ -61,11 +62,6 @@ def share(part: int, whole: int) -> str:
         ('33.33 %', '100.00 %', '–')
     """
     return f"{100 * part / whole:.2f} %" if whole else "–"
-
-
-def ratio(part: int, whole: int) -> str:
-    """A quotient with three digits after the point."""
-    return f"{part / whole:.3f}" if whole else "–"
 
 
 def shortened(text: str, most: int = 250) -> str:

@@ -26,7 +26,7 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.storage.temporary import scratch_folder_in
-from fineshards.wording import counted, describe_leaks, ratio, share, shortened, size
+from fineshards.wording import counted, describe_leaks, share, shortened, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def _environment() -> Environment:
         "number": "{:,}".format,
         "counted": counted,
         "share": share,
-        "ratio": ratio,
+        "ratio": lambda part, whole: f"{part / whole:.3f}" if whole else "–",
         "short": shortened,
     }
     return environment

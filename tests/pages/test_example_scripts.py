@@ -96,7 +96,8 @@ def test_the_recipe_drops_what_its_check_said(tmp_path: Path) -> None:
     assert counts.documents == int(built) == int(checked)
     steps = tomllib.loads((EXAMPLES / "recipe.toml").read_text())["steps"]
     assert {dropped.step for dropped in counts.dropped} == set(range(len(steps)))
-    assert "earlier " in printed
+    similar = re.findall(r"is (\d+) % the same", printed)
+    assert min(map(int, similar)) >= 80
 
 
 @pytest.mark.curation
