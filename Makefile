@@ -233,6 +233,7 @@ site: .site-venv/installed ## build the documentation site, and check its links 
 	@$(BIN)/python docs/make_api.py .site
 	@$(BIN)/python docs/make_schemas_page.py .site/schemas.md
 	@$(BIN)/python docs/make_reasons.py .site/reasons.md
+	@$(BIN)/python docs/make_troubleshooting.py .site/troubleshooting.md
 	@NO_MKDOCS_2_WARNING=1 .site-venv/bin/mkdocs build --strict --quiet
 	@.site-venv/bin/python docs/check_site.py site
 	@echo "the site is in site/; python3 -m http.server -d site shows it with its search"
@@ -308,11 +309,9 @@ bench-far: .venv/installed ## build from a hub 30 ms away, with its limits, and 
 
 ##@ Release
 
-# Both from the sdist, as PyPI's users get them.
-dist: .venv/installed ## build the sdist and the wheel into dist/, and check them (PyPI)
-	rm -rf dist build
-	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m build --installer uv
-	$(BIN)/twine check --strict dist/*
+# sdist, wheel, SHA256SUMS and SBOM in dist/, the same bytes from any checkout. TAG=v1.2.3 compares all names with it.
+release: .venv/installed ## build and check what is released into dist/ (PyPI; some min)
+	$(BIN)/python -m tools.release $(if $(TAG),--tag $(TAG)) $(if $(EXTRAS),--extras $(EXTRAS))
 
 # The command line for any machine; the template's image is made by `make template`.
 image: ## build the image of the command line, and a dataset in it (Docker; 1.5 GB)
@@ -321,13 +320,6 @@ image: ## build the image of the command line, and a dataset in it (Docker; 1.5 
 	    build --input /$(SAMPLE) --output out --shard_tokens 100k
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-TAG ?= v$(VERSION)
-release-check: .venv/installed ## check that this commit can be released as TAG, v1.2.3 (PyPI; 1 min)
-	@test "$(TAG)" = "v$(VERSION)" || { echo "pyproject.toml has version $(VERSION), not $(TAG)"; exit 1; }
-	@grep -q '^## $(VERSION) - ' CHANGELOG.md || { echo "CHANGELOG.md has no heading $(VERSION)"; exit 1; }
-	@grep -qx 'version: $(VERSION)' CITATION.cff || { echo "CITATION.cff has another version"; exit 1; }
-	@test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed"; exit 1; }
-	@$(MAKE) --no-print-directory test-package dist
 
 # For Dataflow (docs/cloud.md): make template PROJECT=p REGION=us-central1 BUCKET=b prints the commands; RUN=build
 # runs the first two, RUN=launch the last. Also IMAGE=, TEMPLATE=, and for the launch INPUT= or DATASET= and CONFIG=,

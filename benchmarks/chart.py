@@ -1,7 +1,7 @@
 """The charts of results, as SVG: drawn from the JSON of a result, and from nothing else.
 
 `python -m benchmarks.chart` draws again what is committed: a chart beside each result, and
-docs/images/speed.svg from the results that the README shows.
+docs/images/speed.svg, which the README shows, from the latest result of the corpus.
 """
 
 import json
@@ -16,21 +16,21 @@ from benchmarks.contestants import ROOT
 
 RESULTS = Path("benchmarks/results")
 SPEED_CHART = Path("docs/images/speed.svg")
-README_RESULTS = (
-    "2026-11-27-corpus.json",
-    "2026-11-22-corpus-with-datatrove.json",
-)
+# The names of results begin with their day, so the last one is the latest.
+SHOWN_RESULTS = "*-corpus.json"
 
 _TITLES = {
     "seed": "process pool with tiktoken, one document per task",
     "datatrove": "datatrove’s DocumentTokenizer, one task per core",
-    "bound": "gigatoken alone: no order, checks or restarts",
+    "bound": "lower bound (no framework, no guarantees)",
 }
 
 _WIDTH, _MARGIN = 560, 24
 _BAR, _ROW, _HEADING, _LINE = 20, 54, 34, 22
 # What remains of the width is for the figures beside the bars.
 _LONGEST_BAR = 290
+# The width of a letter, about.
+_LETTER = 8
 
 _STYLE = """\
 text { font: 15px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328 }
@@ -43,6 +43,7 @@ text { font: 15px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f
 .bar.ours { fill: #1f6feb }
 .bar.bound { fill: #ffffff; stroke: #818b98; stroke-width: 1.5; stroke-dasharray: 4 3 }
 .spread { stroke: #1f2328; stroke-width: 2; fill: none }
+.limit { stroke: #818b98; stroke-width: 1.5; stroke-dasharray: 4 3; fill: none }
 @media (prefers-color-scheme: dark) {
   text { fill: #f0f6fc }
   .caption { fill: #9198a1 }
@@ -68,8 +69,11 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
+    """limit: what a line across all bars shows, because nothing can be longer."""
+
     heading: str
     bars: tuple[_Bar, ...]
+    limit: _Bar | None = None
 
 
 def draw(result: Mapping[str, Any]) -> str:
@@ -84,14 +88,16 @@ def draw(result: Mapping[str, Any]) -> str:
     )
 
 
-def draw_speeds(results: Sequence[Mapping[str, Any]]) -> str:
-    """The speeds of several results, from their JSON, one below the other."""
-    panels = [
-        _Panel(f"{_text_of(result)} of text, {_day_of(result)}", _bars(result, _speed))
-        for result in results
-    ]
-    longest = max(bar.high for panel in panels for bar in panel.bars)
-    return _draw("MB of text per second: longer is better", panels, _caption(results), longest)
+def draw_speed(result: Mapping[str, Any]) -> str:
+    """The speeds of one result, from its JSON; the lower bound of the time as a thin line."""
+    bars = _bars(result, _speed)
+    bound = next((bar for bar in bars if bar.contestant == "bound"), None)
+    panel = _Panel(
+        f"Tokenizing {_text_of(result)} of text: longer is better",
+        tuple(bar for bar in bars if bar is not bound),
+        bound,
+    )
+    return _draw("MB of text per second", [panel], _caption([result]))
 
 
 def _bars(
@@ -144,26 +150,33 @@ def _caption(results: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*dict.fromkeys(machines), *inputs, ends]
 
 
-def _draw(
-    title: str, panels: Sequence[_Panel], caption: Sequence[str], longest: float | None = None
-) -> str:
-    """longest: what the longest bar shows, if the panels have one scale."""
+def _draw(title: str, panels: Sequence[_Panel], caption: Sequence[str]) -> str:
     lines, y = [_text(_MARGIN, 40, title, "title")], 52
     for panel in panels:
         y += _HEADING
         lines.append(_text(_MARGIN, y, panel.heading, "heading"))
-        scale = _LONGEST_BAR / (longest or max(bar.high for bar in panel.bars))
+        limits = [panel.limit] if panel.limit else []
+        scale = _LONGEST_BAR / max(bar.high for bar in (*panel.bars, *limits))
         for number, bar in enumerate(panel.bars):
-            lines += _bar(bar, y + 14 + _ROW * number, scale, ours=number == 0)
-        y += 14 + _ROW * len(panel.bars)
+            lines += _bar(bar, y + 14 + _ROW * number, scale, panel.limit, ours=number == 0)
+        top, y = y + 20, y + 14 + _ROW * len(panel.bars)
+        for bar in limits:
+            x = _MARGIN + bar.value * scale
+            lines.append(f'<path class="limit" d="M{x:.1f} {top}V{y + 8}"/>')
+            words = f"{title_of(bar.contestant)}: {bar.figures.partition(',')[0]}"
+            lines.append(_text(_MARGIN, y + 26, words, ""))
+            y += 26
     y += 10
     for line in caption:
         y += _LINE
         lines.append(_text(_MARGIN, y, line, "caption"))
     height = y + 20
-    told = ". ".join(
+    description = ". ".join(
         f"{panel.heading}: "
-        + "; ".join(f"{title_of(bar.contestant)}, {bar.figures}" for bar in panel.bars)
+        + "; ".join(
+            f"{title_of(bar.contestant)}, {bar.figures}"
+            for bar in (*panel.bars, *([panel.limit] if panel.limit else []))
+        )
         for panel in panels
     )
     return "\n".join(
@@ -171,7 +184,7 @@ def _draw(
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
             f'width="{_WIDTH}" height="{height}" role="img" aria-labelledby="title desc">',
             f'<title id="title">{escape(title)}</title>',
-            f'<desc id="desc">{escape(told)}.</desc>',
+            f'<desc id="desc">{escape(description)}.</desc>',
             f"<style>\n{_STYLE}</style>",
             f'<rect class="page" width="{_WIDTH}" height="{height}" rx="8"/>',
             *lines,
@@ -180,17 +193,21 @@ def _draw(
     )
 
 
-def _bar(bar: _Bar, top: float, scale: float, *, ours: bool) -> list[str]:
+def _bar(bar: _Bar, top: float, scale: float, limit: _Bar | None, *, ours: bool) -> list[str]:
     kind = "ours" if ours else "bound" if bar.contestant == "bound" else ""
     bar_top = top + 24
     middle = bar_top + _BAR / 2
+    end, line = bar.high * scale, limit.value * scale if limit else 0.0
+    # The figures are not where the line of the limit crosses them.
+    if end < line < end + _LETTER * len(bar.figures):
+        end = line
     return [
         _text(_MARGIN, top + 18, title_of(bar.contestant), kind),
         f'<rect class="bar {kind}" x="{_MARGIN}" y="{bar_top}" '
         f'width="{bar.value * scale:.1f}" height="{_BAR}" rx="3"/>',
         f'<path class="spread" d="M{_MARGIN + bar.low * scale:.1f} {middle}'
         f'H{_MARGIN + bar.high * scale:.1f}"/>',
-        _text(_MARGIN + bar.high * scale + 10, middle + 5, bar.figures, kind),
+        _text(_MARGIN + end + 10, middle + 5, bar.figures, kind),
     ]
 
 
@@ -210,8 +227,8 @@ def redraw() -> dict[Path, str]:
         result = json.loads(path.read_text())
         if result["format"] == "fineshards-benchmark":
             charts[RESULTS / f"{path.stem}.svg"] = draw(result)
-    shown = [json.loads((ROOT / RESULTS / name).read_text()) for name in README_RESULTS]
-    return charts | {SPEED_CHART: draw_speeds(shown)}
+    *_, shown = sorted((ROOT / RESULTS).glob(SHOWN_RESULTS))
+    return charts | {SPEED_CHART: draw_speed(json.loads(shown.read_text()))}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from fineshards.errors import MissingLibraryError
 
 # The top-level modules that each extra of pyproject.toml installs.
-_MODULES = {
+MODULES = {
     "array_record": ("array_record",),
     "azure": ("adlfs",),
     "build": (
@@ -47,7 +47,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingLibraryError | None:
     module = (error.name or "").partition(".")[0]
     # `google` is shared by many distributions.
     library = "google-cloud-storage" if module == "google" else module
-    for extra, modules in _MODULES.items():
+    for extra, modules in MODULES.items():
         if module in modules:
             return _missing(library, extra)
     return None

@@ -86,6 +86,57 @@ def test_the_page_of_schemas_is_that_of_the_schemas(unpublished: Path) -> None:
     assert {*manifest, *(f"shards[].{name}" for name in manifest["shards"][0])} <= named
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bild",
+        "verify nothing",
+        "build --input nothing.jsonl --output out",
+        "build --input bad.jsonl --output out",
+        "build --input bad.jsonl --output out --recipe nothing.toml",
+        "append bad --input bad.jsonl",
+        "explain nothing --document 1",
+        "redact nothing",
+    ],
+)
+def test_the_page_of_errors_has_the_sentence_of_each(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    assert main(command.split()) != 0
+    sentence = capsys.readouterr().err.splitlines()[-1].partition("fineshards: ")[2]
+    troubleshooting = docs_program("make_troubleshooting")
+    sentences = set[str]().union(*troubleshooting.by_room().values())
+    assert len(sentences) > 400
+    patterns = [re.escape(each).replace("…", ".*") for each in sentences if each.strip("… .:")]
+    assert any(re.fullmatch(pattern, sentence) for pattern in patterns), sentence
+    assert all(
+        troubleshooting.page().count(f"\n## {title}\n") == 1 for title in ("Input", "Training")
+    )
+
+
+@pytest.mark.curation
+def test_the_readme_shows_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = f"--recipe={ROOT}/examples/recipe.toml"
+    assert main(["build", recipe, f"--input={SAMPLE}", "--output=curated"]) == 0
+    shown = (ROOT / "README.md").read_text().partition("\n    $ ")[2].partition("\nAn [")[0]
+    printed = ""
+    for line in f"$ {shown}".replace("…/", f"{ROOT}/").splitlines():
+        if line.strip().startswith("$ fineshards "):
+            capsys.readouterr()
+            assert main(shlex.split(line)[2:]) == 0
+            printed = capsys.readouterr().out
+        else:
+            assert line.removeprefix("    ") in printed
+
+
 def test_the_start_runs_and_prints_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
