@@ -64,6 +64,8 @@ def test_it_renders_for_everyone_and_asks_for_nothing(
     assert found.violations_count == 0, found.generate_report()
     width = shown.page.evaluate("document.documentElement.scrollWidth")
     assert width <= SIZES[size][0]
+    height = shown.page.evaluate("document.documentElement.scrollHeight")
+    assert height < 6000 or size != "desk"
     assert shown.page.locator("section").count() == shown.page.locator("nav a").count()
     assert is_untouched(shown)
 
@@ -72,6 +74,7 @@ def test_hostile_texts_are_shown_as_they_are_and_do_not_run(
     hostile_report: str, opened: Open
 ) -> None:
     shown = opened(hostile_report)
+    unfold(shown.page)
     seen = shown.page.evaluate("document.body.innerText")
     assert ATTACK in seen
     assert "\\x1b[2J" in seen

@@ -19,6 +19,7 @@ from support.checkout import ROOT, SAMPLE
 from support.dataset_contents import Contents
 from support.foreign_readers import read_megatron
 
+import fineshards
 from fineshards.curation.recipe import parse_recipe
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.tables.decisions import read_decisions
@@ -98,6 +99,42 @@ def test_the_recipe_drops_what_its_check_said(tmp_path: Path) -> None:
     assert {dropped.step for dropped in counts.dropped} == set(range(len(steps)))
     similar = re.findall(r"is (\d+) % the same", printed)
     assert min(map(int, similar)) >= 80
+
+
+# In place of Slurm's: it runs each task of a job at once, one after another.
+SBATCH = """#!/bin/bash
+while [[ $1 == --* ]]; do
+    [[ $1 == --array=1-* ]] && export SLURM_ARRAY_TASK_COUNT=${1#--array=1-} SLURM_ARRAY_TASK_MIN=1
+    [[ $1 == --time=* || $1 == --partition=* ]] && echo "$1" >> given
+    shift
+done
+for task in $(seq "${SLURM_ARRAY_TASK_COUNT:-1}"); do
+    SLURM_ARRAY_TASK_ID=$task bash "$@" >> log 2>&1
+done
+echo 1
+"""
+
+
+@pytest.mark.curation
+def test_a_build_that_compares_documents_is_submitted_to_slurm_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sbatch").write_text(SBATCH)
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SHARES", "2")
+    monkeypatch.setenv("ENVIRONMENT", str(Path(sys.executable).parent.parent))
+    flags = [f"--input={SAMPLE}", "--dedup=minhash", "--shard_tokens=200k", "--workers=1"]
+    command = [EXAMPLES / "slurm/submit.sh", *flags, "--output=out"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert (tmp_path / "given").read_text() == "--partition=cpu\n--time=24:00:00\n" * 5
+    log = (tmp_path / "log").read_text()
+    assert log.count("share 1/2 ends") == 4
+    assert "all shards are written" in log
+    plain = fineshards.build(
+        input=SAMPLE, output=tmp_path / "plain", dedup="minhash", shard_tokens="200k"
+    )
+    assert manifest_of(tmp_path / "out").content_fingerprint == plain.content_fingerprint
 
 
 @pytest.mark.curation
