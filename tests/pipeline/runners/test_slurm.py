@@ -88,7 +88,7 @@ def test_a_node_that_dies_is_replaced_and_the_bytes_are_the_same(
 def test_flink_inside_an_allocation_gives_the_same_bytes(
     slurm: Slurm, flags: list[str], plain: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """A JobManager where the batch script runs, and a TaskManager on each node, as on the page."""
+    """A JobManager where the batch script runs, and a TaskManager on each node."""
     try:
         jar = flink_jar()
     except MissingError as error:
