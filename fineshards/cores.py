@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+_MOUNT = Path("/sys/fs/cgroup")
+
 
 def usable_cores() -> int:
     """The number of cores that this process may keep busy, at least 1.
@@ -17,9 +19,6 @@ def usable_cores() -> int:
     except AttributeError:  # only Linux has masks
         cores = os.cpu_count() or 1
     return max(1, math.ceil(min([cores, *_quotas(Path("/proc/self/cgroup"), _MOUNT)])))
-
-
-_MOUNT = Path("/sys/fs/cgroup")
 
 
 def _quotas(membership: Path, mount: Path) -> Iterator[float]:

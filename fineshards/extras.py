@@ -53,19 +53,19 @@ def missing_extra(error: ModuleNotFoundError) -> MissingLibraryError | None:
     return None
 
 
-def require(module: str, library: str, extra: str) -> None:
-    """Raises MissingLibraryError unless a module can be found; does not import it."""
+def require(module: str, library: str, extra: str, file: str = "") -> None:
+    """Raises MissingLibraryError, which names the file, unless a module can be found."""
     try:
         found = find_spec(module) is not None
     except ModuleNotFoundError:  # not even the package that it is in
         found = False
     if not found:
-        raise _missing(library, extra)
+        raise _missing(library, extra, file and f"{file}: ")
 
 
-def _missing(library: str, extra: str) -> MissingLibraryError:
+def _missing(library: str, extra: str, where: str = "") -> MissingLibraryError:
     return MissingLibraryError(
-        f"{library} is not installed. Install it with: pip install 'fineshards[{extra}]'"
+        f"{where}{library} is not installed. Install it with: pip install 'fineshards[{extra}]'"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.fresh_interpreter import run_program
 from support.source_files import Read, add, blocks_of, describe, read_all
 
 from fineshards.cli.cli import main
@@ -475,3 +476,20 @@ def test_only_warc_files_have_an_extractor(tmp_path: Path) -> None:
     assert with_extraction([wet], "resiliparse") == [wet]
     with pytest.raises(UsageError, match=r"--extract trafilatura goes with \.warc"):
         with_extraction([wet], "trafilatura")
+
+
+def test_a_library_that_is_missing_is_named_with_the_file_that_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "a.warc").write_bytes(b"")
+    done = run_program(
+        "import sys\nfrom fineshards.cli.cli import main\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'fastwarc': raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        f"sys.exit(main(['build', '--input={tmp_path}/a.warc', '--output={tmp_path}/out']))"
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"fineshards: {tmp_path}/a.warc: fastwarc is not installed. "
+        "Install it with: pip install 'fineshards[warc]'\n"
+    )

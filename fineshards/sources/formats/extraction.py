@@ -81,14 +81,14 @@ def with_extraction(files: Sequence[SourceFile], extractor: str) -> list[SourceF
     Raises UsageError if an extractor is asked for that no file needs, and MissingLibraryError if a
     library is not installed.
     """
-    if not any(file.format == "warc" for file in files):
+    if not (pages := [file for file in files if file.format == "warc"]):
         if extractor != RESILIPARSE:
             raise UsageError(
                 f"--extract {extractor} goes with .warc and .warc.gz files, and the input has none."
                 " Leave it out."
             )
         return list(files)
-    versions = _installed(extractor)
+    versions = _installed(extractor, pages[0].path)
     return [replace(file, extraction=versions) if file.format == "warc" else file for file in files]
 
 
@@ -108,14 +108,14 @@ def check_versions(file: SourceFile) -> str:
 
 
 @cache
-def _installed(extractor: str) -> str:
+def _installed(extractor: str, path: str = "") -> str:
     """An extractor with what decides its texts, such as `resiliparse: fastwarc 2.0.1, …, rules 2`.
 
     The rules are those of this package: encodings, limits. Version 1 has no name.
     """
     names = _LIBRARIES.get(extractor, ())
     for library in names:
-        require(library.replace("-", "_"), library, "warc")
+        require(library.replace("-", "_"), library, "warc", path)
     libraries = (f"{library} {version(library)}" for library in names)
     return f"{extractor}: {', '.join([*libraries, _RULES])}"
 
