@@ -82,7 +82,7 @@ def __getattr__(name: str) -> object:
         return version("fineshards")
     if name == "__all__":
         # What can be imported here: `import *` of a machine that only trains brings the loader.
-        return [each for each in __dir__() if _is_there(each)]
+        return [name for name in __dir__() if _is_there(name)]
     if name not in _HOME:
         raise AttributeError(f"module 'fineshards' has no attribute {name!r}")
     from fineshards.extras import naming_the_extra

@@ -116,11 +116,11 @@ def printable(line: str) -> str:
         >>> print(printable("a\x1b[2J\nfinished"))
         a\x1b[2J\nfinished
     """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), line)
+    return _UNPRINTABLE.sub(lambda character: character[0].encode("unicode_escape").decode(), line)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence that names the known words most like a misspelt or shortened one; "" if none is.
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """A sentence that names the choices most like a misspelt or shortened word; "" if none is.
 
     Example:
         >>> did_you_mean("--outptu", ["--input", "--output"])
@@ -134,11 +134,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     from difflib import get_close_matches  # only mistakes pay for the import
 
-    bare = {each.lstrip("-"): each for each in known}
+    bare = {choice.lstrip("-"): choice for choice in choices}
     if word in bare.values():
-        return ""  # known, but not here: not a misspelling
+        return ""  # a choice, but not here: not a misspelling
     wanted = word.lstrip("-").lower()
     close = get_close_matches(wanted, bare, n=1, cutoff=_ALIKE)
     if not close and len(wanted) > 2:
-        close = sorted(each for each in bare if each.startswith(wanted))[:3]
-    return f" Did you mean {' or '.join(bare[each] for each in close)}?" if close else ""
+        close = sorted(name for name in bare if name.startswith(wanted))[:3]
+    return f" Did you mean {' or '.join(bare[name] for name in close)}?" if close else ""

@@ -56,10 +56,10 @@ def missing_extra(error: ModuleNotFoundError) -> MissingLibraryError | None:
 def require(module: str, library: str, extra: str, file: str = "") -> None:
     """Raises MissingLibraryError, which names the file, unless a module can be found."""
     try:
-        found = find_spec(module) is not None
+        is_there = find_spec(module) is not None
     except ModuleNotFoundError:  # not even the package that it is in
-        found = False
-    if not found:
+        is_there = False
+    if not is_there:
         raise _missing(library, extra, file and f"{file}: ")
 
 

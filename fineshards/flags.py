@@ -53,12 +53,12 @@ def flag(
 
 def flags_of(options: type) -> list[Field[Any]]:
     """The fields of a class of options that are flags, in the order of the help page."""
-    return [each for each in fields(options) if each.metadata]
+    return [flag for flag in fields(options) if flag.metadata]
 
 
 def deciding(options: type) -> tuple[str, ...]:
     """The names of the flags that decide what is made."""
-    return tuple(each.name for each in flags_of(options) if each.metadata["decides"])
+    return tuple(flag.name for flag in flags_of(options) if flag.metadata["decides"])
 
 
 def arguments_of(options: type) -> str:
@@ -81,7 +81,7 @@ def _alternatives(options: type, name: str) -> tuple[Any, ...]:
 def kinds(options: type, name: str) -> tuple[Any, ...]:
     """The types and the words that a flag takes."""
     parts = _alternatives(options, name)
-    return tuple(each for part in parts for each in (get_args(part) or (part,)))
+    return tuple(kind for part in parts for kind in (get_args(part) or (part,)))
 
 
 def choices(options: type, name: str) -> tuple[str, ...]:

@@ -28,5 +28,5 @@ def how_it_ended(code: int) -> str:
     """
     if code >= 0:
         return f"ended with exit code {code}"
-    known = {each.value: each.name for each in signal.Signals}
-    return f"was killed by {known.get(-code, f'signal {-code}')}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"

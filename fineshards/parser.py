@@ -46,15 +46,15 @@ class Parser(argparse.ArgumentParser):
             self.refuse(parsed.beam_args[0], ": files follow --input" if takes_input else "")
         return parsed
 
-    def refuse(self, argument: str, why: str = "", known: Sequence[str] = ()) -> NoReturn:
+    def refuse(self, argument: str, why: str = "", more_flags: Sequence[str] = ()) -> NoReturn:
         """Raises UsageError for an argument that nothing takes.
 
-        why: words after the argument. known: flags that may have been meant, beside this parser's.
+        why: words after the argument. more_flags: those that may have been meant, too.
         """
         if not argument.startswith("-"):
             raise UsageError(f"unexpected argument {argument!r}{why}. See {self.prog} --help.")
         flag = argument.partition("=")[0]
-        hint = did_you_mean(flag, [*self._option_string_actions, *known])
+        hint = did_you_mean(flag, [*self._option_string_actions, *more_flags])
         raise UsageError(f"unknown flag {flag}{why}.{hint} See {self.prog} --help.")
 
     def error(self, message: str) -> NoReturn:

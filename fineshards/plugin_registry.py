@@ -1,6 +1,6 @@
 """Formats, places, steps, encoders and exports by name: entry points of installed packages.
 
-Those of fineshards are in its pyproject.toml. A name imports nothing of others.
+Those of fineshards are in its pyproject.toml. Looking up one imports no other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,10 +42,10 @@ class Plugins(Mapping[str, _Plugin]):
 
         installed, points = dict(self.own), list[Any](entry_points(group=f"{_OURS}.{self.group}"))
         for point in points:
-            known = installed.setdefault(point.name, point)
-            if (known, known.dist.name) != (point, point.dist.name):
+            earlier = installed.setdefault(point.name, point)
+            if (earlier, earlier.dist.name) != (point, point.dist.name):
                 raise UsageError(
-                    f"the packages {known.dist.name} and {point.dist.name} both have "
+                    f"the packages {earlier.dist.name} and {point.dist.name} both have "
                     f"{point.name!r} among their {self.group}. Uninstall one of them."
                 )
         return installed
@@ -75,19 +75,19 @@ class Plugins(Mapping[str, _Plugin]):
 
     def recorded(self, name: str, package: str | None) -> _Plugin:
         """The plug-in that a record names; raises UsageError if it is not of that package here."""
-        found = (self.package(name) or _OURS) if name in self else "none"
-        if found == "none" or (package and found != package):
+        owner = (self.package(name) or _OURS) if name in self else "none"
+        if owner == "none" or (package and owner != package):
             raise UsageError(
                 f"{name!r}, one of the {self.group}, is of the package {package or _OURS}; "
-                f"installed is {found}. Other versions may give other bytes: install that one, or "
+                f"installed is {owner}. Other versions may give other bytes: install that one, or "
                 "begin again with --overwrite."
             )
         return self[name]
 
     def _imported(self, point: Any) -> Any:
         try:
-            found = point.load()
-            return found() if self._makes else found
+            plugin = point.load()
+            return plugin() if self._makes else plugin
         except Exception as error:
             if point.name in self.own:
                 raise

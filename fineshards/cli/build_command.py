@@ -90,7 +90,7 @@ def left_by_an_earlier_run(launch: Launch) -> str:
 
     status = StatusReader(checkpoints.storage).read()
     done = [
-        f"{each.name} {describe_stage(each, status)}" for each in status.stages[1:] if each.done
+        f"{stage.name} {describe_stage(stage, status)}" for stage in status.stages[1:] if stage.done
     ]
     return "; ".join(done) or "some blocks are finished"
 

@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def help_page() -> Answer:
     """What `fineshards` without a command prints."""
     lines = ["usage: fineshards COMMAND ...", "", "Raw text in, exact token shards out.", ""]
-    groups = {title: {each.name: each.summary for each in group} for title, group in GROUPS.items()}
-    for title, rows in (groups | {"more": _OTHERS}).items():
-        lines += [f"{title}:", *(f"  {name:<12}{summary}" for name, summary in rows.items()), ""]
+    for title, group in GROUPS.items():
+        lines += [f"{title}:", *(f"  {each.name:<12}{each.summary}" for each in group), ""]
+    lines += ["more:", *(f"  {name:<12}{summary}" for name, summary in _OTHERS.items()), ""]
     lines.append("fineshards COMMAND --help shows examples and a command's flags.")
     return Answer({}, lines)
 
@@ -100,16 +100,16 @@ def _completion(*arguments: str) -> str:
     }
     whole = Parser(prog="fineshards", add_help=False)
     commands = whole.add_subparsers()
-    for each in COMMANDS:
-        parents = [each.parser()]
-        parser = commands.add_parser(each.name, help=each.summary, parents=parents, add_help=False)
+    for command in COMMANDS:
+        name, about, parents = command.name, command.summary, [command.parser()]
+        parser = commands.add_parser(name, help=about, parents=parents, add_help=False)
         for action in parser._actions:
             if plugins := getattr(action, "plugins", None):
                 action.choices = list(plugins)
             if action.nargs != 0 and not action.choices:
-                names = named.get(f"{each.name} {action.dest}", named.get(action.dest, ()))
+                names = named.get(f"{name} {action.dest}", named.get(action.dest, ()))
                 action.complete = _files_or(names)  # type: ignore[attr-defined]
-    words = {"help": [each.name for each in COMMANDS], "completion": _SHELLS}
+    words = {"help": [command.name for command in COMMANDS], "completion": _SHELLS}
     for name, summary in _OTHERS.items():
         parser = commands.add_parser(name, help=summary, add_help=False)
         if name in words:

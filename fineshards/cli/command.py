@@ -130,7 +130,7 @@ class Command:
 
         reason: what that is.
         """
-        ours = [f"--{each.name}" for each in flags_of(BuildConfig) if self.for_beam]
+        ours = [f"--{flag.name}" for flag in flags_of(BuildConfig) if self.for_beam]
         for flag in parser.unknown_flags():
             hint = did_you_mean(flag, [*parser._option_string_actions, *ours])
             may_be_beams = self.for_beam and (not hint or is_beams(flag))

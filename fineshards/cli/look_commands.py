@@ -204,7 +204,7 @@ def _inspect(args: Namespace) -> Answer:
     dataset = opened(open_storage(args.folder), args.generation, ())
     if args.id is not None:
         shown = inspect.show_documents(dataset, args.id)
-        lines = [line for each in shown for line in inspect.describe_document(each)]
+        lines = [line for document in shown for line in inspect.describe_document(document)]
         return Answer({"documents": shown}, lines)
     if args.shard is None and args.document is None and args.token is None:
         summary = inspect.summarize(dataset)

@@ -134,8 +134,8 @@ def _unescaped(text: str) -> str:
 
     def meaning(escape: re.Match[str]) -> str:
         if escape[0] not in _ESCAPES:
-            known = ", ".join(_ESCAPES)
-            raise argparse.ArgumentTypeError(f"has {escape[0]}, which is none of {known}: {text!r}")
+            escapes = ", ".join(_ESCAPES)
+            raise argparse.ArgumentTypeError(f"has {escape[0]}, not one of {escapes}: {text!r}")
         return _ESCAPES[escape[0]]
 
     return re.sub(r"\\.?", meaning, text, flags=re.DOTALL)

@@ -224,8 +224,8 @@ class _Progress:
         if self._draws:
             return
         # Each stage once, when it is over, even if it was too short to be seen.
-        done = [each for each in status.stages if each.state == "done"]
-        over = [f"{each.name}: {describe_stage(each, status)}" for each in done]
+        done = [stage for stage in status.stages if stage.state == "done"]
+        over = [f"{stage.name}: {describe_stage(stage, status)}" for stage in done]
         over += ["finished"] * (status.stage == "finished")
         for line in over[self._logged :]:
             self._log(line)

@@ -107,11 +107,11 @@ class Status:
     @property
     def now(self) -> Stage | None:
         """The present stage; None if the job has finished."""
-        return next((each for each in self.stages if each.state == "now"), None)
+        return next((stage for stage in self.stages if stage.state == "now"), None)
 
     def of(self, name: str) -> Stage:
         """The stage of a name; of several the first."""
-        return next(each for each in self.stages if each.name == name)
+        return next(stage for stage in self.stages if stage.name == name)
 
 
 def status(folder: str | os.PathLike[str]) -> Status:
@@ -205,7 +205,7 @@ class StatusReader:
         if running is not False:
             elapsed = seconds_running(*where) if running else None
             return replace(status, running=running, seconds_running=elapsed)
-        stages = tuple(replace(each, rate=None, seconds_left=None) for each in status.stages)
+        stages = tuple(replace(stage, rate=None, seconds_left=None) for stage in status.stages)
         return replace(status, running=False, stages=stages)
 
     def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
@@ -339,7 +339,7 @@ class StatusReader:
         """The recent rate of what is finished, of (time, amount) in any order."""
         if self._since:
             began = max(self._since, began or 0.0)
-        return _recent_rate([each for each in finished if each[0] > self._since], began)
+        return _recent_rate([entry for entry in finished if entry[0] > self._since], began)
 
     def _written_in(self, folder: str) -> list[float]:
         entries = self._storage.entries(f"{self._checkpoints.folder}/{folder}")

@@ -110,11 +110,11 @@ def read(content: bytes) -> tuple[Description, str]:
         fields: dict[str, Any] = json.loads(content)
         (digest,) = [file["sha256"] for file in fields["distribution"] if file["@id"] == SUMS_NAME]
         # Files without ownerSays have the same in the fields of Croissant alone.
-        said = {name: fields[key] for name, key in _OWNERS.items() if key in fields}
-        said["description"] = fields["description"].rpartition("\n\n")[0]
+        stated = {name: fields[key] for name, key in _OWNERS.items() if key in fields}
+        stated["description"] = fields["description"].rpartition("\n\n")[0]
         if creator := fields.get("creator"):
-            said["creator"] = PERSON * (creator["@type"] == "sc:Person") + creator["name"]
-        return convert(fields.get("ownerSays", said), Description), digest
+            stated["creator"] = PERSON * (creator["@type"] == "sc:Person") + creator["name"]
+        return convert(fields.get("ownerSays", stated), Description), digest
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise OutputError(
             f"{CROISSANT_NAME} is damaged. Delete it, and run fineshards publish with its flags."
@@ -180,7 +180,7 @@ def _documents(make: Callable[..., Any], manifest: Manifest) -> Any:
 
     def field(name: str, about: str, kind: Any, extract: Extract, *regex: str, **more: Any) -> Any:
         # The expression is applied twice by mlcroissant: also to what it finds.
-        transforms = [Transform(regex=each) for each in regex]
+        transforms = [Transform(regex=pattern) for pattern in regex]
         more |= {"source": Source(file_set=_TABLES, extract=extract, transforms=transforms)}
         return make("Field", f"documents/{name}", about, data_types=[kind], **more)
 

@@ -65,8 +65,8 @@ def _text(manifest: Manifest, description: Description) -> str:
     settings, code = manifest.settings, facts.loading_snippets(manifest)
     about = f"{description.description}\n\n" if description.description else ""
     rows = "\n".join(
-        f"| {split} | {each['shards']:,} | {each['documents']:,} | {each['tokens']:,} |"
-        for split, each in manifest.splits.items()
+        f"| {split} | {sums['shards']:,} | {sums['documents']:,} | {sums['tokens']:,} |"
+        for split, sums in manifest.splits.items()
     )
     made = [f"Input: {_code(line)}." for line in facts.inputs(manifest)]
     made += map(printable, facts.steps(manifest))

@@ -202,7 +202,7 @@ def steps(manifest: Manifest) -> list[str]:
     settings, recipe = manifest.settings, manifest.settings.recipe
     done, dropped = [], manifest.counts().dropped
     for number, step in enumerate(recipe.steps if recipe else ()):
-        documents = sum(each.documents for each in dropped if each.step == number)
+        documents = sum(count.documents for count in dropped if count.step == number)
         done.append(
             f"Step {number + 1} of the recipe: {step.use}. Documents that it dropped: "
             f"{documents:,}."

@@ -187,7 +187,7 @@ def show_documents(dataset: Dataset, lengths: Lengths) -> tuple[ShownTokens, ...
         ("longest", lengths.longest_documents, 1),
         ("chosen", _chosen(dataset), CHOSEN),
     ):
-        with_text = _with_text(dataset, (each for each in numbers if each not in shown))
+        with_text = _with_text(dataset, (number for number in numbers if number not in shown))
         if why == "chosen":
             # Those that are long enough as they come, then the others, the longest first.
             with_text = iter(sorted(with_text, key=lambda one: -min(len(one.tokens), LONG_ENOUGH)))

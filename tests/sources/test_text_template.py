@@ -272,4 +272,4 @@ def test_the_job_has_the_template_only_where_it_is_used(
     assert main([*given, "--text-template={id} {text}"]) == 2
     assert "--text_template: was '{text}', now '{id} {text}'" in capsys.readouterr().err
     assert main([*given, "--text-template={id}\\r{text}"]) == 2
-    assert "has \\r, which is none of \\n, \\t, \\\\" in capsys.readouterr().err
+    assert "has \\r, not one of \\n, \\t, \\\\" in capsys.readouterr().err
