@@ -51,8 +51,10 @@ def main() -> None:
     parser.add_argument("--extras", help="Only these, with commas. Default: all.")
     args = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    if args.tag:
-        _check_names(args.tag, project["version"])
+    if args.tag and (reason := disagreement(args.tag)):
+        sys.exit(reason)
+    if args.tag and _run("git", "status", "--porcelain"):
+        sys.exit("there are changes that are not committed")
     extras = args.extras.split(",") if args.extras else ["", *project["optional-dependencies"]]
     with TemporaryDirectory() as folder:
         files = build(Path(folder) / "first")
@@ -74,17 +76,18 @@ def main() -> None:
     print(f"released into {DIST.name}/:\n{(DIST / 'SHA256SUMS').read_text()}", end="")
 
 
-def _check_names(tag: str, version: str) -> None:
-    """The version is the same everywhere, and all that is released is committed."""
-    if tag != f"v{version}":
-        sys.exit(f"pyproject.toml has version {version}, not {tag}")
+def disagreement(tag: str) -> str:
+    """Which place has another version than the tag; empty if none has."""
+    version = tag.removeprefix("v")
     heading = re.compile(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    if project["version"] != version:
+        return f"pyproject.toml has version {project['version']}, not {tag}"
     if not heading.search((ROOT / "CHANGELOG.md").read_text()):
-        sys.exit(f"CHANGELOG.md has no heading ## {version} - DATE")
+        return f"CHANGELOG.md has no heading ## {version} - DATE"
     if f"\nversion: {version}\n" not in (ROOT / "CITATION.cff").read_text():
-        sys.exit("CITATION.cff has another version")
-    if _run("git", "status", "--porcelain"):
-        sys.exit("there are changes that are not committed")
+        return "CITATION.cff has another version"
+    return ""
 
 
 def build(folder: Path) -> list[Path]:

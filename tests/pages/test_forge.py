@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from support.checkout import ROOT
 
+from tools.release import disagreement
+
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -23,6 +25,13 @@ def test_the_page_on_installing_lists_every_extra() -> None:
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(
         PROJECT["optional-dependencies"]
     )
+
+
+def test_all_places_have_the_version_of_the_release() -> None:
+    """Between releases it ends in .dev0, and the other places have that of the last release."""
+    version = PROJECT["version"]
+    assert version.endswith(".dev0") or disagreement(f"v{version}") == ""
+    assert disagreement("v9.9.9") == f"pyproject.toml has version {version}, not v9.9.9"
 
 
 def checkout(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
