@@ -143,7 +143,8 @@ def _check_extras(wheel: Path, python: str, extras: list[str], version: str, fol
             _run(*install, "--dry-run", requirement)
         else:
             _run(*install, requirement)
-            _run(environment / "bin/python", "-c", _SMOKE, version, *MODULES.get(extra, ()))
+            # -I: not the checkout, which is the current folder.
+            _run(environment / "bin/python", "-I", "-c", _SMOKE, version, *MODULES.get(extra, ()))
         shutil.rmtree(environment)
         done = "can be resolved" if extra in ONLY_RESOLVED else "works"
         print(f"Python {python}, {extra or 'no extra'}: {done}", flush=True)
