@@ -67,12 +67,12 @@ def describe_unexpected(error: BaseException) -> str:
             f"there is not enough memory{about}. Give the process more (ulimit -v, the limit of "
             f"its container), or use fewer --workers.{again}"
         )
-    if isinstance(error, ImportError):
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, ImportError) or "<module>" in {x.name for x in frames}:  # of an import
         return f"a library cannot be loaded: {reason}. Install fineshards and its extras again."
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f" ({error.filename})"
         return f"the system reports: {error.strerror}{place}.{again} {_SEE_MORE}"
-    frames = traceback.extract_tb(error.__traceback__)
     where = f", at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
     about = f": {reason}" if reason else ""
     return (

@@ -126,8 +126,8 @@ def derive(names: Iterable[str]) -> Iterator[tuple[str, Scheme | None]]:
             if len(found) > LIMIT or any(code < 128 for code in found):
                 yield name, None
             else:
-                reference, fast, pattern = _described(name)
-                yield name, Scheme(reference, fast, pattern, tuple(_runs(found)))
+                fast, pattern = _described(name)
+                yield name, Scheme(pattern, tuple(_runs(found)), fast)
 
 
 def _differing(name: str, start: int) -> list[int]:
@@ -170,11 +170,9 @@ def _normalizes(name: str) -> bool:
     return name in PIPELINES and PIPELINES[name][0] is not None
 
 
-def _described(name: str) -> tuple[str, str, str]:
-    """The reference library of a scheme, gigatoken's name for it, and the pattern."""
-    if name in PIPELINES:
-        return "tokenizers", "tokenizer.json", revealing_tokenizer(name, []).pattern
-    return "tiktoken", *SCHEMES[name]
+def _described(name: str) -> tuple[str, str]:
+    """gigatoken's name for a scheme of tiktoken, and the pattern."""
+    return SCHEMES.get(name) or ("", revealing_tokenizer(name, []).pattern)
 
 
 @lru_cache(maxsize=1)
@@ -206,8 +204,7 @@ def content_of(table: SchemeTable) -> str:
     """A table as it is stored."""
     schemes = {
         name: {
-            "reference": scheme.reference,
-            "fast": scheme.fast,
+            **({"fast": scheme.fast} if scheme.fast else {}),
             "pattern": scheme.pattern,
             "ranges": " ".join(
                 f"{first:04X}" if first == last else f"{first:04X}-{last:04X}"

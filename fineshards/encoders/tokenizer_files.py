@@ -69,8 +69,9 @@ def read_tokenizer(path: str, eot_token: str | None) -> TokenizerJson | Vocabula
     flag = f"--tokenizer {path}"
     folder, _, name = path.rpartition("/")
     if Path(path).is_dir() or ("://" in path and not path.endswith(".json")):
-        folder, name = path.rstrip("/") or "/", ""
-    storage = open_storage(folder or ("/" if path.startswith("/") else "."))
+        folder, name = path.rstrip("/"), ""
+    folder = folder or ("/" if path.startswith("/") else ".")
+    storage = open_storage(folder)
     if not name:
         name = next((file for file in _READ if storage.size(file) is not None), "")
     if not name or name.endswith(_OTHERS):
@@ -128,7 +129,7 @@ def _not_read(storage: Storage, folder: str, name: str) -> str:
             "transformers.convert_slow_tokenizer.TikTokenConverter makes of it."
         )
     reason = f"{' and '.join(names)} cannot be read. Save a tokenizer.json beside the model's other"
-    command = f"files: {_SAVE.format(folder or '.')}"
+    command = f"files: {_SAVE.format(folder)}"
     if names[0].endswith(".model"):
         command += " (with sentencepiece and protobuf; a few texts get other tokens than there)"
     return f"{reason} {command}"

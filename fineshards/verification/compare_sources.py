@@ -81,9 +81,9 @@ def compare_with_sources(storage: Storage, manifest: Manifest, percent: float) -
                 if judging is not None:
                     picked = picked.found_by(judging.curator, judging.decisions(file.index))
                 compared.problems += _compare(dataset, file, picked.rows, encoder, pieces)
-            # A text that was rewritten has other bytes than its source, and not all of the
-            # conversations in the sums of the source could be encoded.
-            without = settings.chat is not None or (judging is not None and judging.rewrites)
+            # Texts may be rewritten, and not all in the sums of the source could be encoded.
+            rewrites = judging is not None and judging.rewrites
+            without = rewrites or settings.chat is not None or report.counts.rejected > 0
             ours, theirs = _sums(Counts.total(counts), without), _sums(report.counts, without)
             compared.problems += differences(ours, theirs, file.path)
             left = {*pieces, *(judging.left(file) if judging else ())}

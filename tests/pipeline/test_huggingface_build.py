@@ -176,3 +176,30 @@ def test_invalid_flags_are_one_sentence(
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--shuffle_seed=3",)])
+def test_texts_that_make_special_tokens_are_bad_rows(
+    flags: tuple[str, ...], tmp_path: Path, in_process: Run
+) -> None:
+    """Of a word-level model, which knows its tokens by their text alone."""
+    words = ["[UNK]", "end", "a", "x", "y", "z"]
+    tokenizer = Tokenizer(models.WordLevel({x: n for n, x in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([x for x in words if x != "a"])
+    path = save(tokenizer, tmp_path / "t.json")
+    source = tmp_path / "a.jsonl"
+    texts = ["a b", "a end ", "end", "", "x a", "a a a a"]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    common = ["--input", source, "--output", tmp_path / "out", "--tokenizer", path]
+    common += ["--eot_token=end", "--test_fraction=0.5", *flags]
+    refused = in_process("build", *common)
+    assert refused.returncode == 1
+    assert "row 1: the tokenizer encodes part of it as the special token end. Fix the row, or " in (
+        refused.stderr
+    )
+    assert in_process("build", *common, "--max_bad_rows=3").returncode == 0
+    manifest = Manifest.load_finished(open_storage(str(tmp_path / "out")))
+    assert (manifest.totals["documents"], manifest.totals["rejected"]) == (3, 3)
+    verified = in_process("verify", tmp_path / "out", "--sample", "100%")
+    assert verified.returncode == 0, verified.stdout

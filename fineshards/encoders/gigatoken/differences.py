@@ -30,18 +30,21 @@ _CHUNK = 1 << 15
 class Scheme:
     """A way of splitting text that both libraries implement.
 
-    reference: the library that defines it, `tiktoken` or `tokenizers`.
-    fast: gigatoken's name for it; `tokenizer.json` if gigatoken reads the pattern itself.
     pattern: tiktoken's regular expression, or `TokenizerJson.pattern`.
     ranges: first and last code point of each range that the two treat differently, in order.
+    fast: gigatoken's name for it, of tiktoken; of a tokenizer.json gigatoken reads the pattern.
     added: texts of added tokens, which only the reference matches.
     """
 
-    reference: str
-    fast: str
     pattern: str
     ranges: tuple[tuple[int, int], ...]
+    fast: str = ""
     added: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """The library that defines it."""
+        return "tiktoken" if self.fast else "tokenizers"
 
     def documents(self, texts: pa.Array) -> npt.NDArray[np.int64]:
         """The indices of strings (large_string, no nulls) that only the reference gets right."""
