@@ -232,14 +232,15 @@ sys.exit(main(sys.argv[2:]))
 # A library whose import raises what libraries of other versions raise.
 FAILING = """
 import sys
+from importlib.util import spec_from_file_location
 class Failing:
     def find_spec(self, name, path, target=None):
         if name == sys.argv[1]:
-            raise ValueError("binary incompatibility")
+            return spec_from_file_location(name, sys.argv[2])
 sys.meta_path.insert(0, Failing())
 from fineshards.cli.cli import main
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[2:]))
+    sys.exit(main(sys.argv[3:]))
 """
 NOT_INSTALLED = (
     "fineshards: {} is not installed. Install it with: pip install 'fineshards[build]'\n"
@@ -334,12 +335,14 @@ def test_a_library_that_fails_in_its_import_is_not_blamed_on_a_file(
     record += b"Content-Type: application/http; msgtype=response\r\nContent-Length: %d\r\n\r\n%s"
     (tmp_path / "a.warc").write_bytes(record % (len(page), page) + b"\r\n\r\n")
     (tmp_path / "r.toml").write_text("[[steps]]\nuse = 'language'\nlanguages = ['en']\n")
+    (tmp_path / "failing.py").write_text("raise ValueError('binary incompatibility')\n")
     done = subprocess.run(
         [
             sys.executable,
             "-c",
             FAILING,
             library,
+            tmp_path / "failing.py",
             *command.format(tmp=tmp_path, small=small).split(),
         ],
         cwd=ROOT,

@@ -356,6 +356,16 @@ def test_added_tokens_that_no_search_finds(
     reference_only(path, caplog, "'<extra>' matches only as a word, or after normalization")
 
 
+def test_many_added_tokens_are_left_to_the_reference(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a vocabulary that was extended for another language."""
+    tokens = json.loads(path_of("gpt2").read_text())["added_tokens"]
+    tokens += [added(f"w{number}w") | {"id": 2_005 + number} for number in range(501)]
+    path = save(trained("gpt2"), tmp_path / "t.json", added_tokens=tokens)
+    reference_only(path, caplog, f"it has {501 + len(ADDED)} added tokens")
+
+
 @pytest.mark.parametrize(
     "token",
     [

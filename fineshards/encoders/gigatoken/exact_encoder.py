@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer
 
 
+# Added tokens that documents are searched for: thousands of them make the search slow.
+_MOST_ADDED = 500
+
+
 class ExactEncoder(FastEncoder):
     """Encodes with gigatoken, except the few documents that only the reference gets right."""
 
@@ -109,8 +113,11 @@ def obstacles(tokenizer: TokenizerJson) -> list[str]:
         reasons.append("its merges are not in the order of the ids")
     if len(set(merges)) < len(merges):
         reasons.append("it lists a merge twice")
+    added = _ordinary_added_tokens(tokenizer)
+    if len(added) > _MOST_ADDED:
+        reasons.append(f"it has {len(added):,} added tokens")
     normalizes = json.loads(tokenizer.pattern)["normalizer"] is not None
-    for token in _ordinary_added_tokens(tokenizer):
+    for token in added[:_MOST_ADDED]:
         if token.get("single_word") or (normalizes and token.get("normalized")):
             reasons.append(f"{token['content']!r} matches only as a word, or after normalization")
     return reasons
