@@ -84,8 +84,13 @@ def load_vocabulary(tokenizer: Tokenizer, storage: Storage) -> Vocabulary | Toke
     import_module(_REFERENCES[tokenizer.kind])  # what this raises is not about the vocabulary
     try:
         vocabulary = recorded_vocabulary(tokenizer, data)
-        if vocabulary.sha256 == tokenizer.vocabulary_sha256:
-            encoder_of_vocabulary(vocabulary)
+        if vocabulary.sha256 != tokenizer.vocabulary_sha256:
+            raise FineshardsError(
+                f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started "
+                f"with {tokenizer.vocabulary_sha256}. Restore the file, or start over with "
+                "--overwrite."
+            )
+        encoder_of_vocabulary(vocabulary)
     except BaseException as error:
         is_wrong = isinstance(error, ArithmeticError | LookupError | TypeError | ValueError)
         # A panic of Rust is not an Exception.
@@ -95,11 +100,6 @@ def load_vocabulary(tokenizer: Tokenizer, storage: Storage) -> Vocabulary | Toke
             f"{tokenizer.file} is not the tokenizer that the dataset's records describe "
             f"({type(error).__name__}). Copy the dataset from its origin again."
         ) from error
-    if vocabulary.sha256 != tokenizer.vocabulary_sha256:
-        raise FineshardsError(
-            f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started with "
-            f"{tokenizer.vocabulary_sha256}. Restore the file, or start over with --overwrite."
-        )
     return vocabulary
 
 

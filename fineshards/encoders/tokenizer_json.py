@@ -160,7 +160,9 @@ class HuggingFaceEncoder(Encoder):
         self._eot = np.array([tokenizer.eot], dtype=np.uint32)
         # Special tokens that no document has inside. The unknown token stands for text.
         names = {id_: text for text, id_ in tokenizer.special_tokens}
-        names.pop(_unknown(tokenizer), None)
+        model = tokenizer.content["model"]
+        text = model.get("unk_token")
+        names.pop(model.get("unk_id") if text is None else self._library.token_to_id(text), None)
         self._refused = names | {tokenizer.eot: tokenizer.eot_text}
         self._is_refused = np.zeros(tokenizer.size, np.bool_)
         self._is_refused[[*self._refused]] = True
@@ -200,10 +202,3 @@ class HuggingFaceEncoder(Encoder):
         if not special.size:
             return tokens
         return f"the tokenizer encodes part of it as the special token {self._refused[special[0]]}"
-
-
-def _unknown(tokenizer: TokenizerJson) -> Any:
-    """The id of text that has no token, if there is one."""
-    model = tokenizer.content["model"]
-    text = model.get("unk_token")
-    return model.get("unk_id") if text is None else tokenizer.library.token_to_id(text)
