@@ -69,7 +69,7 @@ MOST_LINES = {
     "chat": 1_147,
     "cli": 1_478,
     "curation": 7_065,
-    "encoders": 1_616,
+    "encoders": 1_615,
     "exports": 2_622,
     "inspection": 1_612,
     "job_status": 686,

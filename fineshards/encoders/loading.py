@@ -18,8 +18,6 @@ from fineshards.storage.base import Storage
 
 # By `--tokenizer_engine`: makes an encoder of a vocabulary, and a fast one also of its reference.
 ENCODERS: Plugins[Callable[..., Encoder]] = Plugins("encoders")
-# What `auto` tries.
-_FAST = "gigatoken"
 # The library that defines what is correct, by kind of tokenizer.
 _REFERENCES = {TIKTOKEN: "tiktoken", HUGGINGFACE: "tokenizers"}
 
@@ -87,8 +85,7 @@ def load_vocabulary(tokenizer: Tokenizer, storage: Storage) -> Vocabulary | Toke
         if vocabulary.sha256 != tokenizer.vocabulary_sha256:
             raise FineshardsError(
                 f"{tokenizer.file} has sha256 {vocabulary.sha256}, but the dataset was started "
-                f"with {tokenizer.vocabulary_sha256}. Restore the file, or start over with "
-                "--overwrite."
+                f"with {tokenizer.vocabulary_sha256}. Restore the file, or use --overwrite."
             )
         encoder_of_vocabulary(vocabulary)
     except BaseException as error:
@@ -142,7 +139,7 @@ def _build(vocabulary: Vocabulary | TokenizerJson, engine: str) -> Encoder:
         return ENCODERS[library](vocabulary)
     reference = _build(vocabulary, library)
     try:
-        return ENCODERS[_FAST if engine == "auto" else engine](vocabulary, reference)
+        return ENCODERS["gigatoken" if engine == "auto" else engine](vocabulary, reference)
     except CannotEncodeError as reason:
         if engine != "auto":
             raise UsageError(
