@@ -75,7 +75,7 @@ def find_chat_template(value: str, tokenizer: str) -> ChatTemplate:
 
 
 def _names() -> list[str]:
-    return sorted(each.name.removesuffix(".jinja") for each in _BUILT_IN.iterdir())
+    return sorted(file.name.removesuffix(".jinja") for file in _BUILT_IN.iterdir())
 
 
 def _folder(tokenizer: str) -> str | None:
@@ -99,20 +99,20 @@ def _read(path: str) -> str | None:
 
 def _parsed(text: str, path: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError as error:
         raise UsageError(f"--chat_template: {path} is not JSON ({error}).") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UsageError(f"--chat_template: {path} is not a JSON object.")
-    return found
+    return content
 
 
 def _of_config(config: Mapping[str, Any]) -> str | None:
     """The template of a tokenizer_config.json; of several, that for tools and the default."""
-    found = config.get("chat_template")
-    if not isinstance(found, list):
-        return found if isinstance(found, str) else None
-    texts = {str(each.get("name")): str(each.get("template")) for each in found}
+    template = config.get("chat_template")
+    if not isinstance(template, list):
+        return template if isinstance(template, str) else None
+    texts = {str(named.get("name")): str(named.get("template")) for named in template}
     default, tools = texts.get("default"), texts.get("tool_use")
     if default is None or tools is None:
         return default

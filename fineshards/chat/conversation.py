@@ -145,9 +145,9 @@ def _without_nulls(value: Any) -> Any:
     Raises BadConversation for a number that JSON cannot hold, or that may have been an integer.
     """
     if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+        return {key: _without_nulls(field) for key, field in value.items() if field is not None}
     if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
+        return [_without_nulls(item) for item in value]
     if isinstance(value, float) and not abs(value) < 1 << 63:
         raise BadConversation("the conversation holds a number of more than 64 bits, or NaN")
     return value

@@ -139,10 +139,10 @@ class ConversationEncoder(Encoder):
             except BadConversation as error:
                 refused[index] = error.reason
         return TokenBatch(
-            np.concatenate([_NO_DOCUMENT.tokens, *(each.tokens for each in documents)]),
-            np.cumsum([0, *(len(each.tokens) for each in documents)], dtype=np.int64),
+            np.concatenate([_NO_DOCUMENT.tokens, *(document.tokens for document in documents)]),
+            np.cumsum([0, *(len(document.tokens) for document in documents)], dtype=np.int64),
             by_reference=len(texts) - len(refused) if self._reference is self else 0,
-            learned=learned_lists([each.learned for each in documents]),
+            learned=learned_lists([document.learned for document in documents]),
             refused=tuple(sorted(refused.items())),
         )
 
@@ -221,9 +221,9 @@ class ConversationEncoder(Encoder):
                 self._special.marked(row.get(key), places, self._renderer.words)
                 for key in ("messages", "tools")
             )
-            for message, given in zip(messages, row["messages"], strict=True):
-                if given["role"] in _ROLES:
-                    message["role"] = given["role"]
+            for message, original in zip(messages, row["messages"], strict=True):
+                if original["role"] in _ROLES:
+                    message["role"] = original["role"]
             with suppress(BadConversation):
                 rendered = self._renderer.render(messages, tools, generation=self._by_tags)
                 is_same = self._special.shown(rendered) == plain

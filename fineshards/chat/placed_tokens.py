@@ -79,8 +79,8 @@ class HuggingFaceTexts:
         self._library: Any = library_of(_renamed(tokenizer, names))
         self._library.encode_special_tokens = False
         for text, id_ in tokenizer.special_tokens:
-            found = self._library.encode(f"a {names[text]} b", add_special_tokens=False).ids
-            if found.count(id_) != 1 or self._library.token_to_id(names[text]) != id_:
+            ids = self._library.encode(f"a {names[text]} b", add_special_tokens=False).ids
+            if ids.count(id_) != 1 or self._library.token_to_id(names[text]) != id_:
                 raise UsageError(
                     f"--tokenizer {tokenizer.name}: conversations cannot be encoded with it, "
                     f"because its steps change special tokens such as {text}."
@@ -129,20 +129,20 @@ class BetweenSpecials:
 
     def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
         """As above; with one call of the encoder for all, because each takes time."""
-        pieces = [HIDDEN_NAME.split(each.text) for each in rendered]
-        ordinary = [piece for each in pieces for piece in each[::2]]
+        pieces = [HIDDEN_NAME.split(text) for text, _ in rendered]
+        ordinary = [piece for split in pieces for piece in split[::2]]
         batch = self._encoder.encode(pa.array(ordinary, pa.large_string()))
         encoded = (batch.document(index)[1:] for index in range(len(ordinary)))
-        found = []
-        for each, (text, parts) in zip(pieces, rendered, strict=True):
+        conversations = []
+        for split, (text, parts) in zip(pieces, rendered, strict=True):
             tokens = np.concatenate(
                 [
                     np.array([self._ids[piece]], np.uint32) if number % 2 else next(encoded)
-                    for number, piece in enumerate(each)
+                    for number, piece in enumerate(split)
                 ]
             )
-            found.append(self._placed(tokens, text, parts))
-        return found
+            conversations.append(self._placed(tokens, text, parts))
+        return conversations
 
     def _placed(
         self, tokens: npt.NDArray[np.uint32], text: str, parts: Sequence[tuple[int, int]]
@@ -182,17 +182,17 @@ def _ranges(
     begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], parts: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.int32]:
     """The tokens of parts, as ranges that do not touch each other."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for begin, end in parts:
         first = int(np.searchsorted(ends, begin, "right"))
         last = int(np.searchsorted(begins, end, "left"))
         if begin >= end or first >= last:
             continue
-        if found and first <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], last)
+        if ranges and first <= ranges[-1][1]:
+            ranges[-1][1] = max(ranges[-1][1], last)
         else:
-            found.append([first, last])
-    return np.array(found, np.int32).reshape(-1, 2)
+            ranges.append([first, last])
+    return np.array(ranges, np.int32).reshape(-1, 2)
 
 
 def _renamed(tokenizer: TokenizerJson, names: dict[str, str]) -> dict[str, Any]:

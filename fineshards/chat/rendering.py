@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -48,27 +48,27 @@ class SpecialStrings:
 
     def hidden(self, text: str) -> str:
         """A text with hidden names for all special strings without CONTENT."""
-        return self._written.sub(lambda found: self._names[found[0]], text)
+        return self._written.sub(lambda string: self._names[string[0]], text)
 
     def shown(self, text: str) -> str:
         """A text without marks and hidden names."""
-        return HIDDEN_NAME.sub(lambda found: self._strings[found[0]], _MARKS.sub("", text))
+        return HIDDEN_NAME.sub(lambda name: self._strings[name[0]], _MARKS.sub("", text))
 
     def written(self, text: str) -> set[str]:
         """The special strings without CONTENT that have no hidden names."""
         return {*self._written.findall(text)}
 
-    def marked(self, value: Any, places: re.Pattern[str], known: Collection[str] = ()) -> Any:
-        """A value of JSON with CONTENT at places of its texts and keys, but not of known keys."""
+    def marked(self, value: Any, places: re.Pattern[str], words: Collection[str] = ()) -> Any:
+        """JSON with CONTENT at places of its texts, and of keys that are not among the words."""
         if isinstance(value, str):
             return places.sub(CONTENT, value)
         if isinstance(value, dict):
             return {
-                key if key in known else places.sub(CONTENT, key): self.marked(each, places, known)
-                for key, each in value.items()
+                key if key in words else places.sub(CONTENT, key): self.marked(field, places, words)
+                for key, field in value.items()
             }
         if isinstance(value, list):
-            return [self.marked(each, places, known) for each in value]
+            return [self.marked(item, places, words) for item in value]
         return value
 
 
@@ -86,10 +86,10 @@ def _longest(tree: _Tree) -> str:
 
     A list of all strings would be tried one by one, and some tokenizers have a thousand.
     """
-    found = [re.escape(character) + _longest(tree[character]) for character in tree if character]
+    patterns = [re.escape(character) + _longest(tree[character]) for character in tree if character]
     if "" in tree:
-        return f"(?:{'|'.join([*found, ''])})" if found else ""
-    return f"(?:{'|'.join(found)})" if found else "(?!)"
+        return f"(?:{'|'.join([*patterns, ''])})" if patterns else ""
+    return f"(?:{'|'.join(patterns)})" if patterns else "(?!)"
 
 
 _BEGIN, _END = "generation_begins", "generation_ends"
@@ -108,7 +108,7 @@ class _Generation(Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         begin, end = (nodes.Output([nodes.Name(name, "load")]) for name in (_BEGIN, _END))
         # Variables that are set inside do not exist outside.
-        return [each.set_lineno(line) for each in (begin, nodes.Scope(body), end)]
+        return [node.set_lineno(line) for node in (begin, nodes.Scope(body), end)]
 
 
 class Renderer:
@@ -136,7 +136,7 @@ class Renderer:
         try:
             parsed = environment.parse(template)
             # Names of fields that are asked for, and the template's other words, changed if hidden.
-            self.words = {each.attr for each in parsed.find_all(nodes.Getattr)}
+            self.words = {field.attr for field in parsed.find_all(nodes.Getattr)}
             self.words.update(("role", *_REASONING))
             for text in parsed.find_all(nodes.TemplateData):
                 text.data = hidden(text.data)
@@ -223,9 +223,7 @@ def _refuse(message: str) -> None:
 
 def _asks_for_the_time(template: nodes.Template) -> bool:
     """Whether it calls `strftime_now` without asking first whether it is defined."""
-
-    def named(found: Iterator[Any]) -> bool:
-        return any(isinstance(x.node, nodes.Name) and x.node.name == "strftime_now" for x in found)
-
-    asks = (test for test in template.find_all(nodes.Test) if test.name == "defined")
-    return named(template.find_all(nodes.Call)) and not named(asks)
+    clock = nodes.Name("strftime_now", "load")
+    tests = (test for test in template.find_all(nodes.Test) if test.name == "defined")
+    asks = any(test.node == clock for test in tests)
+    return not asks and any(call.node == clock for call in template.find_all(nodes.Call))

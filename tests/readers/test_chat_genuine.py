@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ from support.dataset_contents import same
 from transformers import PreTrainedTokenizerFast
 
 import fineshards
-from fineshards.chat.chat_template import find_chat_template
-from fineshards.chat.conversation import canonical
+from fineshards.chat.chat_template import ChatTemplate, find_chat_template
+from fineshards.chat.conversation import BadConversation, canonical
 from fineshards.chat.conversation_encoder import ConversationEncoder
 from fineshards.chat.placed_tokens import EncodedConversation
 from fineshards.encoders.tokenizer_files import read_tokenizer
@@ -97,6 +99,103 @@ def test_tokens_and_masks_are_those_of_transformers(
         found = encoded(encoder, canonical(row))
         assert found.tokens.tolist() == expected[starts_with_eot:], row
         assert mask(found) == bits[starts_with_eot:], row
+
+
+SPECIAL = re.compile(r"<\|[^|{}' ]*\|>|<｜[^｜' ]*｜>|<(?:start|end)_of_turn>|<turn\|>")
+PIECES = [
+    "Hello",
+    " world",
+    "\n",
+    "two\nlines",
+    "  x",
+    "é",
+    "日本語",
+    "1 < 2",
+    "<b>html</b>",
+    "Yes.",
+]
+# TRL also learns the header of some families, a <think> that the request has, and whitespace.
+MORE = re.compile(
+    r"(?:<｜Assistant｜>|<｜tool▁outputs▁end｜>|<\|start\|>assistant|\n)?"
+    r"(?:<think>\n(?:\n</think>\n\n)?)?"
+)
+
+
+def thoughtful(rng: random.Random) -> dict[str, Any]:
+    """A conversation with thoughts, inside content or not, or with calls of a tool."""
+
+    def text() -> str:
+        pieces = [*rng.choices(PIECES, k=rng.randrange(6)), "."]
+        return "".join(rng.sample(pieces, len(pieces)))
+
+    kind = rng.choice(["plain", "thoughts", "inside", "tools"])
+    messages: list[dict[str, Any]] = []
+    for _ in range(rng.randrange(1, 4)):
+        messages.append({"role": "user", "content": text()})
+        if kind == "tools":
+            call = {"name": "f", "arguments": {"a": text(), "b": 1}}
+            calls = [{"type": "function", "id": "abcdefghi", "function": call}]
+            messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+            messages.append({"role": "tool", "content": text(), "tool_call_id": "abcdefghi"})
+        answer = {"role": "assistant", "content": text()}
+        if kind == "thoughts":
+            answer["reasoning_content"] = text()
+        elif kind == "inside":
+            answer["content"] = f"<think>\n{text()}\n</think>\n\n{answer['content']}"
+        messages.append(answer)
+    return {"messages": messages}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "cohere2",
+            "deepseek_r1_distill",
+            "deepseekv3",
+            "gemma3",
+            "idefics3",
+            "lfm2_v2",
+            "llama3",
+        ),
+        *("muse_glimmer", "nemotron_3_nano", "nemotron_3_ultra", "phi3", "phi3_5", "qwen2_5"),
+        *("qwen3", "qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "qwen3_8", "qwen3_instruct_2507"),
+    ],
+)
+def test_genuine_templates_show_the_turns_that_trl_marks_in_them(name: str, tmp_path: Path) -> None:
+    """TRL's copies for training keep the thoughts of earlier answers; those are not compared."""
+    spec = find_spec("trl")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
+    texts = [(folder / f"{name}{end}.jinja").read_text() for end in ("", "_training")]
+    special = tuple(dict.fromkeys([*SPECIAL.findall(texts[0]), "<s>", "<|endoftext|>"]))
+    family = Family(name, "gpt2", special, "<s>", "<|endoftext|>")
+    tokenizer = family.tokenizer()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = read_tokenizer(str(tmp_path / "tokenizer.json"), family.eot)
+    templates = [ChatTemplate(text, family.special_strings) for text in texts]
+    genuine, marked = (ConversationEncoder(each, vocabulary, ("assistant",)) for each in templates)
+    rng, compared, refused = random.Random(name), 0, []
+    for _ in range(60):
+        row = canonical(thoughtful(rng))
+        try:
+            expected, document = encoded(marked, row), encoded(genuine, row)
+        except BadConversation as error:
+            refused.append(error.reason)
+            continue
+        if document.tokens.tolist() != expected.tokens.tolist():
+            assert name.startswith(("deepseek_r1", "qwen3"))
+            continue
+        compared += 1
+        assert len(document.learned) == len(expected.learned)
+        for (begin, end), (first, last) in zip(document.learned, expected.learned, strict=True):
+            before, after = document.tokens[first:begin], document.tokens[end:last]
+            assert first <= begin < end <= last
+            assert MORE.fullmatch(tokenizer.decode(before, skip_special_tokens=False))
+            assert tokenizer.decode(after, skip_special_tokens=False).strip() == ""
+    assert compared > 10
+    assert all(reason.startswith("the chat template refuses it (") for reason in refused)
 
 
 LENGTH = 128
