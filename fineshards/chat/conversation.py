@@ -33,7 +33,7 @@ _LEARN_FIELDS = ("weight", "train")
 # Fields that templates compare, or of which they count the characters.
 _WITHOUT_OWNERS = ("role", "type", "id", "tool_call_id")
 # Tags that templates look for in texts; and a text without whitespace at its ends.
-_TAG = re.compile(r"(</?[\w:]*(?:think|tool)\w*>|\[/?THINK\])")
+_TAG = re.compile(rf"({CONTENT}?(?:</?[\w:]*(?:think|tool)\w*>|\[/?THINK\]))")
 _TRIMMED = re.compile(r"\S(?:.*\S)?", re.DOTALL)
 # Columns in place of messages, Alpaca's second. Its input may be absent.
 _PAIR, _ALPACA, _INPUT = ("prompt", "completion"), ("instruction", "output"), "input"

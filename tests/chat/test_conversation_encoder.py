@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -173,6 +174,14 @@ def test_turns_are_found_where_what_is_before_them_differs(
     assert [text.removesuffix("\n") for text in texts] == [
         text if text.endswith("<|endoftext|>") else text + end for text in learned
     ]
+
+
+def test_tags_in_content_may_be_special_strings() -> None:
+    family = replace(FAMILIES["qwen2.5"], special=(*FAMILIES["qwen2.5"].special, "<tool_call>"))
+    encoder = encoder_of(family, f"{HEAD}{{{{ m.content }}}}{FOOT}{PROMPT}{{% endif %}}")
+    answers = [HELLO[0], HELLO[1] | {"content": " <tool_call>Hello", "weight": 0}, *HELLO]
+    document = encoded(encoder, canonical({"messages": answers}))
+    assert learned_texts(family, document) == ["Hello<|im_end|>"]
 
 
 @pytest.mark.parametrize(
