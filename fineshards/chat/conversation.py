@@ -102,8 +102,7 @@ def pair_columns(names: Collection[str]) -> tuple[str, ...]:
     """
     if {*_PAIR} <= {*names} or not {*_ALPACA} <= {*names}:
         return _PAIR
-    instruction, output = _ALPACA
-    return (instruction, _INPUT, output) if _INPUT in names else _ALPACA
+    return (_ALPACA[0], _INPUT, _ALPACA[1]) if _INPUT in names else _ALPACA
 
 
 def says_not_to_learn(message: Mapping[str, Any]) -> bool:
@@ -111,11 +110,12 @@ def says_not_to_learn(message: Mapping[str, Any]) -> bool:
     return not all(message.get(name, 1) for name in _LEARN_FIELDS)
 
 
-def with_owner(message: Mapping[str, Any], number: int) -> dict[str, Any]:
+def with_owner(message: Mapping[str, Any], number: int, blank: bool) -> dict[str, Any]:
     """A message with its number before and after each text that it may have in a template.
 
     Of messages that are not the assistant's, this is the content alone. Templates often trim a
-    text, or cut it at tags of thoughts, so these stay outside.
+    text, or cut it at tags of thoughts, so these stay outside. blank: whether a message without
+    any text has the number too.
     """
     before, after = (f"{_OPEN}{slash}{number}{_CLOSE}" for slash in ("", "/"))
 
@@ -136,7 +136,10 @@ def with_owner(message: Mapping[str, Any], number: int) -> dict[str, Any]:
         return value
 
     fields = message if message["role"] == ASSISTANT else ("content",)
-    return {**message, **marked({key: message[key] for key in fields if key in message})}
+    owned = {**message, **marked({key: message[key] for key in fields if key in message})}
+    if blank and "tool_calls" not in message and not message.get("content", before).strip():
+        owned["content"] = before + after + message["content"]
+    return owned
 
 
 def _without_nulls(value: Any) -> Any:

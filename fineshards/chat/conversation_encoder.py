@@ -186,12 +186,14 @@ class ConversationEncoder(Encoder):
             rendered = self._special.hidden(rendered)
         if self._by_tags and not unlearned:
             return self._parts(rendered)
-        owned = [with_owner(message, number) for number, message in enumerate(messages)]
-        with suppress(BadConversation):
-            with_owners = self._text(owned, tools)
-            # Otherwise the template counts or compares what is in texts.
-            if TEXT.sub(r"\2", with_owners) == rendered:
-                messages, rendered = owned, with_owners
+        for blank in (True, False):
+            owned = [with_owner(message, number, blank) for number, message in enumerate(messages)]
+            with suppress(BadConversation):
+                with_owners = self._text(owned, tools)
+                # Otherwise the template counts or compares what is in texts.
+                if TEXT.sub(r"\2", with_owners) == rendered:
+                    messages, rendered = owned, with_owners
+                    break
         if unlearned and messages is not owned:
             raise BadConversation(_IN_DOUBT)
         if self._by_tags:

@@ -84,31 +84,24 @@ def test_the_fast_encoder_changes_nothing(name: str, tagged: bool) -> None:
     assert len(found.refused) < len(rows)
 
 
-# They write a turn before an empty message, or that turn itself, unlike at the end.
-REFUSED = {"qwen3", "mistral"}
-
-
 @pytest.mark.parametrize("name", FAMILIES)
-def test_turns_are_those_that_tags_enclose_or_refused(name: str) -> None:
+def test_turns_are_those_that_tags_enclose(name: str) -> None:
     family, rng = FAMILIES[name], random.Random(name)
     tagged = encoder_of(family)
     plain = encoder_of(family, without_tags(family.template))
-    refused = 0
     for _ in range(60):
         row = made_up(family, rng, special=True)
+        if any(
+            re.search(r"</?think>\s*\Z", message["content"] or "") for message in row["messages"]
+        ):
+            continue  # Qwen3's writes nothing of such an answer
         expected = encoded(tagged, canonical(row))
-        try:
-            turns = encoded(plain, canonical(row))
-        except BadConversation:
-            assert any(message["content"] in ("", None) for message in row["messages"])
-            refused += 1
-            continue
+        turns = encoded(plain, canonical(row))
         assert turns.tokens.tolist() == expected.tokens.tolist()
         if name == "phi3":  # ends a conversation with a special token of its own
             last = [*expected.learned[-1]]
             expected.learned[-1] = [last[0], len(expected.tokens)]
         assert turns.learned.tolist() == expected.learned.tolist()
-    assert (refused > 0) == (name in REFUSED)
 
 
 CALL = {"function": {"name": "add", "arguments": {"a": 1}}}
