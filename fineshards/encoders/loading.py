@@ -34,12 +34,8 @@ def describe_tokenizer(
     is built only if it is asked for by name. Raises UsageError if the tokenizer cannot be loaded,
     or not with this engine.
     """
-    vocabulary: Vocabulary | TokenizerJson
-    if names_tokenizer_json(name):
-        vocabulary = read_tokenizer(name, eot_token)
-    else:
-        vocabulary = resolve_vocabulary(name, eot_token)
-    reference = encoder_of_vocabulary(vocabulary)
+    read = read_tokenizer if names_tokenizer_json(name) else resolve_vocabulary
+    vocabulary: Vocabulary | TokenizerJson = read(name, eot_token)
     if engine != "auto":
         encoder_of_vocabulary(vocabulary, engine)
     record = Tokenizer(
@@ -50,7 +46,7 @@ def describe_tokenizer(
         special_tokens=vocabulary.special_tokens,
         eot=vocabulary.eot,
         size=vocabulary.size,
-        golden_sha256=golden_sha256(reference),
+        golden_sha256=golden_sha256(encoder_of_vocabulary(vocabulary)),
     )
     return record, vocabulary.data
 

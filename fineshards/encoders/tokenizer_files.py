@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,12 @@ from fineshards.storage.open import open_storage
 
 _log = logging.getLogger("fineshards.worker")
 _READ = ("tokenizer.json", "tekken.json")
-# Ends of the names of other vocabulary files.
-_OTHERS = (".tiktoken", ".model", "vocab.json", "merges.txt", "vocab.txt")
+# Other vocabulary files, and the ends of their names.
+_OTHERS = (
+    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken"),
+    *("vocab.json", "merges.txt", "vocab.txt"),
+)
+_ENDS = (".tiktoken", ".model", *_OTHERS)
 _SAVE = (
     'python -c "from transformers import AutoTokenizer; '
     "AutoTokenizer.from_pretrained('{0}').save_pretrained('{0}')\""
@@ -74,7 +79,7 @@ def read_tokenizer(path: str, eot_token: str | None) -> TokenizerJson | Vocabula
     storage = open_storage(folder)
     if not name:
         name = next((file for file in _READ if storage.size(file) is not None), "")
-    if not name or name.endswith(_OTHERS):
+    if not name or name.endswith(_ENDS):
         raise UsageError(f"{flag}: {_not_read(storage, folder, name)}")
     try:
         data = storage.read(name) if "://" in path else Path(folder, name).read_bytes()
@@ -119,7 +124,7 @@ def read_tokenizer(path: str, eot_token: str | None) -> TokenizerJson | Vocabula
 
 def _not_read(storage: Storage, folder: str, name: str) -> str:
     """Why a file, or all files of a folder, cannot be read, and what makes a tokenizer.json."""
-    names = [name] if name else sorted(x for x in storage.names("") if x.endswith(_OTHERS))
+    names = [name] if name else [x for x in _OTHERS if storage.size(x) is not None]
     if not names:
         return f"the folder has no {_READ[0]}."
     if names[0].endswith(".tiktoken"):
@@ -138,10 +143,10 @@ def _not_read(storage: Storage, folder: str, name: str) -> str:
 def _tekken(name: str, content: dict[str, Any], eot_token: str | None) -> Vocabulary:
     """The vocabulary of a tekken.json, in which special tokens have the first ids."""
     config = content["config"]
-    listed = content.get("special_tokens")
-    texts = _TEKKEN_SPECIALS if listed is None else [token["token_str"] for token in listed]
+    listed = sorted(content.get("special_tokens") or (), key=itemgetter("rank"))
+    texts = [token["token_str"] for token in listed] or list(_TEKKEN_SPECIALS)
     first = config["default_num_special_tokens"]
-    texts = [*texts, *(f"<SPECIAL_{number}>" for number in range(len(texts), first))]
+    texts += [f"<SPECIAL_{number}>" for number in range(len(texts), first)]
     specials = {text: id_ for id_, text in enumerate(texts)}
     tokens = content["vocab"][: config["default_vocab_size"] - first]
     lines = (f"{token['token_bytes']} {first + token['rank']}\n" for token in tokens)

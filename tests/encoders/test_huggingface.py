@@ -377,6 +377,8 @@ def test_many_added_tokens_are_left_to_the_reference(
         added("  "),
         added("éé"),
         added("+*("),
+        added("\n\n"),
+        added("a\tb"),
     ],
     ids=lambda token: f"{token['content']}",
 )

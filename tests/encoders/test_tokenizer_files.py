@@ -38,7 +38,7 @@ def tekken(**more: object) -> dict[str, object]:
         ],
         "special_tokens": [
             {"rank": rank, "token_str": text, "is_control": True}
-            for rank, text in enumerate(["<unk>", "<s>", "</s>"])
+            for rank, text in ((0, "<unk>"), (2, "</s>"), (1, "<s>"))
         ],
     } | more
 
@@ -86,7 +86,7 @@ def test_special_tokens_of_an_older_tekken_json_are_those_of_mistral_common(tmp_
     ("files", "message"),
     [
         (["tokenizer.model"], "tokenizer.model cannot be read. .*save_pretrained.* sentencepiece"),
-        (["vocab.json", "merges.txt"], "merges.txt and vocab.json cannot be read.*save_pretrained"),
+        (["vocab.json", "merges.txt"], "vocab.json and merges.txt cannot be read.*save_pretrained"),
         (["vocab.txt"], r"vocab.txt cannot be read. .*from_pretrained\('{folder}'\)"),
         (["qwen.tiktoken"], "qwen.tiktoken lists tokens alone; .*TikTokenConverter"),
         ([], "the folder has no tokenizer.json"),

@@ -26,7 +26,6 @@ from fineshards.encoders.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer
 
-
 # Added tokens that documents are searched for: thousands of them make the search slow.
 _MOST_ADDED = 500
 
