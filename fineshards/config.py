@@ -49,6 +49,9 @@ _EXCLUDE = (
     ("text_column", "text_template"),
     ("text_template", "chat_template"),
     ("fim", "chat_template"),
+    *((name, "tokens_column") for name in ("text_column", "text_template", "chat_template")),
+    *((name, "tokens_column") for name in ("recipe", "where", "dedup", "decontaminate")),
+    *((name, "tokens_column") for name in ("statistics", "fim")),
 )
 # Flags that have a meaning with another one.
 _GOES_WITH = {
@@ -73,7 +76,8 @@ class BuildConfig:
             folder, which means all data files below it, except for names that begin with . or _,
             README, LICENSE and *.md. May be repeated. Files are read in the order given, and each
             pattern's matches are sorted. Formats: .parquet, .arrow, .feather; .jsonl, .csv, .tsv
-            and .txt, plain or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz.
+            and .txt, plain or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz; .ds and .bin
+            with their indexes.
         test_input: Files like those of --input whose documents are the test split; those of
             --input are train then.
         sources: Where the input is now, as OLD=NEW: what is in the folder OLD of --input, or of an
@@ -91,6 +95,8 @@ class BuildConfig:
         text_template: Instead of --text_column, a text of several columns, such as
             '{title}\\n\\n{text}'. On the command line \\n, \\t and \\\\ mean line end, tab and
             backslash. {{ and }} are braces.
+        tokens_column: The column of token ids, such as input_ids, of documents that --tokenizer
+            made already. Files of .ds and .bin need none.
         chat_template: Documents are conversations, which this template of Jinja makes text of:
             tokenizer, which means the tokenizer's own, or a file, or a name such as chatml.
         learn: With --chat_template, the roles whose messages are learned, separated by commas.
@@ -184,6 +190,7 @@ class BuildConfig:
     hf_token_secret: str | None = flag(None, _INPUT, "NAME")
     text_column: str = flag("text", _INPUT, "NAME", decides=True)
     text_template: str | None = flag(None, _INPUT, "TEXT", decides=True)
+    tokens_column: str | None = flag(None, _INPUT, "NAME", decides=True)
     chat_template: str | None = flag(None, _INPUT, "FILE", decides=True)
     learn: str = flag("assistant", _INPUT, "ROLES", decides=True)
     allow_constant_mask: bool = flag(False, _INPUT)

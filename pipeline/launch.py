@@ -5,6 +5,7 @@ something else. It writes the vocabulary and then the job record. The graph take
 from the record, so on any runner nothing depends on the launching machine afterwards.
 """
 
+import dataclasses
 import logging
 import os
 import re
@@ -32,12 +33,15 @@ from fineshards.shards.job.settings import (
     FillInMiddle,
     RecipeRecord,
     Settings,
+    TokenIds,
     Tokenizer,
 )
 from fineshards.shards.layout import Shuffle
 from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
 from fineshards.shards.record import replace
+from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.roots import below_root
+from fineshards.sources.tokens import TOKENS_COLUMN
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks
@@ -131,13 +135,19 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     from fineshards.sources.places.hub import fetch_tokenizer, is_on_hub  # late: it is slow
 
     files, origin, test_files = find_input(config)
+    of_tokens = [file.path for file in files if FORMATS[file.format].holds_tokens]
+    if of_tokens and config.tokens_column is None:
+        try:
+            config = dataclasses.replace(config, tokens_column=TOKENS_COLUMN)
+        except UsageError as error:
+            raise UsageError(f"{of_tokens[0]} needs --tokens_column: {error}") from error
     others, recipe = _curation(config)
     place = os.fspath(config.tokenizer)
     if is_on_hub(place):
         place = fetch_tokenizer(place, BESIDE if config.chat_template is not None else ())
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     scores = () if recipe is None else tuple(recipe.scores)
-    columns = replace(columns_of(config), others=others, scores=scores)
+    columns = replace(columns_of(config, tokenizer), others=others, scores=scores)
     files = settle_input(files, columns, config)
     chat, template = _chat(config, place, tokenizer, vocabulary)
     seed = config.shuffle_seed
@@ -177,17 +187,18 @@ def _fill_in_middle(config: BuildConfig, tokenizer: Tokenizer) -> FillInMiddle |
     return FillInMiddle(rate, spm_rate, *(by_name[name] for name in names))
 
 
-def columns_of(config: BuildConfig) -> Columns:
+def columns_of(config: BuildConfig, tokenizer: Tokenizer) -> Columns:
     """Returns the columns to read."""
     key = None if config.test_shards is not None else split_rule.SplitKey(config.key_of_split)
     is_default = config.text_column == "text" and config.chat_template is not None
     return Columns(
-        text="messages" if is_default else config.text_column,
+        text=config.tokens_column or ("messages" if is_default else config.text_column),
         id=config.id_column or "id",
         id_required=bool(config.id_column) or (key is not None and key.name == "id"),
         split=None if key is None else key.column,
         template=config.text_template,
         conversations=config.chat_template is not None,
+        tokens=TokenIds(tokenizer.eot, tokenizer.size) if config.tokens_column else None,
     )
 
 

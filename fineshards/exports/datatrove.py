@@ -12,7 +12,7 @@ from fineshards.exports.parts import Part, PartReader
 
 
 class Datatrove(ExportFormat):
-    """Read by datatrove's DatatroveFolderDataset."""
+    """Read by datatrove's DatatroveFolderDataset, and by nanotron's Nanosets."""
 
     reading = 'DatatroveFolderDataset("FOLDER/train", seq_len=2048)'
     by_eot = False
@@ -31,21 +31,12 @@ class Datatrove(ExportFormat):
         target.write(f"{name}.metadata", metadata.encode())
         return Written(len(ends))
 
-
-class Nanoset(Datatrove):
-    """The same files, for nanotron's Nanosets."""
-
-    reading = "data_stages: [{data: {dataset: {dataset_folder: [FOLDER/train]}}}]"
-
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
+        positions = "true" if settings.eot == "end" else "false"
         return [
-            "data_stages:",
-            "- data:",
-            "    dataset:",
-            "      dataset_folder: [FOLDER/train]",
-            f"      token_size_in_bytes: {settings.token_dtype.itemsize}",
-            f"      vocab_size: {settings.vocabulary}",
-            f"      return_positions: {'true' if settings.eot == 'end' else 'false'}",
+            "for nanotron: dataset_folder: [FOLDER/train], token_size_in_bytes: "
+            f"{settings.token_dtype.itemsize}, vocab_size: {settings.vocabulary}, "
+            f"return_positions: {positions}"
         ]
 
 

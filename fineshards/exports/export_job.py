@@ -12,13 +12,15 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
 
+import pyarrow as pa
+
 from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format import EXPORTS, ExportFormat, ExportSettings, Target, settle
 from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.record import Export, PartRecord, SplitCounts
-from fineshards.exports.source_columns import ColumnReader, ColumnTypes, types_in_sources
+from fineshards.exports.source_columns import ColumnReader, types_in_sources
 from fineshards.exports.stream import NONE, Read, Stream, damaged, redacted_ranges, splits_of
 from fineshards.shards import npy
 from fineshards.shards.dataset_files import Dataset
@@ -52,7 +54,7 @@ class ExportJob:
     storage: Storage
     settings: ExportSettings
     parts: tuple[Part, ...]
-    columns: ColumnTypes | None
+    columns: pa.Schema | None
     fingerprint: str
 
     @cached_property
@@ -110,7 +112,7 @@ def prepare(options: ExportOptions) -> tuple[ExportJob, Export | None]:
     columns = None
     if settings.columns and not kind.offered_columns:
         columns = types_in_sources(manifest, settings.columns, settings.trust_input)
-        kind.check_columns(columns.schema)
+        kind.check_columns(columns)
     decides = {
         "settings": settings.recorded(),
         "splits": [stream.split for stream in streams],

@@ -32,7 +32,7 @@ class ExportOptions:
         dtype: Type of the tokens. Default: that of the dataset, if the format holds it.
         skip: Leave out redacted documents, or none, which keeps them as runs of EOTs. Default:
             redacted for formats whose readers find documents by their EOTs: all but megatron,
-            datatrove, nanoset, torchtitan, and parquet and hf-arrow without --sequence_length.
+            datatrove, torchtitan, and parquet and hf-arrow without --sequence_length.
         columns: Columns to write as well, with spaces or commas between them: those of the sources,
             such as url,dump, for text and text-jsonl; labels,attention_mask for parquet and
             hf-arrow.

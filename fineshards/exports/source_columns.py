@@ -30,14 +30,6 @@ _THREADS = 16
 _MOST_OPEN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnTypes:
-    """The types that columns are written with. are_json: whether the values are JSON texts."""
-
-    schema: pa.Schema
-    are_json: bool = False
-
-
 def settings_with(settings: Settings, names: Sequence[str]) -> Settings:
     """The settings of a dataset, to read other columns of its sources."""
     return replace(settings, columns=replace(settings.columns, others=tuple(names)))
@@ -45,7 +37,7 @@ def settings_with(settings: Settings, names: Sequence[str]) -> Settings:
 
 def types_in_sources(
     manifest: Manifest, names: Sequence[str], trust_input: bool = False
-) -> ColumnTypes:
+) -> pa.Schema:
     """The types of columns that hold those of all sources.
 
     trust_input: whether sources of another version may be read. Raises InputError for a source
@@ -53,7 +45,6 @@ def types_in_sources(
     row has.
     """
     settings = settings_with(manifest.settings, names)
-
     with ThreadPoolExecutor(_THREADS) as pool:
         files = [*pool.map(partial(as_it_is, trust_input=trust_input), manifest.files)]
         (schema, *others) = pool.map(lambda file: column_types(file, settings.columns), files)
@@ -70,7 +61,7 @@ def types_in_sources(
             ) from error
     if are_json:
         _refuse_unknown(files, settings)
-    return ColumnTypes(schema, are_json)
+    return schema
 
 
 def _refuse_unknown(files: Sequence[SourceFile], settings: Settings) -> None:
@@ -130,10 +121,10 @@ class ColumnReader:
     are read about once per thread.
     """
 
-    def __init__(self, manifest: Manifest, types: ColumnTypes, trust_input: bool = False) -> None:
-        self._manifest, self._types = manifest, types
+    def __init__(self, manifest: Manifest, schema: pa.Schema, trust_input: bool = False) -> None:
+        self._manifest, self._schema = manifest, schema
         self._trust_input = trust_input
-        self._settings = settings_with(manifest.settings, types.schema.names)
+        self._settings = settings_with(manifest.settings, schema.names)
         self._lock = Lock()
         self._idle: list[RowReader] = []
 
@@ -142,16 +133,17 @@ class ColumnReader:
 
         Raises InputError for a source that has changed.
         """
-        table = gathered(self._manifest, sources, self._types.schema, self._read)
-        return SourceColumns(table, self._types.are_json)
+        table = gathered(self._manifest, sources, self._schema, self._read)
+        # `types_in_sources` refuses files with types beside others.
+        return SourceColumns(table, not FORMATS[self._manifest.files[0].format].typed)
 
     def _read(self, file: SourceFile, wanted: npt.NDArray[np.int64]) -> pa.Table:
         """The columns of some rows of a file, ascending."""
         file = as_it_is(file, self._trust_input)
-        tables, reader = [self._types.schema.empty_table()], self._reader(file)
+        tables, reader = [self._schema.empty_table()], self._reader(file)
         for rows in reader.read(wanted):
             try:
-                tables.append(pa.table(rows.others).cast(self._types.schema))
+                tables.append(pa.table(rows.others).cast(self._schema))
             except pa.ArrowInvalid as error:
                 raise InputError(
                     f"{file.path}: a value does not fit into the type that its column has in all "

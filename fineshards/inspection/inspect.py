@@ -113,6 +113,7 @@ def summarize(dataset: Dataset) -> dict[str, Any]:
 
     ids: one more than the tokenizer's largest id. unextracted: pages whose text cannot be
     extracted, by reason. learned: tokens that are learned; None unless documents are conversations.
+    inner_eots: EOTs inside of documents, which were tokens already.
     """
     manifest = dataset.manifest
     settings, layout, totals = manifest.settings, manifest.layout, manifest.totals
@@ -138,6 +139,7 @@ def summarize(dataset: Dataset) -> dict[str, Any]:
         "generations": [*_generations(manifest)],
         "unextracted": {page.reason: page.rows for page in manifest.counts().unextracted},
         "learned": manifest.learned,
+        "inner_eots": totals.get("inner_eots", 0),
     }
 
 
@@ -175,6 +177,9 @@ def describe_summary(summary: Mapping[str, Any]) -> list[str]:
     )
     if (learned := summary["learned"]) is not None:
         lines.append(f"  learned    {counted(learned, 'token')} ({share(learned, tokens)})")
+    if summary["inner_eots"]:
+        eots = f"{summary['inner_eots']:,} inside of documents"
+        lines.append(f"  EOTs       {eots}, which were tokens already")
     lines.append(
         f"  documents  {summary['documents']:,} ({counted(summary['nulls'], 'row')} without text, "
         f"{summary['rejected']:,} rejected)"

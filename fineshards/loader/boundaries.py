@@ -1,9 +1,9 @@
 """Where documents begin in samples, for attention that does not cross document boundaries.
 
-An EOT starts every document and occurs nowhere else, so the tokens alone are enough, unless some
-were redacted: all tokens of such a document are EOT. Each public function takes one sample, shape
-(T,), or a batch, shape (B, T), of whole samples or of model inputs. Every row counts as the start
-of a document, even where it begins in the middle of one.
+An EOT starts every document, and one inside of a document that was tokens already counts as a start
+too. So tokens alone are enough, unless some were redacted: all of such a document are EOT. Each
+public function takes one sample, shape (T,), or a batch, shape (B, T), of whole samples or of model
+inputs. Every row counts as the start of a document, even in the middle of one.
 """
 
 from collections.abc import Callable

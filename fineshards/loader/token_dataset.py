@@ -61,7 +61,7 @@ class TokenDataset(SplitDocuments):
             documents are redacted, because nothing moves then.
         generation: The generation that is read, from 1.
         dtype: Of the tokens on disk: uint16 or uint32.
-        eot: The token that starts every document and occurs nowhere else.
+        eot: The token that starts every document; others have it only if they were tokens.
         vocabulary_size: One more than the largest token that can occur: the rows of a model's
             embedding.
         vocabulary: What the tokens stand for; the sources of a mixture must have equal ones.

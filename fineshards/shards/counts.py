@@ -109,6 +109,7 @@ class Counts(Record, frozen=True):
         by_reference: Documents encoded by the reference encoder.
         compared: Documents that the reference encoder encoded as well, with the same tokens.
         learned: Tokens of conversations that are learned.
+        inner_eots: EOTs inside of documents that were tokens already.
         labels: Documents and tokens per label, sorted by column and value.
         dropped: Documents that the recipe dropped, by step and reason, sorted.
         dropped_dumps: Those of them with a value of `dump`, by step and value, sorted.
@@ -130,6 +131,7 @@ class Counts(Record, frozen=True):
     by_reference: Count = 0
     compared: Count = 0
     learned: Count = 0
+    inner_eots: Count = 0
     labels: tuple[LabelCount, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     dropped_dumps: tuple[DroppedDump, ...] = ()
@@ -170,8 +172,9 @@ class Counts(Record, frozen=True):
         """The sums of all numbers by name, without those by label or reason, which are many."""
         parts = list(parts)
         sums = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
-        # Without learned tokens where there are none.
-        return {name: number for name, number in sums.items() if number or name != "learned"}
+        # Without what only conversations and tokens have, where there is none.
+        rare = ("learned", "inner_eots")
+        return {name: number for name, number in sums.items() if number or name not in rare}
 
     def balances(self) -> bool:
         """Whether rows = documents + nulls + rejected + dropped + unextracted."""

@@ -19,6 +19,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.rows import LABEL_COLUMNS, RowBatch, Rows
+from fineshards.sources.tokens import TOKENS_COLUMN, is_ids, token_bytes
 from fineshards.text_template import template_parts
 
 _TOOLS = "tools"
@@ -55,8 +56,12 @@ def named_columns(columns: Columns, names: Collection[str]) -> list[_Named]:
     """
     conversations = "messages" in names and columns.text_flag == "--text_column"
     also = " For conversations, add --chat_template." if conversations else ""
+    if TOKENS_COLUMN in names and columns.text_flag == "--text_column":
+        also = f" For tokens, give --tokens_column {TOKENS_COLUMN}."
     fits, expected = is_text, "a string type"
-    if columns.conversations:
+    if columns.tokens is not None:
+        fits, expected = is_ids, "lists of integers"
+    elif columns.conversations:
         fits = _is_conversation
         expected = "lists of messages without maps, or strings of their JSON"
     elif columns.template is not None:
@@ -186,7 +191,9 @@ def rows_of(read: RowBatch, columns: Columns, typed: bool) -> Rows:
     reasons: dict[int, str] = {}
     # A column that the user did not name must not reject a row.
     asked: dict[str, pa.Array] = {}
-    if columns.conversations and typed:
+    if columns.tokens is not None:
+        texts, reasons = token_bytes(batch.column(columns.text), columns.tokens)
+    elif columns.conversations and typed:
         texts, reasons = _conversations(batch, columns)
     elif columns.conversations:
         texts = batch.column(columns.text).cast(pa.large_string())

@@ -16,7 +16,13 @@ from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
 from fineshards.sources.files import is_url, local_state, place_of, state_of, without_scheme
-from fineshards.sources.formats.format import FORMATS, format_of, has_known_format, readable
+from fineshards.sources.formats.format import (
+    FORMATS,
+    companions_of,
+    format_of,
+    has_known_format,
+    readable,
+)
 from fineshards.sources.places.place import FoundFile, stands_for_any
 
 # Beside data files: descriptions for people, and records of the Hugging Face hub and of an export.
@@ -134,6 +140,9 @@ def _find(named: str, pattern: str) -> list[SourceFile]:
             f"{named}: no file matches. Check the path, and quote the pattern so that the shell "
             "does not expand it. Names that begin with . or _ are left out unless they are given."
         )
+    if any(not has_known_format(file.path) for file in files):
+        along = {path for file in files for path in companions_of(file.path)}
+        files = [file for file in files if file.path not in along]
     unknown = [file.path for file in files if file.within and not has_known_format(file.path)]
     if unknown:
         raise UsageError(

@@ -4,7 +4,7 @@ A row with text becomes a document. The steps of a recipe drop some documents an
 another text. Every loop over documents is one over `documents`: of a build, also between two keyed
 steps; of a repair, which takes all decisions from the dataset; of verify; of other datasets that
 documents are looked up in; and of what people are shown of dropped documents. `document_encoder` is
-what then makes tokens of them: of texts or of conversations.
+what then makes tokens of them: of texts, of conversations, or of tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fineshards.curation.curator import Curator
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.fill_in_middle import MiddleEncoder
 from fineshards.encoders.loading import load_encoder, load_reference, load_vocabulary
+from fineshards.encoders.token_encoder import TokenEncoder
 from fineshards.errors import FineshardsError
 from fineshards.shards import record
 from fineshards.shards.counts import Counts
@@ -128,6 +129,8 @@ def document_encoder(settings: Settings, storage: Storage, engine: str | None = 
 @lru_cache(maxsize=2)  # workers that are forked later share what is built and checked here
 def _build(settings: Settings, storage: Storage, engine: str | None) -> Encoder:
     chat, tokenizer = settings.chat, settings.tokenizer
+    if settings.columns.tokens is not None:
+        return TokenEncoder(tokenizer.eot)
     if chat is None:
         load = partial(load_encoder, engine=engine) if engine else load_reference
         encoder = load(tokenizer, storage)

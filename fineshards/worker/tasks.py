@@ -275,6 +275,9 @@ def _encode(
             if tally is not None:
                 tally.add_dataset(rows.texts, lengths, rows.labels)
             counts.append(_encoded_counts(encoded, compared, len(rows.bad)))
+            if settings.columns.tokens is not None:
+                eots = int(np.count_nonzero(encoded.tokens == settings.tokenizer.eot))
+                counts.append(Counts(inner_eots=eots - len(lengths)))
             if len(counts) > _ADDENDS:
                 counts = [Counts.total(counts)]
         rejected.save(checkpoints.storage, block)

@@ -43,7 +43,7 @@ BY_EOT: dict[str, dict[str, Any]] = {
     "litdata": {},
     "array_record": {"sequence_length": 7},
 }
-BY_INDEX = ("megatron", "datatrove", "nanoset", "parquet", "hf-arrow")
+BY_INDEX = ("megatron", "datatrove", "parquet", "hf-arrow")
 SPLITS = {"by_document": ["--test_fraction=0.2"], "one_stream": ["--test_shards=6"]}
 
 
@@ -176,9 +176,8 @@ def test_formats_with_an_index_leave_them_out_when_asked_to(
             "parquet": read_parquet(sorted((tmp_path / "parquet").glob(f"{split}-*"))),
             "hf-arrow": read_hf_arrow(tmp_path / "hf-arrow" / split),
         }
-        for to in ("datatrove", "nanoset"):
-            files = sorted((tmp_path / to / split).glob("*.ds"))
-            found[to] = [each for file in files for each in read_datatrove(file)]
+        files = sorted((tmp_path / "datatrove" / split).glob("*.ds"))
+        found["datatrove"] = [each for file in files for each in read_datatrove(file)]
         assert {to: each == documents for to, each in found.items()} == dict.fromkeys(found, True)
 
 

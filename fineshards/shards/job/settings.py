@@ -31,6 +31,18 @@ _Dtype = Annotated[str, Meta(pattern=f"^({'|'.join(DTYPES)})$")]
 STORED_FILES = (*TOKENIZER_FILES.values(), CHAT_TEMPLATE_NAME)
 
 
+class TokenIds(Record, frozen=True):
+    """The ids of documents that are tokens already.
+
+    Args:
+        eot: That of the end of text, which is removed at either end of a document.
+        size: One more than the largest id.
+    """
+
+    eot: Count
+    size: Count
+
+
 class Columns(Record, frozen=True):
     """Names of the columns to read.
 
@@ -45,6 +57,7 @@ class Columns(Record, frozen=True):
         scores: Names that a recipe gives to scores, so that no column may have them.
         conversations: Whether the text is the JSON of a conversation
             (`sources/columns.py`).
+        tokens: The ids that the text consists of; None where it is text.
     """
 
     text: str
@@ -55,6 +68,7 @@ class Columns(Record, frozen=True):
     template: str | None = None
     scores: tuple[str, ...] = ()
     conversations: bool = False
+    tokens: TokenIds | None = None
 
     def __post_init__(self) -> None:
         if self.template is not None:
@@ -70,6 +84,8 @@ class Columns(Record, frozen=True):
     @property
     def text_flag(self) -> str:
         """The flag that names the columns of the text."""
+        if self.tokens is not None:
+            return "--tokens_column"
         return "--text_column" if self.template is None else "--text_template"
 
 
@@ -328,6 +344,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
     return [
         ("--text_column", columns.text),
         ("--text_template", columns.template),
+        ("--tokens_column", columns.tokens and columns.text),
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
         ("columns for the recipe", columns.others),

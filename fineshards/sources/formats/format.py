@@ -31,8 +31,8 @@ class Format:
     endings: of file names, each with its dot. compressions: by which a whole file may be
     compressed. typed: whether columns have types; without, the values of `Columns.others` are JSON
     texts. splits: whether a file may have several blocks. has_columns: whether it has columns of
-    its author's, such as messages. read_ahead, discovery_read_ahead: least bytes per request of a
-    remote file.
+    its author's, such as messages. holds_tokens: whether it holds nothing but tokens. read_ahead,
+    discovery_read_ahead: least bytes per request of a remote file.
     """
 
     endings: tuple[str, ...]
@@ -40,12 +40,17 @@ class Format:
     typed = True
     splits = False
     has_columns = True
+    holds_tokens = False
     read_ahead = READ_AHEAD
     discovery_read_ahead = 1 << 20
 
     def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:
         """The types of all columns of a file; raises InputError if it cannot be used."""
         raise NotImplementedError
+
+    def companions(self, path: str) -> tuple[str, ...]:
+        """The paths of files that may lie beside one, and are read with it, such as its index."""
+        return ()
 
     def blocks(
         self, file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int
@@ -92,6 +97,12 @@ def readable() -> str:
 def has_known_format(path: str) -> bool:
     """Whether a file's extension is one that can be read."""
     return _format(path) is not None
+
+
+def companions_of(path: str) -> tuple[str, ...]:
+    """The companions of a file, by its format; none if that is unknown."""
+    known = _format(path)
+    return FORMATS[known[0]].companions(path) if known else ()
 
 
 def format_of(path: str) -> tuple[str, str]:

@@ -59,7 +59,8 @@ class JsonLines(Format):
         texts = (columns.text,) if columns.conversations else columns.of_text
         split = [columns.split] if columns.split else []
         names = [*dict.fromkeys([*texts, columns.id, *split, *LABEL_COLUMNS])]
-        kinds = [pa.large_string() if name in columns.of_text else pa.string() for name in names]
+        of_text = pa.large_string() if columns.tokens is None else pa.large_list(pa.int64())
+        kinds = [of_text if name in columns.of_text else pa.string() for name in names]
         others = [(name, pa.string()) for name in columns.others]
         schema = pa.schema([*zip(names, kinds, strict=True), *others])
         yield from gathered(_rows(file, opened, columns, names), schema)
@@ -95,6 +96,10 @@ def _values(line: bytes, columns: Columns, names: list[str]) -> list[str | None]
         record[columns.text] = conversation_text(record, columns)
     for name in names:
         value = record.get(name)
+        if columns.tokens is not None and name == columns.text:
+            if value is not None:
+                _check_ids(name, value)
+            continue
         if value is None or isinstance(value, str):
             continue
         if name in texts and columns.template is None:
@@ -110,6 +115,14 @@ def _values(line: bytes, columns: Columns, names: list[str]) -> list[str | None]
         else:
             record[name] = json.dumps(value)
     return [*map(record.get, names), *others]
+
+
+def _check_ids(name: str, value: object) -> None:
+    """Raises ValueError for anything but a list of integers."""
+    if not isinstance(value, list):
+        raise ValueError(f"its {name!r} is {_kind(value)}, expected a list of integers")
+    if any(type(each) is not int or each >= 1 << 63 for each in value):
+        raise ValueError(f"its {name!r} holds something that is not an integer")
 
 
 def _parse(line: bytes) -> dict[str, Any]:
