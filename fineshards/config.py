@@ -45,7 +45,9 @@ _CURATION = "curation"
 _EXCLUDE = (
     ("test_fraction", "test_shards"),
     ("split_key", "test_shards"),
-    *((name, "test_input") for name in ("dataset", "test_fraction", "test_shards", "split_key")),
+    *((name, "test_input") for name in ("test_fraction", "test_shards", "split_key")),
+    *((name, "dataset_test_split") for name in ("test_fraction", "test_shards", "split_key")),
+    ("test_input", "dataset_test_split"),
     ("text_column", "text_template"),
     ("text_template", "chat_template"),
     ("fim", "chat_template"),
@@ -60,6 +62,7 @@ _GOES_WITH = {
     "fim_tokens": "fim",
     "dataset_config": "dataset",
     "dataset_revision": "dataset",
+    "dataset_test_split": "dataset",
     "fail_on_repeats": "append",
 }
 # Flags that `estimate` and `recipe check` do not take, which build a sample of a whole input.
@@ -79,13 +82,16 @@ class BuildConfig:
             and .txt, plain or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz; .ds and .bin
             with their indexes.
         test_input: Files like those of --input whose documents are the test split; those of
-            --input are train then.
+            --input, or of --dataset, are train then. A recipe applies to train, and deduplication
+            drops from train what is in test.
         sources: Where the input is now, as OLD=NEW: what is in the folder OLD of --input, or of an
             earlier generation, is in NEW. May be repeated.
         dataset: Instead of --input, a dataset on the Hugging Face hub, or a local folder laid out
             like one.
         dataset_config: The dataset's configuration, such as sample-350BT.
         dataset_split: The dataset's split. Default: train.
+        dataset_test_split: The dataset's split that is the test split, such as validation. Works
+            as --test_input.
         dataset_revision: The dataset's branch, tag or commit.
         hf_token_secret: Where the token for the hub is on workers of Dataflow: a secret of Google's
             Secret Manager, as projects/P/secrets/S/versions/latest. Default: HF_TOKEN in the
@@ -116,6 +122,8 @@ class BuildConfig:
         decontaminate: Files of evaluations, such as evals/*.jsonl. Documents that contain their
             questions are dropped, after the recipe.
         keep_keys: Keep the keys of duplicates with the dataset, so that it can grow.
+        curate_test: Apply the recipe to the documents of --test_input, or --dataset_test_split, as
+            well.
         output: Folder for the dataset: local, gs://bucket/folder or s3://bucket/folder.
         s3_endpoint: The URL of the store that s3:// means, such as https://minio.example:9000.
             Default: AWS_ENDPOINT_URL, or Amazon S3.
@@ -179,13 +187,12 @@ class BuildConfig:
     """
 
     input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = flag((), _INPUT, "FILE")
-    test_input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = flag(
-        (), _INPUT, "FILE", decides=True
-    )
+    test_input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = flag((), _INPUT, "FILE")
     sources: str | Sequence[str] = flag((), _INPUT, "OLD=NEW")
     dataset: str | None = flag(None, _INPUT, "NAME")
     dataset_config: str | None = flag(None, _INPUT, "NAME")
     dataset_split: str = flag("train", _INPUT, "NAME")
+    dataset_test_split: str | None = flag(None, _INPUT, "NAME")
     dataset_revision: str | None = flag(None, _INPUT, "REVISION")
     hf_token_secret: str | None = flag(None, _INPUT, "NAME")
     text_column: str = flag("text", _INPUT, "NAME", decides=True)
@@ -202,6 +209,7 @@ class BuildConfig:
     dedup: Literal["exact", "minhash"] | None = flag(None, _CURATION, decides=True)
     decontaminate: str | None = flag(None, _CURATION, "FILE", decides=True)
     keep_keys: bool = flag(False, _CURATION, decides=True)
+    curate_test: bool = flag(False, _CURATION, decides=True)
     output: str | os.PathLike[str] = flag("", _OUTPUT, "FOLDER")
     s3_endpoint: str | None = flag(None, _OUTPUT, "URL")
     tokenizer: str | os.PathLike[str] = flag("cl100k_base", _TOKENIZER, "NAME", decides=True)
@@ -265,6 +273,15 @@ class BuildConfig:
         for one, other in _GOES_WITH.items():
             if one in given and other not in given:
                 raise UsageError(f"--{one} goes with --{other}. Give both, or none.")
+        if self.dataset_test_split == self.dataset_split:
+            raise UsageError(
+                f"--dataset_split and --dataset_test_split are both {quoted(self.dataset_split)}. "
+                "Name two splits."
+            )
+        if self.curate_test and not (self.has_test_files and self.curates):
+            raise UsageError(
+                "--curate_test goes with a recipe, and with --test_input or --dataset_test_split."
+            )
         if self.memory_bytes is not None and not (
             self.append or self.shuffle_seed is not None or self.curates
         ):
@@ -296,6 +313,11 @@ class BuildConfig:
         """The patterns of the test split, as a tuple however they were given."""
         assert isinstance(self.test_input, tuple)
         return self.test_input
+
+    @property
+    def has_test_files(self) -> bool:
+        """Whether files decide the split."""
+        return bool(self.test_input or self.dataset_test_split)
 
     @property
     def test_share(self) -> str:
@@ -347,7 +369,8 @@ class BuildConfig:
         """Input and output are given, and go together."""
         if self.input and self.dataset:
             raise UsageError("give either --input or --dataset, and not both.")
-        needed = {"--input or --dataset": self.input or self.dataset, "--output": self.output}
+        given = self.input or self.dataset or (self.append and self.test_input)
+        needed = {"--input or --dataset": given, "--output": self.output}
         if missing := [flag for flag, value in needed.items() if not value]:
             raise UsageError(f"give {', and '.join(missing)}.")
         if self.sources and self.dataset and not self.append:

@@ -121,7 +121,7 @@ def warn_of_steps(manifest: Manifest, only: int | None = None) -> list[str]:
     """The largest files and dumps of which a step, or the `only` one, from 1, drops nearly all."""
     steps, warnings = manifest.settings.recipe.steps if manifest.settings.recipe else (), []
     count, files = len(steps), manifest.files
-    dumps = manifest.counts().by_step(count)
+    dumps = manifest.counts(judged=True).by_step(count)
     parts = [(f"dump {dump}", sums) for dump, sums in dumps.items() if dump is not None]
     parts += [(files[r.file].path, r.counts.by_step(count)[None]) for r in manifest.reports]
     for source, sums in parts:

@@ -17,6 +17,7 @@ from fineshards.shards.job.records import Generation, SourceFile, blocks_name, k
 from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, REJECTED_FOLDER
 from fineshards.shards.piece_plan import EarlierGeneration
 from fineshards.shards.record import replace
+from fineshards.shards.split_rule import ByInput
 from fineshards.sources.roots import below_root, job_with_sources
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
@@ -39,11 +40,16 @@ def prepare_append(config: BuildConfig) -> Launch:
     before = manifest.job
     _refuse_lost_keys(storage, before)
     roots = [generation.root for generation in before.generations]
-    files, origin, _ = find_input(config, roots)
-    refuse_overlap(storage, files, (config.dataset,) if config.dataset else config.patterns)
+    files, origin = find_input(config, roots)
+    refuse_overlap(storage, files, config)
+    if config.has_test_files and not isinstance(before.settings.split, ByInput):
+        raise UsageError(
+            f"--test_input: {storage.root} was built with {before.settings.split.described()}, "
+            "which decides for new documents too. Give all new files by --input."
+        )
     output_folder.refuse_foreign_files(storage)
     files = settle_input(files, before.settings.columns, config)
-    there = job_with_sources(before, config.sources, config.patterns)
+    there = job_with_sources(before, config.sources, config.patterns + config.test_patterns)
     if not are_new(there, files, config):
         checkpoints = Checkpoints.of(storage, before)
         end_finished(manifest, checkpoints, config)
@@ -114,6 +120,9 @@ def are_new(before: Job, files: Sequence[SourceFile], config: BuildConfig) -> bo
                 f"{was.described()}, now {file.described()}. A dataset grows by new files only."
             )
         output_folder.refuse_other_version(was, file, config)
+        if file.test != was.test:
+            split = "test" if was.test else "train"
+            raise UsageError(f"{file.path} is in the dataset already, in {split}. Leave it out.")
         if (file.stop_row, file.extraction) != (was.stop_row, was.extraction):
             rows = "all rows" if was.stop_row is None else f"the rows before {was.stop_row}"
             raise UsageError(

@@ -87,8 +87,8 @@ def append(output: str | os.PathLike[str], **options: Any) -> Manifest:
 
     Args:
         output: The dataset's folder.
-        **options: The options of `build` that a dataset has not decided: `input` or `dataset`,
-            those of the work, such as `workers`, and `progress`.
+        **options: The options of `build` that a dataset has not decided: `input`, `test_input`
+            or `dataset`, those of the work, such as `workers`, and `progress`.
 
     Returns:
         The Manifest of the new generation; that of the latest if all files are in it already.

@@ -6,7 +6,7 @@ import glob
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
 from fineshards.sources.files import imports_libraries, is_url, without_scheme
-from fineshards.sources.finding import find_splits
+from fineshards.sources.finding import find_files
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.places.hub_token import provide_token
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fineshards.sources.places.hub import ResolvedDataset
 
 _BLOCK_BYTES = 16 << 20
+# Splits that datasets have to evaluate with.
+_EVALUATED = {"validation", "valid", "val", "dev", "test", "eval"}
 
 
 def first_documents(files: Sequence[SourceFile], columns: Columns, limit: int) -> list[SourceFile]:
@@ -61,19 +63,12 @@ _WRITTEN = (
 _log = logging.getLogger("fineshards")
 
 
-class FoundInput(NamedTuple):
-    """The files of an input in order, and which dataset they are, for the manifest.
+def find_input(
+    config: BuildConfig, roots: Sequence[str] = ()
+) -> tuple[list[SourceFile], dict[str, str]]:
+    """Returns the ordered files, and which dataset they are, for the manifest.
 
-    test_files: how many of them, the first ones, are the test split by --test_input.
-    """
-
-    files: list[SourceFile]
-    origin: dict[str, str]
-    test_files: int = 0
-
-
-def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
-    """Returns the ordered files; raises UsageError or InputError if there are none.
+    Raises UsageError or InputError if there are none.
 
     roots: those of the dataset that is to grow, which --sources may name too.
     """
@@ -81,21 +76,39 @@ def find_input(config: BuildConfig, roots: Sequence[str] = ()) -> FoundInput:
         # For input too, here and in the processes that this one starts.
         os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
     provide_token(config.hf_token_secret)
-    if config.dataset is None:
-        tests, given = len(config.test_patterns), (*config.test_patterns, *config.patterns)
-        patterns = moved_patterns(given, config.sources, roots)
-        named = (patterns[:tests], patterns[tests:])
+    given, files = (*config.test_patterns, *config.patterns), list[SourceFile]()
+    if given:
+        tests, patterns = len(config.test_patterns), moved_patterns(given, config.sources, roots)
+        splits = (patterns[tests:], patterns[:tests])
         apart = any(map(imports_libraries, patterns))
-        files, test_files = call_apart(find_splits, *named) if apart else find_splits(*named)
+        files = call_apart(find_files, *splits) if apart else find_files(*splits)
+    if config.dataset is None:
         # The DAG of Composer knows by it that files in a store are in the dataset already.
-        stored = " ".join(given) if all("://" in pattern for pattern in given) else ""
-        return FoundInput(files, {"input": stored} if stored else {}, test_files)
-    resolved = call_apart(_resolve, config)
+        named = {"input": config.patterns, "test_input": config.test_patterns}
+        stored = all("://" in pattern for pattern in given)
+        return files, {name: " ".join(of) for name, of in named.items() if of and stored}
+    resolved, test = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)
+    unread = [name for name in resolved.splits if name in _EVALUATED - {config.dataset_split}]
+    if unread and not config.has_test_files:
+        _log.warning(
+            "not read of --dataset %s: %s. See --dataset_test_split",
+            *(config.dataset, ", ".join(unread)),
+        )
     names = "dataset", "config", "split", "commit"
     values = config.dataset, resolved.config, config.dataset_split, resolved.commit or ""
-    return FoundInput(resolved.files, dict(zip(names, values, strict=True)))
+    origin = dict(zip(names, values, strict=True))
+    if test is not None:
+        files += [replace(file, test=True) for file in test.files]
+        origin["test_split"] = config.dataset_test_split or ""
+    if twice := {file.path for file in files} & {file.path for file in resolved.files}:
+        raise UsageError(f"{min(twice)} would be in test and in train. Name it for one of them.")
+    return _numbered([*files, *resolved.files]), origin
+
+
+def _numbered(files: Sequence[SourceFile]) -> list[SourceFile]:
+    return [replace(file, index=index) for index, file in enumerate(files)]
 
 
 def settle_input(
@@ -114,22 +127,30 @@ def settle_input(
         )
     if config.limit is None:
         return extracted
-    return call_apart(first_documents, extracted, columns, config.limit)
+    splits = [[file for file in extracted if file.test == is_test] for is_test in (True, False)]
+    first = [call_apart(first_documents, part, columns, config.limit) for part in splits if part]
+    return _numbered([file for part in first for file in part])
 
 
-def _resolve(config: BuildConfig) -> ResolvedDataset:
+def _resolve(config: BuildConfig) -> tuple[ResolvedDataset, ResolvedDataset | None]:
+    """The dataset of a configuration, and its test split, if it is named: of the same commit."""
     from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
 
     assert config.dataset is not None
     where = (config.dataset_config, config.dataset_split, config.dataset_revision)
-    return resolve_dataset(DatasetRequest(config.dataset, *where))
+    train = resolve_dataset(DatasetRequest(config.dataset, *where))
+    if config.dataset_test_split is None:
+        return train, None
+    where = (config.dataset_config, config.dataset_test_split, train.commit)
+    flag = "--dataset_test_split"
+    return train, resolve_dataset(DatasetRequest(config.dataset, *where, flag))
 
 
-def refuse_overlap(storage: Storage, files: Sequence[SourceFile], named: Sequence[str]) -> None:
+def refuse_overlap(storage: Storage, files: Sequence[SourceFile], config: BuildConfig) -> None:
     """Raises UsageError if an input file lies in the output folder, or would match input there.
 
-    `--overwrite` would delete such files, and the next run would take output for input. named: the
-    patterns and folders that name the input. Links are resolved.
+    `--overwrite` would delete such files, and the next run would take output for input. Links
+    are resolved.
     """
     output = _place(storage.root)
     for file in files:
@@ -138,7 +159,8 @@ def refuse_overlap(storage: Storage, files: Sequence[SourceFile], named: Sequenc
                 f"{file.path} is input and lies in --output {storage.root}. Choose an --output "
                 "that does not hold the input."
             )
-    for pattern in named:
+    named = (config.dataset,) if config.dataset else config.patterns
+    for pattern in (*named, *config.test_patterns):
         if _would_match(output, without_scheme(pattern)):
             raise UsageError(
                 f"--output {storage.root} lies where --input or --dataset {pattern} would find "

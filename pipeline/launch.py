@@ -76,8 +76,7 @@ def prepare(config: BuildConfig) -> Launch:
     """
     storage = open_storage(config.folder, config.s3_endpoint)
     job, stored = describe_job(config)
-    named = (config.dataset,) if config.dataset else config.patterns + config.test_patterns
-    refuse_overlap(storage, job.files, named)
+    refuse_overlap(storage, job.files, config)
     if not any(file.size for file in job.files):
         which = f"{len(job.files):,} files have" if job.files[1:] else f"{job.files[0].path} has"
         raise InputError(f"the input has no documents: {which} no bytes. Check --input.")
@@ -134,7 +133,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
     """
     from fineshards.sources.places.hub import fetch_tokenizer, is_on_hub  # late: it is slow
 
-    files, origin, test_files = find_input(config)
+    files, origin = find_input(config)
     of_tokens = [file.path for file in files if FORMATS[file.format].holds_tokens]
     if of_tokens and config.tokens_column is None:
         try:
@@ -155,7 +154,7 @@ def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
         columns=columns,
         tokenizer=tokenizer,
         shard_tokens=config.shard_tokens,
-        split=_split_rule(config, test_files),
+        split=_split_rule(config),
         block_bytes=config.block_bytes or default_block_bytes(files, recipe is not None),
         dtype=_resolve_dtype(config.dtype, tokenizer),
         shuffle=None if seed is None else Shuffle(seed, key_version=1),
@@ -202,9 +201,9 @@ def columns_of(config: BuildConfig, tokenizer: Tokenizer) -> Columns:
     )
 
 
-def _split_rule(config: BuildConfig, test_files: int) -> split_rule.SplitRule:
-    if test_files:
-        return split_rule.FirstFiles(test_files)
+def _split_rule(config: BuildConfig) -> split_rule.SplitRule:
+    if config.has_test_files:
+        return split_rule.ByInput()
     if config.test_shards is not None:
         return split_rule.FirstShards(config.test_shards)
     share = config.test_share
@@ -256,7 +255,7 @@ def _describe(config: BuildConfig) -> tuple[tuple[str, ...], RecipeRecord | None
     from fineshards.pipeline.requested_steps import columns_of_steps, describe_steps, steps_of
 
     steps = steps_of(config)
-    return columns_of_steps(steps), describe_steps(steps, config.keep_keys)
+    return columns_of_steps(steps), describe_steps(steps, config.keep_keys, config.curate_test)
 
 
 def _chat(

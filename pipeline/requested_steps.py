@@ -86,11 +86,13 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
     return tuple(sorted(columns))
 
 
-def describe_steps(steps: list[NamedStep], keep_keys: bool) -> RecipeRecord | None:
+def describe_steps(
+    steps: list[NamedStep], keep_keys: bool, curate_test: bool
+) -> RecipeRecord | None:
     """The record of a job's steps; None if it has none."""
     if not steps:
         return None
-    recipe = describe(steps, keep_keys, tuple(_indexes(steps)))
+    recipe = describe(steps, keep_keys, tuple(_indexes(steps)), curate_test)
     if keep_keys and not any(step.compares for step in recipe.steps):
         raise UsageError("--keep_keys goes with deduplication, and no step compares documents.")
     return recipe

@@ -173,7 +173,7 @@ def holds(manifest: Mapping[str, Any] | None, flags: Mapping[str, Any]) -> bool:
     if manifest is None:
         return False
     origin = manifest["origin"]
-    named = ("input", "dataset", "dataset_config")
+    named = ("input", "test_input", "dataset", "dataset_config")
     wanted = {name.removeprefix("dataset_"): flags[name] for name in named if name in flags}
     later = range(2, len(manifest.get("generations", [])) + 1)
     return any(

@@ -24,7 +24,8 @@ from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Sc
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import RecipeRecord
-from fineshards.shards.tables.decisions import Decisions, drops
+from fineshards.shards.parquet_file import completed
+from fineshards.shards.tables.decisions import NO_DECISIONS, Decisions, drops
 from fineshards.shards.tables.hash_sample import sampled
 from fineshards.shards.tables.scores import score_schema, scored, values_at
 from fineshards.shards.tables.statistics import Tally
@@ -66,8 +67,8 @@ class Curator:
         Raises FineshardsError if a step is not what it was when the job was launched.
         """
         steps = load_steps(recipe.steps)
-        found = describe(steps, recipe.keep_keys, recipe.indexes)
-        differences = recipe.differences(found)
+        now = describe(steps, recipe.keep_keys, recipe.indexes, recipe.curate_test)
+        differences = recipe.differences(now)
         if differences:
             raise FineshardsError(
                 "the steps of the recipe are not what they were when the job was launched: "
@@ -162,18 +163,31 @@ class Curator:
         assert isinstance(step, Judge)
         return step.apply(batch)
 
-    def texts(self, batch: Batch, decisions: Decisions, step: int | None = None) -> Batch:
+    def spare(self, batch: Batch, stage: int) -> Judged:
+        """What a stage makes of documents that it leaves as they are: keys, and null scores."""
+        keys, schema, scores = None, self.score_schema([stage]), list[pa.Table]()
+        if stage + 1 < self.stages:
+            compared = self.texts(batch, NO_DECISIONS, self._ends[stage], spared=True)
+            keys = self.keyed(stage).keys(compared)
+        if schema is not None:
+            scores.append(completed(pa.table({"row": batch.rows}), schema))
+        return Judged(batch, [], keys, scores)
+
+    def texts(
+        self, batch: Batch, decisions: Decisions, step: int | None = None, spared: bool = False
+    ) -> Batch:
         """The documents of a batch with their texts as a step finds them; None: after all steps.
 
         decisions: all those about the source file, at least of the steps before. All documents must
         reach that step: the caller leaves out those that an earlier one dropped. Raises
-        FineshardsError if a rewrite drops one of them now.
+        FineshardsError if a rewrite drops one of them now. spared: they are in a test file, so what
+        a rewrite would drop keeps its text.
         """
         for number, each in enumerate(self.steps[:step]):
             if rewrites(each):
                 outcome = self.decide(number, batch, decisions)
                 for index, reason in enumerate(outcome.reasons or ()):
-                    if reason is not None and isinstance(each, Judge):
+                    if reason is not None and isinstance(each, Judge) and not spared:
                         self._complain(number, batch, index, "kept", "dropped")
                 batch = self._rewritten(number, batch, outcome)
         return batch
@@ -268,11 +282,15 @@ class Curator:
 
 
 def describe(
-    steps: Sequence[NamedStep], keep_keys: bool, indexes: tuple[tuple[int, SourceFile], ...]
+    steps: Sequence[NamedStep],
+    keep_keys: bool,
+    indexes: tuple[tuple[int, SourceFile], ...],
+    curate_test: bool = False,
 ) -> RecipeRecord:
     """The record of steps; raises FineshardsError if what they need is missing."""
     golden = golden_sha256(each.step for each in steps)
-    return RecipeRecord(tuple(each.record() for each in steps), golden, keep_keys, indexes)
+    records = tuple(each.record() for each in steps)
+    return RecipeRecord(records, golden, keep_keys, indexes, curate_test)
 
 
 def _verdict(reason: str | None) -> str:

@@ -17,7 +17,7 @@ The key is the UTF-8 bytes of one of these:
 
 A document without a key (null id, null value, a URL without a host) takes its `row` key.
 
-With the rule `first_files`, the documents of the first files are test, and nothing is hashed. With
+With the rule `input`, the documents of test files are test, and nothing is hashed. With
 `first_shards`, the first shards of the one stream are test, as in the seed script.
 """
 
@@ -27,11 +27,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Meta
 
 from fineshards.shards.record import Count, Record
 
@@ -123,8 +122,13 @@ class _Rule(Record, frozen=True, tag_field="rule"):
         """Whether the flags say that a split is empty."""
         return False
 
-    def hashes(self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array) -> Hashes:
-        """The column `split_hash` of document tables. Arguments as of `SplitKey.hashes`."""
+    def hashes(
+        self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array, is_test: bool
+    ) -> Hashes:
+        """The column `split_hash` of document tables.
+
+        is_test: whether their file is one of the test split. The rest is as of `SplitKey.hashes`.
+        """
         raise NotImplementedError
 
     def in_test(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
@@ -181,29 +185,27 @@ class ByFraction(_Rule, frozen=True, tag="fraction"):
     def asks_for_empty(self, split: str) -> bool:
         return self.test_fraction == {"test": "0", "train": "1"}[split]
 
-    def hashes(self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array) -> Hashes:
+    def hashes(
+        self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array, is_test: bool
+    ) -> Hashes:
         """The hashes of the documents' split keys."""
         return SplitKey(self.split_key).hashes(sources, texts, column)
 
 
-class FirstFiles(_Rule, frozen=True, tag="first_files"):
-    """The documents of the first files of the input are test.
+class ByInput(_Rule, frozen=True, tag="input"):
+    """The documents of test files are test: of `--test_input`, or of `--dataset_test_split`."""
 
-    Args:
-        test_input: Number of these files.
-    """
-
-    test_input: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
-
-    flags_against_leaks = "--test_fraction instead of --test_input"
+    test_input = "files"
+    flags_against_leaks = "--dedup exact"
 
     def described(self) -> str:
-        return f"--test_input, the first {self.test_input} of the files"
+        return "--test_input"
 
-    def hashes(self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array) -> Hashes:
+    def hashes(
+        self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array, is_test: bool
+    ) -> Hashes:
         """In place of hashes: 0 of a document of test, or else the largest number."""
-        is_test = sources["file"].to_numpy() < self.test_input
-        return np.where(is_test, 0, np.iinfo(np.uint32).max).astype(np.uint32)
+        return np.full(len(sources), 0 if is_test else np.iinfo(np.uint32).max, np.uint32)
 
 
 class FirstShards(_Rule, frozen=True, tag="first_shards"):
@@ -238,4 +240,4 @@ class FirstShards(_Rule, frozen=True, tag="first_shards"):
         return test, total - test
 
 
-SplitRule = ByFraction | FirstFiles | FirstShards
+SplitRule = ByFraction | ByInput | FirstShards

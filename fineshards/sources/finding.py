@@ -32,23 +32,18 @@ _DESCRIPTION = re.compile(
 _HUB_RECORDS = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"}
 
 
-def find_files(patterns: Sequence[str]) -> list[SourceFile]:
-    """The files of `find_splits` where no pattern is of test files."""
-    return find_splits((), patterns)[0]
+def find_files(patterns: Sequence[str], test: Sequence[str] = ()) -> list[SourceFile]:
+    """Returns the files of patterns, numbered, and before them those of the test split.
 
-
-def find_splits(test: Sequence[str], train: Sequence[str]) -> tuple[list[SourceFile], int]:
-    """Returns the files of the patterns, those of test first, and how many are of test.
-
-    They are numbered, in the order of the patterns and sorted by name within each. Raises
-    UsageError for a pattern without a match, a file matched twice or a name of unknown format, and
-    InputError for a file, folder or bucket that cannot be inspected.
+    They are in the order of the patterns, and sorted by name within each. Raises UsageError for a
+    pattern without a match, a file matched twice or a name of unknown format, and InputError for a
+    file, folder or bucket that cannot be inspected.
     """
     seen: dict[str, str] = {}
     files: list[SourceFile] = []
-    test_files = 0
-    for number, pattern in enumerate((*test, *train)):
-        named = f"{'--test_input' if number < len(test) else '--input'} {pattern}"
+    for number, pattern in enumerate((*test, *patterns)):
+        is_test = number < len(test)
+        named = f"{'--test_input' if is_test else '--input'} {pattern}"
         for match in _find(named, pattern):
             # Links are resolved only to find duplicates: a link's target may have no extension.
             target = without_scheme(match.path)
@@ -59,10 +54,8 @@ def find_splits(test: Sequence[str], train: Sequence[str]) -> tuple[list[SourceF
                     "would be in the dataset twice. Match it only once."
                 )
             seen[target] = named
-            files.append(replace(match, index=len(files)))
-        if number < len(test):
-            test_files = len(files)
-    return files, test_files
+            files.append(replace(match, index=len(files), test=is_test))
+    return files
 
 
 def as_it_is(file: SourceFile, trust_input: bool = True) -> SourceFile:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fineshards.shards.counts import Counts, LabelCount, Unextracted
-from fineshards.shards.job.records import BadRow
+from fineshards.shards.job.records import BadRow, SourceFile
 from fineshards.shards.split_hash import hash_texts
 from fineshards.shards.split_rule import SplitRule
 from fineshards.shards.tables.documents import source_schema
@@ -80,16 +80,13 @@ class Rows:
             others_are_json=self.others_are_json,
         )
 
-    def sources(self, file: int, rule: SplitRule) -> pa.RecordBatch:
-        """Where the rows come from and their hashes: see `source_schema`. All must have text.
-
-        file: the file's position in the input.
-        """
-        files = np.full(len(self.numbers), file, np.int32)
+    def sources(self, file: SourceFile, rule: SplitRule) -> pa.RecordBatch:
+        """Where rows of a file come from, and hashes: see `source_schema`. All must have text."""
+        files = np.full(len(self.numbers), file.index, np.int32)
         sources = pa.record_batch([files, self.numbers, self.ids], ["file", "row", "id"])
         columns: list[Any] = sources.columns
         if rule.by_document:
-            columns.append(rule.hashes(sources, self.texts, self.split))
+            columns.append(rule.hashes(sources, self.texts, self.split, file.test))
         if rule.may_leak:
             columns.append(hash_texts(self.texts))
         return pa.record_batch(columns, schema=source_schema(rule))

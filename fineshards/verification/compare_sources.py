@@ -144,7 +144,7 @@ def _compare(
         return
     encoded = encoder.encode_at(rows.texts, file.index, rows.numbers)
     rule = dataset.manifest.settings.split
-    for index, source in enumerate(rows.sources(file.index, rule).to_pylist()):
+    for index, source in enumerate(rows.sources(file, rule).to_pylist()):
         pieces = chosen.pop(source["row"])
         shard, first = pieces[0]
         where, of = f"{shard.name}, document {first.document}", f"{file.path}, row {first.row}"
@@ -221,7 +221,8 @@ class _Judging:
 
         documents: as in the source, in order; each is given once. more: rows that are chosen too.
         """
-        yield from self._differences(file, documents.among(self.left(file) | more).batch)
+        if not documents.spared:
+            yield from self._differences(file, documents.among(self.left(file) | more).batch)
         for step, rows in self._wanted[file.index].items():
             self._read_keys(file.index, step, documents.among(rows))
 

@@ -27,13 +27,12 @@ from fineshards.shards.tables.marks import (
     file_of,
     join_pairs,
     mark_dtype,
-    positions,
     row_of,
 )
 from fineshards.shards.tables.verdicts import MARKS, SETS, Slice, earlier_decisions
 from fineshards.storage.base import Storage
 from fineshards.worker.documents import documents
-from fineshards.worker.marking import Marking, bytes_of, joins
+from fineshards.worker.marking import Marking, bytes_of, joins, positions_in
 from fineshards.worker.work import Work
 
 Contents = npt.NDArray[np.uint64]
@@ -131,7 +130,8 @@ class Comparing(Marking):
         start = stop = 0
         earlier: dict[int, Contents] = {}
         for places, contents in self._contents(file, np.unique(row_of(pairs["position"]))):
-            for place, hashes in zip(places.tolist(), contents, strict=True):
+            # Not as plain integers, which numpy would compare as floats.
+            for place, hashes in zip(places, contents, strict=True):
                 if start == stop:
                     stop = start + candidates.fitting(pairs[start:])
                     earlier = candidates.read(pairs["witness"][start:stop])
@@ -176,7 +176,8 @@ class Comparing(Marking):
             upto=self._step,
         )
         for batch in batches:
-            yield positions(file, batch.batch.rows), self._keyed.contents(batch.batch)
+            numbering = positions_in(source, self._work.settings)
+            yield numbering(file, batch.batch.rows), self._keyed.contents(batch.batch)
 
     @cached_property
     def _files(self) -> Sequence[SourceFile]:

@@ -40,11 +40,13 @@ class DocumentBatch:
 
     read: all rows, as the source has them; bad ones are listed. batch: the documents that are left,
     with their texts, and the columns that steps ask for. decisions: those that dropped the others.
+    spared: whether they are in a test file, and no step changes or drops them.
     """
 
     read: Rows
     batch: Batch
     decisions: tuple[Decisions, ...] = ()
+    spared: bool = False
 
     @property
     def rows(self) -> Rows:
@@ -73,9 +75,14 @@ class DocumentBatch:
     def found_by(
         self, curator: Curator, decisions: Decisions, step: int | None = None
     ) -> DocumentBatch:
-        """The documents that reach a step, with the texts that it finds; None: after all steps."""
+        """The documents that reach a step, with the texts that it finds; None: after all steps.
+
+        Spared documents are compared with the texts that the recipe would give them.
+        """
         left = self.left_by(decisions, step)
-        return replace(left, batch=curator.texts(left.batch, decisions, step))
+        if self.spared and step is None:
+            return left
+        return replace(left, batch=curator.texts(left.batch, decisions, step, self.spared))
 
 
 def documents(
@@ -113,7 +120,8 @@ def documents(
         rows_with_text = all_rows.with_text()
         columns = rows_with_text.others, rows_with_text.others_are_json
         numbers, texts = rows_with_text.numbers, rows_with_text.texts
-        batch = DocumentBatch(all_rows, Batch(file.index, numbers, texts, *columns, file.path))
+        texts_there = Batch(file.index, numbers, texts, *columns, file.path)
+        batch = DocumentBatch(all_rows, texts_there, spared=settings.spares(file))
         yield batch if curator is None else batch.found_by(curator, decisions, upto)
 
 

@@ -14,12 +14,12 @@ from fineshards.shards.job.records import Block, MetadataFile, SourceFile, write
 from fineshards.shards.layout import file_table, keys_name
 from fineshards.shards.tables import scores
 from fineshards.shards.tables.decisions import Decisions, merged, read_decisions, to_bytes
-from fineshards.shards.tables.marks import Records, positions
+from fineshards.shards.tables.marks import Records
 from fineshards.shards.tables.statistics import Tally
 from fineshards.shards.tables.verdicts import JudgedBlock, KeyFile, StageFiles, earlier_decisions
 from fineshards.worker.comparing import Comparing
 from fineshards.worker.documents import DocumentBatch, documents
-from fineshards.worker.marking import Marking, joined_keys, key_type, records_of
+from fineshards.worker.marking import Marking, joined_keys, key_type, positions_in, records_of
 from fineshards.worker.work import Work
 
 # Files whose marks are kept in memory: a worker goes from block to block of the same file.
@@ -80,15 +80,19 @@ class Judging:
         earlier = earlier_decisions(work.checkpoints, block, number, self._marked)
         scores_before = self._scores([block], range(number))
         parts, tally, stop_row = list[Records](), Tally(), block.first_row
-        upto = curator.first_step(number)
+        upto, steps = curator.first_step(number), None if work.settings.spares(file) else curator
         for batch in documents(
-            file, work.settings, block, curator=curator, decisions=earlier, upto=upto
+            file, work.settings, block, curator=steps, decisions=earlier, upto=upto
         ):
-            judged = curator.judge(batch.batch, number, earlier, tally, scores_before)
+            if batch.spared:
+                judged = curator.spare(batch.batch, number)
+            else:
+                judged = curator.judge(batch.batch, number, earlier, tally, scores_before)
             dropped += judged.dropped
             given += judged.scores
             if judged.keys is not None:
-                parts.append(records_of(judged.kept, judged.keys, positions))
+                numbering = positions_in(file, work.settings)
+                parts.append(records_of(judged.kept, judged.keys, numbering))
             stop_row = max(stop_row, int(batch.read.numbers.max(initial=-1)) + 1)
             now = Decisions(merged(judged.dropped))
             yield replace(batch, batch=judged.kept, decisions=(earlier, now))

@@ -1,7 +1,7 @@
 """What keyed steps do with files of keys: ranges, marks of a range, marks by file. No Beam."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, groupby
 
 import numpy as np
@@ -14,10 +14,14 @@ from fineshards.curation.step import Keyed, KeyedSpans, Keys
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import InputError, OutputError
 from fineshards.shards.job.records import Block, SourceFile
+from fineshards.shards.job.settings import Settings
 from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import SCHEMA
 from fineshards.shards.tables.marks import (
     EDGE,
+    SPARED,
+    TEST,
+    TRAIN,
     Positions,
     Records,
     by_file,
@@ -32,7 +36,9 @@ from fineshards.shards.tables.marks import (
     key_records,
     mark,
     mark_dtype,
+    may_be_marked,
     merge_marks,
+    positions,
     row_of,
     split,
     wanted_by,
@@ -44,6 +50,8 @@ from fineshards.storage.open import open_storage
 from fineshards.worker.documents import documents
 from fineshards.worker.work import Work
 
+# Positions by the number of a file and rows.
+Numbering = Callable[[int, npt.NDArray[np.int64]], Positions]
 # Bytes of keys that are compared at a time: twice --memory_bytes, which most ranges have at most.
 _RANGE_BYTES = 64 << 20
 
@@ -143,6 +151,8 @@ class Marking:
                     marks = candidates(keys, keyed.compared)
                     if self._work.earlier:  # the others were decided before
                         marks = marks[file_of(marks["position"]) >= self._first_file]
+                    if not joins(keyed):  # components are linked by spared documents too
+                        marks = marks[may_be_marked(marks["position"])]
                 yield f"{MARKS}-{number}", marks
                 if keyed.compared:
                     yield f"{WANTED}-{number}", wanted_by(marks)
@@ -236,13 +246,15 @@ def key_type(keyed: Keyed) -> np.dtype[np.void]:
     return key_dtype(keyed.key_bits, isinstance(keyed, KeyedSpans))
 
 
-def records_of(
-    batch: Batch,
-    keys: Keys,
-    positions: Callable[[int, npt.NDArray[np.int64]], Positions],
-) -> Records:
-    """The keys of documents as sorted records. positions: of documents, by file and rows."""
-    return key_records(keys.keys, positions(batch.file, batch.rows[keys.owners]), keys.spans)
+def positions_in(file: SourceFile, settings: Settings) -> Numbering:
+    """What gives the positions of the documents of a source file."""
+    kind = SPARED if settings.spares(file) else TEST if file.test else TRAIN
+    return partial(positions, kind=kind)
+
+
+def records_of(batch: Batch, keys: Keys, numbering: Numbering) -> Records:
+    """The keys of documents as sorted records. numbering: their positions, by file and rows."""
+    return key_records(keys.keys, numbering(batch.file, batch.rows[keys.owners]), keys.spans)
 
 
 def joined_keys(keyed: Keyed, parts: Iterable[Records]) -> Records:

@@ -261,7 +261,7 @@ def _encode(
         for batch in batches:
             rows, encoded, compared = _encoded(batch.rows, file, encoder)
             rejected.add([*batch.read.bad, *rows.bad])
-            sources = rows.sources(file.index, settings.split)
+            sources = rows.sources(file, settings.split)
             if encoded.learned is not None:
                 sources = sources.append_column(LEARNED, encoded.learned)
             tokens, lengths = encoded.tokens, np.diff(encoded.offsets)

@@ -120,8 +120,9 @@ def test_neighbours_do_not_overlap(data: Path, given: str, output: str) -> None:
 )
 def test_buckets_overlap_as_folders_do(given: str, output: str, words: str | None) -> None:
     files = [SourceFile(0, "gs://b/in/a.parquet", 1, "generation:1", "parquet", "none")]
+    config = BuildConfig(input=given, output=output)
     if words is None:
-        refuse_overlap(open_storage(output), files, [given])
+        refuse_overlap(open_storage(output), files, config)
     else:
         with pytest.raises(UsageError, match=words):
-            refuse_overlap(open_storage(output), files, [given])
+            refuse_overlap(open_storage(output), files, config)

@@ -209,11 +209,10 @@ def test_the_documents_of_test_files_are_test(
         dedup=dedup,
         keep_keys=dedup is not None,
     )
-    seen: set[str] = set()
-    splits = {
-        split: [text for rows in files for text in kept_texts(seen, rows, dedup)]
-        for split, files in {"test": [FILES[1]], "train": [FILES[0], FILES[2]]}.items()
-    }
+    test = kept_texts(set(), FILES[1], None)
+    seen = set(test)
+    train = [text for rows in (FILES[0], FILES[2]) for text in kept_texts(seen, rows, dedup)]
+    splits = {"test": test, "train": train}
 
     made: list[dict[str, bytes]] = []
 
@@ -240,7 +239,7 @@ def test_the_documents_of_test_files_are_test(
         (["--test_fraction=0.1"], "--test_fraction and --test_input exclude each other"),
         (["--test_shards=1"], "--test_shards and --test_input exclude each other"),
         (["--split_key=row"], "--split_key and --test_input exclude each other"),
-        (["--append"], "--test_input is the dataset's own, and an append takes it from there"),
+        (["--append", "--curate_test"], "--curate_test is the dataset's own, and an append takes"),
         (["--test_input=nothing*.jsonl"], "--test_input nothing*.jsonl: no file matches"),
         (["--test_input=link.parquet"], "matched twice, by --test_input link.parquet and --input"),
     ],

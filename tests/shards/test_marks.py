@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,23 +25,25 @@ from fineshards.shards.tables.marks import (
     key_records,
     mark,
     mark_dtype,
+    may_be_marked,
     merge_marks,
     positions,
     row_of,
     split,
 )
 
-JOB = 1 << 63
+# Entries of an index, spared documents of test, others of test, and documents of train.
+INDEX, SPARED, TEST, TRAIN = 0, 1 << 61, 1 << 62, 1 << 63
 # A key (one or two numbers), a position, a span.
 Entry = tuple[tuple[int, ...], int, int]
 
 # Few values, so that most keys are shared; the largest ones, so that no comparison is signed; keys
 # that are equal in one half only.
-NUMBERS = st.sampled_from([0, 1, 2, 3, 1 << 62, JOB, (3 << 62) + 1, 2**64 - 1])
+NUMBERS = st.sampled_from([0, 1, 2, 3, 1 << 62, TRAIN, (3 << 62) + 1, 2**64 - 1])
 PLACES = st.builds(
-    lambda external, file, row: (0 if external else JOB) + (file << 40) + row,
-    st.sampled_from([True, False, False, False]),
-    st.sampled_from([0, 1, (1 << 23) - 1]),
+    lambda kind, file, row: kind + (file << 40) + row,
+    st.sampled_from([INDEX, SPARED, TEST, TRAIN, TRAIN]),
+    st.sampled_from([0, 1, (1 << 21) - 1]),
     st.sampled_from([0, 1, 2, 3, (1 << 40) - 1]),
 )
 SPANS = st.sampled_from([0, 1, 2, 70_000, 2**32 - 1])
@@ -83,8 +86,8 @@ def expected_marks(found: list[Entry], spans: bool, only_external: bool) -> list
         plain = members if spans else [(position, 0) for position, _ in members]
         first = min(plain)
         for place in plain:
-            wanted = first[0] < JOB if only_external else True
-            if place != first and place[0] >= JOB and wanted:
+            wanted = first[0] < SPARED if only_external else True
+            if place != first and place[0] >= TEST and wanted:
                 name = place if spans else place[:1]
                 witnesses[name] = min(witnesses.get(name, first[0]), first[0])
     return [(*name, witness) for name, witness in sorted(witnesses.items())]
@@ -104,29 +107,36 @@ def expected_components(links: Iterable[tuple[int, int]]) -> list[tuple[int, int
     for left, right in links:
         low, high = sorted((root(left), root(right)))
         parent[high] = low
-    return sorted((node, root(node)) for node in parent if node >= JOB and root(node) != node)
+    return sorted((node, root(node)) for node in parent if node >= TEST and root(node) != node)
 
 
-@given(
-    st.integers(0, (1 << 23) - 1), st.lists(st.integers(0, (1 << 40) - 1), min_size=1, max_size=5)
-)
-def test_a_position_is_the_order_of_the_stream(file: int, rows: list[int]) -> None:
-    own, index = positions(file, np.array(rows)), external_positions(file, np.array(rows))
-    assert own.tolist() == [(1 << 63) | file << 40 | row for row in rows]
-    assert index.tolist() == [file << 40 | row for row in rows]
-    for each in (own, index):
-        assert (file_of(each) == file).all()
-        assert row_of(each).tolist() == rows
-    assert not is_external(own).any()
-    assert is_external(index).all()
+NUMBERED = {
+    INDEX: (external_positions, 1 << 21),
+    SPARED: (partial(positions, kind=np.uint64(SPARED)), 1 << 21),
+    TEST: (partial(positions, kind=np.uint64(TEST)), 1 << 21),
+    TRAIN: (positions, 1 << 23),
+}
 
 
-@pytest.mark.parametrize("numbered", [positions, external_positions])
-def test_a_number_that_has_no_position_is_an_error(
-    numbered: Callable[[int, np.ndarray], np.ndarray],
-) -> None:
-    with pytest.raises(FineshardsError, match=r"number 8,388,608 is too high .* 8,388,608 of them"):
-        numbered(1 << 23, np.array([0]))
+@pytest.mark.parametrize("kind", NUMBERED)
+@given(st.data())
+def test_a_position_is_the_order_of_the_stream(kind: int, data: st.DataObject) -> None:
+    numbered, files = NUMBERED[kind]
+    file = data.draw(st.sampled_from([files - 1, 0]) | st.integers(0, files - 1))
+    rows = data.draw(st.lists(st.integers(0, (1 << 40) - 1), min_size=1, max_size=5))
+    places = numbered(file, np.array(rows))
+    assert places.tolist() == [kind | file << 40 | row for row in rows]
+    assert (file_of(places) == file).all()
+    assert row_of(places).tolist() == rows
+    assert (is_external(places) == (kind == INDEX)).all()
+    assert (may_be_marked(places) == (kind >= TEST)).all()
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+def test_a_number_that_has_no_position_is_an_error(kind: int) -> None:
+    numbered, files = NUMBERED[kind]
+    with pytest.raises(FineshardsError, match=rf"{files:,} is too high .* {files:,} of them"):
+        numbered(files, np.array([0]))
     with pytest.raises(FineshardsError, match=r"number 1,099,511,627,776 is too high"):
         numbered(0, np.array([5, 1 << 40, 7]))
     assert len(numbered(0, np.array([], np.int64))) == 0
@@ -219,14 +229,14 @@ def test_marks_and_links_are_the_same_if_the_records_of_a_key_come_in_parts(
 
 
 def test_a_line_that_a_document_repeats_has_the_document_as_its_witness() -> None:
-    place = JOB + 7
+    place = TRAIN + 7
     marked = mark(packed([((1,), place, 4), ((1,), place, 2)], 64, True))
     assert listed(marked) == [(place, 4, place)]
 
 
 @given(st.lists(PLACES, max_size=30))
 def test_marks_are_cut_by_file(places: list[int]) -> None:
-    own = sorted({place | JOB for place in places})
+    own = sorted({place | TRAIN for place in places})
     marked = np.array([(place, 1) for place in own], mark_dtype())
     files = dict(by_file(marked))
     assert list(files) == sorted(files)
@@ -276,8 +286,8 @@ def edge_array(smallest: np.ndarray, member: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("shape", ["chain", "chain of random order", "star", "pairs"])
 def test_large_components_are_found_whole(shape: str) -> None:
     n = 1_000_000
-    nodes = np.arange(n, dtype=np.uint64) + np.uint64(JOB)
-    survivor = np.full(n, JOB, np.uint64)
+    nodes = np.arange(n, dtype=np.uint64) + np.uint64(TRAIN)
+    survivor = np.full(n, TRAIN, np.uint64)
     if shape == "star":
         linked = edge_array(survivor[1:], nodes[1:])
     elif shape == "pairs":
@@ -301,7 +311,7 @@ def test_many_edges_have_the_components_of_a_union_find(nodes: int) -> None:
     generator = np.random.default_rng(nodes)
     ends = generator.integers(0, nodes, (200_000, 2)).astype(np.uint64)
     # A quarter of them are entries of an index.
-    ends |= np.where(ends % 4 == 0, np.uint64(0), np.uint64(JOB))
+    ends |= np.where(ends % 4 == 0, np.uint64(0), np.uint64(TRAIN))
     ends = ends[ends[:, 0] != ends[:, 1]]
     marked = components(edge_array(ends.min(1), ends.max(1)))
     assert listed(marked) == expected_components(map(tuple, ends.tolist()))

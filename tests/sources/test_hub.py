@@ -107,9 +107,24 @@ def test_files_of_a_config_keep_its_order_with_size_and_hash(
         "files": [describe(f"{at_commit}/{p}", folder / p, i) for i, p in enumerate(FULL)],
         "config": "full",
         "commit": commit,
+        "splits": ["train"],
         "warning": "",
     }
     assert [file["name"] for file in held_out["files"]] == [f"{at_commit}/held_out/a.parquet"]
+
+
+def test_a_split_on_the_hub_is_the_test_split(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    commit, output = hub.push("acme/text", folder), tmp_path / "out"
+    command = ["build", "--dataset=acme/text", "--dataset_config=sample", f"--output={output}"]
+    done = fineshards(hub.url, tmp_path, *command, "--dataset_test_split=test")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((output / "metadata/manifest.json").read_text())
+    assert (manifest["origin"]["commit"], manifest["origin"]["test_split"]) == (commit, "test")
+    root, of_commit = manifest["generations"][0]["root"], f"@{commit}/"
+    names = [(root + file["name"]).partition(of_commit)[2] for file in manifest["files"]]
+    assert names == ["held_out/a.parquet", "sample/a.parquet", "sample/b.parquet"]
+    assert [file.get("test", False) for file in manifest["files"]] == [True, False, False]
+    assert manifest["splits"]["test"]["documents"] == 10
 
 
 def test_only_the_endpoint_is_contacted_and_no_data_file_is_downloaded(

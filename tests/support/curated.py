@@ -8,7 +8,7 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,10 +186,11 @@ class Expected:
 
 @dataclass
 class _Stream:
-    """Documents on their way through the steps."""
+    """Documents on their way through the steps. spared: files that steps only look at."""
 
     files: list[list[Row]]
     texts: dict[Place, str]
+    spared: Collection[int] = ()
     decisions: list[list[Decision]] = field(default_factory=list)
     scores: dict[str, dict[Place, pa.Array]] = field(default_factory=dict)
 
@@ -222,13 +223,21 @@ class _Stream:
         witness_row: int | None = None,
         similarity: float | None = None,
     ) -> None:
+        """Notes a decision; a document that is not cut is dropped. Spared ones stay."""
+        if place[0] in self.spared:
+            return
+        if span is None:
+            del self.texts[place]
         alike = None if similarity is None else float(np.float32(similarity))
         decision = place[1], number, reason, span, witness_file, witness_row, alike
         self.decisions[place[0]].append(decision)
 
 
-def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
-    """Applies steps to all documents, one document after the other."""
+def curate(files: Sequence[Sequence[Row]], steps: Steps, spared: Collection[int] = ()) -> Expected:
+    """Applies steps to all documents, one document after the other.
+
+    spared: files, before all others, whose documents are compared with, as rewritten, and stay.
+    """
     rows = [list(of_file) for of_file in files]
     stream = _Stream(
         rows,
@@ -238,6 +247,7 @@ def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
             for number, row in enumerate(of_file)
             if row is not None and row["text"] is not None
         },
+        spared,
         [[] for _ in rows],
     )
     original = dict(stream.texts)
@@ -267,6 +277,7 @@ def curate(files: Sequence[Sequence[Row]], steps: Steps) -> Expected:
                 documents[number, reason] += 1
                 sizes[number, reason] += len(original[file, row].encode())
         dropped.append({key: (documents[key], sizes[key]) for key in documents})
+    stream.texts |= {place: text for place, text in original.items() if place[0] in spared}
     texts = [
         [stream.texts.get((file, number)) for number in range(len(of_file))]
         for file, of_file in enumerate(rows)
@@ -297,13 +308,14 @@ def _judge(
     stream: _Stream, number: int, step: Judge, places: Sequence[Place] | None = None
 ) -> None:
     for place in list(stream.texts) if places is None else places:
+        if place[0] in stream.spared and not step.REWRITES:
+            continue
         outcome = step.apply(stream.batch(place, step))
         if isinstance(step, Scorer):
             assert outcome.scores is not None
             stream.scores.setdefault(step.name, {})[place] = outcome.scores
         if outcome.reasons is not None and outcome.reasons[0] is not None:
             stream.decide(place, number, outcome.reasons[0])
-            del stream.texts[place]
         elif outcome.texts is not None:
             stream.texts[place] = outcome.texts[0]
 
@@ -325,7 +337,6 @@ def _drop_repeated(stream: _Stream, number: int, step: Keyed) -> None:
                 witnesses.append(first[key])
         if witnesses:
             stream.decide(place, number, step.reason, None, *min(witnesses))
-            del stream.texts[place]
 
 
 def _drop_alike(stream: _Stream, number: int, step: Any, joins: bool) -> None:
@@ -356,7 +367,6 @@ def _drop_alike(stream: _Stream, number: int, step: Any, joins: bool) -> None:
         links = [(witness, place, None) for place, witness in least.items() if place != witness]
     for witness, place, similarity in links:
         stream.decide(place, number, step.reason, None, *witness, similarity)
-        del stream.texts[place]
 
 
 def _shingles(text: str, step: Any) -> set[tuple[str, ...]]:
@@ -386,7 +396,6 @@ def _drop_components(stream: _Stream, number: int, step: Keyed) -> None:
     for place, least in label.items():
         if place != least:
             stream.decide(place, number, step.reason, None, *least)
-            del stream.texts[place]
 
 
 def _cut(stream: _Stream, number: int, step: KeyedSpans) -> None:
@@ -399,12 +408,13 @@ def _cut(stream: _Stream, number: int, step: KeyedSpans) -> None:
                 witness = cuts.setdefault(place, {}).setdefault(span, found[0])
                 cuts[place][span] = min(witness, found[0])
     for place, spans in cuts.items():
+        if place[0] in stream.spared:
+            continue
         for span, witness in spans.items():
             stream.decide(place, number, step.reason, span, *witness)
         left, reason = step.cut(stream.texts[place], sorted(spans))
         if left is None:
             stream.decide(place, number, reason)
-            del stream.texts[place]
         else:
             stream.texts[place] = left
 

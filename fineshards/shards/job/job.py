@@ -309,6 +309,9 @@ def _difference(old: SourceFile, new: SourceFile) -> str | None:
     path = clipped(new.path)
     if old.name != new.name:
         return f"input file {old.index}: {contrasted_texts(old.name, new.name)}"
+    if old.test != new.test:
+        was, now = ("test" if file.test else "train" for file in (old, new))
+        return f"--test_input: {path} was {was}, now {now}"
     if old.extraction != new.extraction:
         return f"extraction of {path}: {contrasted(old.extraction, new.extraction)}"
     if old.stop_row != new.stop_row:

@@ -235,9 +235,11 @@ class Manifest(
         by_split = self.settings.split.by_document and split == "train"
         return self.splits["test"]["documents"] if by_split else 0
 
-    def counts(self) -> Counts:
-        """The counts of all source files together, including labels."""
-        return Counts.total(report.counts for report in self.reports)
+    def counts(self, judged: bool = False) -> Counts:
+        """The counts of all source files, with labels. judged: of those that the recipe judges."""
+        spares, files = self.settings.spares, self.files
+        reports = (r for r in self.reports if not (judged and spares(files[r.file])))
+        return Counts.total(report.counts for report in reports)
 
     def to_bytes(self) -> bytes:
         """The content of the file, as `save` writes it."""

@@ -67,6 +67,7 @@ class SourceFile(Record, frozen=True):
         stop_row: With `--limit`, the row that the file ends before; None for all rows.
         trusted: Another version than `identity`, with which a resumed job went on by
             `--trust_input`.
+        test: Whether its documents are the test split, in a dataset of test files.
         root: What its path begins with, before the name: that of its generation's input. Not part
             of the record.
     """
@@ -80,6 +81,7 @@ class SourceFile(Record, frozen=True):
     extraction: str | None = None
     stop_row: Count | None = None
     trusted: str | None = None
+    test: bool = False
     root: str = ""
 
     @property

@@ -223,12 +223,14 @@ class RecipeRecord(Record, frozen=True):
         keep_keys: Whether the keys of documents stay with the dataset, for appends.
         indexes: What `seen_in` looks documents up in, by the number of the step: source files, and
             files of keys of other datasets, whose format is `keys`.
+        curate_test: Whether the steps judge the documents of test files too.
     """
 
     steps: tuple[StepRecord, ...]
     golden_sha256: str
     keep_keys: bool = False
     indexes: tuple[tuple[Count, SourceFile], ...] = ()
+    curate_test: bool = False
 
     @property
     def keyed(self) -> tuple[int, ...]:
@@ -267,8 +269,9 @@ class RecipeRecord(Record, frozen=True):
             differences.append(
                 "what seen_in looks documents up in: other files, or they have changed"
             )
-        if self.keep_keys != other.keep_keys:
-            differences.append(f"--keep_keys: was {self.keep_keys}, now {other.keep_keys}")
+        for name in ("keep_keys", "curate_test"):
+            if (was := getattr(self, name)) != (now := getattr(other, name)):
+                differences.append(f"--{name}: was {was}, now {now}")
         if not differences and self.golden_sha256 != other.golden_sha256:
             differences.append(
                 "what the steps make of the golden documents: was "
@@ -320,6 +323,10 @@ class Settings(Record, frozen=True):
     def stored_files(self) -> tuple[str, ...]:
         """The files that are stored with the job record."""
         return (self.tokenizer.file, *([CHAT_TEMPLATE_NAME] if self.chat else []))
+
+    def spares(self, file: SourceFile) -> bool:
+        """Whether the recipe leaves the documents of a file as they are: those of test files."""
+        return file.test and self.recipe is not None and not self.recipe.curate_test
 
     def differences(self, other: Settings) -> list[str]:
         """How other settings differ from these, by flag; empty if they do not."""

@@ -13,10 +13,16 @@ A pair is a mark: a document, and an earlier one as its witness if they are alik
 documents of a range of keys, and `components` joins the edges of all ranges: of documents that are
 linked in any number of steps only the first is kept.
 
-A position is the order of the stream in 64 bits. A document of the job has the top bit, then its
-file in 23 bits and its row in 40. An entry of an index, for example of another dataset, has the
-number of the index in these 23 bits, and its own number in the 40. It has no top bit: it comes
-before every document of the job, and is never marked itself.
+A position is a place in the stream, in 64 bits:
+
+    000   an entry of an index, for example of another dataset: its number is in the last 40 bits,
+          that of the index in the 21 before
+    001   a document of a test file that the recipe spares: its row in the 40, its file in the 21
+    01    a document of another test file: the same
+    1     a document of train: its file is in 23 bits
+
+So the witness of a document of train is one of test, if there is any, wherever their files are.
+Entries of an index and spared documents are never marked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +32,11 @@ import numpy.typing as npt
 
 from fineshards.errors import FineshardsError
 
-FILES = 1 << 23
+FILES, TEST_FILES = 1 << 23, 1 << 21
 ROWS = 1 << 40
 _ROW_BITS = np.uint64(40)
-_OF_THE_JOB = np.uint64(1 << 63)
+# Kinds of documents, as above.
+SPARED, TEST, TRAIN = (np.uint64(1 << bit) for bit in (61, 62, 63))
 
 # Candidates per document and key.
 MOST_CANDIDATES = 3
@@ -64,19 +71,21 @@ def mark_dtype(spans: bool = False, similarity: bool = False) -> np.dtype[np.voi
     return np.dtype([("position", "<u8"), *span, ("witness", "<u8"), *alike])
 
 
-def positions(file: int, rows: npt.NDArray[np.int64]) -> Positions:
+def positions(file: int, rows: npt.NDArray[np.int64], kind: np.uint64 = TRAIN) -> Positions:
     """The positions of documents of the job; raises FineshardsError for too high a number."""
-    return _numbered("file", file, "row", rows) | _OF_THE_JOB
+    return _numbered("file", file, FILES if kind == TRAIN else TEST_FILES, "row", rows) | kind
 
 
 def external_positions(index: int, entries: npt.NDArray[np.int64]) -> Positions:
     """As `positions`, of entries of an index: before all documents of the job."""
-    return _numbered("index", index, "entry", entries)
+    return _numbered("index", index, TEST_FILES, "entry", entries)
 
 
-def _numbered(group: str, number: int, item: str, items: npt.NDArray[np.int64]) -> Positions:
-    """Positions without the top bit."""
-    for name, highest, most in ((group, number, FILES), (item, int(items.max(initial=0)), ROWS)):
+def _numbered(
+    group: str, number: int, groups: int, item: str, items: npt.NDArray[np.int64]
+) -> Positions:
+    """Positions without the bits of their kind."""
+    for name, highest, most in ((group, number, groups), (item, int(items.max(initial=0)), ROWS)):
         if highest >= most:
             raise FineshardsError(
                 f"{name} number {highest:,} is too high for deduplication, which can number "
@@ -87,7 +96,8 @@ def _numbered(group: str, number: int, item: str, items: npt.NDArray[np.int64]) 
 
 def file_of(positions: Positions) -> npt.NDArray[np.int64]:
     """The file of each position; of an entry of an index, the number of the index."""
-    return ((positions & ~_OF_THE_JOB) >> _ROW_BITS).astype(np.int64)
+    most = np.where(positions < TRAIN, np.uint64(TEST_FILES - 1), np.uint64(FILES - 1))
+    return ((positions >> _ROW_BITS) & most).astype(np.int64)
 
 
 def row_of(positions: Positions) -> npt.NDArray[np.int64]:
@@ -97,7 +107,12 @@ def row_of(positions: Positions) -> npt.NDArray[np.int64]:
 
 def is_external(positions: Positions) -> Mask:
     """Whether each position is an entry of an index."""
-    return positions < _OF_THE_JOB
+    return positions < SPARED
+
+
+def may_be_marked(positions: Positions) -> Mask:
+    """Whether each position is a document that may be dropped."""
+    return positions >= TEST
 
 
 def key_records(
@@ -142,8 +157,7 @@ def mark(records: Records, only_external: bool = False) -> Records:
     that a document repeats is marked, with the document itself as its witness.
 
     records: all of a range of keys, or a part and the `first_records` of all; in any order; the
-    same one may come twice. only_external: mark only what an entry of an index has the key of;
-    entries themselves are never marked.
+    same one may come twice. only_external: mark only what an entry of an index has the key of.
 
     Returns each mark once, with the smallest witness of its keys, sorted by position and span. At
     the peak it takes 40 bytes per record in addition to the records, and at most 70 more per record
@@ -159,7 +173,7 @@ def mark(records: Records, only_external: bool = False) -> Records:
         first_span = np.where(marked, np.uint32(2**32 - 1), span)
         first_span = np.repeat(_least(first_span, starts), lengths(starts, len(at)))
         marked |= span != first_span
-    marked &= ~is_external(position)
+    marked &= may_be_marked(position)
     if only_external:
         marked &= is_external(witness)
     marks = np.empty(np.count_nonzero(marked), mark_dtype(spans))
@@ -195,7 +209,7 @@ def merge_marks(marks: Sequence[Records], dtype: np.dtype[np.void]) -> Records:
 
 
 def by_file(marks: Records) -> Iterator[tuple[int, Records]]:
-    """Cuts sorted marks by file: each file that has marks, ascending, and a view of them."""
+    """Cuts sorted marks by file: each file that has marks, and a view of them."""
     files = file_of(marks["position"])
     starts = np.flatnonzero(np.diff(files, prepend=-1))
     ends = [*starts[1:].tolist(), len(marks)]
@@ -326,8 +340,8 @@ def components(edges: Records, most: int = MOST_EDGES) -> Records:
     """Marks all documents of each connected component but the one with the smallest position.
 
     edges: of all ranges of keys, in any order; the same one may come twice. Marks are sorted by
-    position; the witness is the smallest position of the component. Entries of an index are never
-    marked. At the peak, 91 bytes per edge in addition to the edges.
+    position; the witness is the smallest position of the component. At the peak it takes 91 bytes
+    per edge in addition to the edges.
 
     Raises FineshardsError, and never stops early, if there are more edges than `most`.
     """
@@ -347,7 +361,7 @@ def components(edges: Records, most: int = MOST_EDGES) -> Records:
     smallest = np.empty(len(nodes), np.uint64)
     smallest[labels[::-1]] = nodes[::-1]
     witness = smallest[labels]
-    marked = (nodes != witness) & ~is_external(nodes)
+    marked = (nodes != witness) & may_be_marked(nodes)
     marks = np.empty(np.count_nonzero(marked), mark_dtype())
     marks["position"], marks["witness"] = nodes[marked], witness[marked]
     return marks

@@ -42,12 +42,14 @@ class DatasetRequest:
     name: OWNER/NAME on the hub, or a local folder laid out like a hub repository.
     config: None for the dataset's default.
     revision: branch, tag or commit on the hub; None for the main branch.
+    flag: that names the split.
     """
 
     name: str
     config: str | None
     split: str
     revision: str | None
+    flag: str = "--dataset_split"
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,14 @@ class ResolvedDataset:
     """The files of one split of one config, in the order of the `datasets` library.
 
     config: the config's name, also if the request did not name one.
-    commit: full hash of the hub repository's commit; None for a local folder. warning: what the
-    user should know, as a sentence; empty if there is nothing.
+    commit: full hash of the hub repository's commit; None for a local folder. splits: all of the
+    config. warning: what the user should know, as a sentence; empty if there is nothing.
     """
 
     files: list[SourceFile]
     config: str
     commit: str | None
+    splits: list[str]
     warning: str = ""
 
 
@@ -72,7 +75,7 @@ def resolve_dataset(request: DatasetRequest) -> ResolvedDataset:
     """
     if any(sign in request.split for sign in "[+"):
         raise UsageError(
-            f"--dataset_split {request.split}: slices and combinations of splits are not "
+            f"{request.flag} {request.split}: slices and combinations of splits are not "
             "supported. Name one whole split, such as train."
         )
     _quiet_libraries()
@@ -92,7 +95,8 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
     files = describe_files(map(os.path.abspath, listing.paths))
     listed = {os.path.realpath(path) for path in listing.of_config}
     left_out = [path for path in walk(request.name) if os.path.realpath(path) not in listed]
-    return ResolvedDataset(files, listing.config, None, _warning(request, listing, left_out))
+    warning = _warning(request, listing, left_out)
+    return ResolvedDataset(files, listing.config, None, listing.splits, warning)
 
 
 def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
@@ -121,7 +125,8 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
         for url in known.keys() - listing.of_config
         if has_known_format(url) and not is_beside_data(known[url].name)
     ]
-    return ResolvedDataset(files, listing.config, info.sha, _warning(request, listing, left_out))
+    warning = _warning(request, listing, left_out)
+    return ResolvedDataset(files, listing.config, info.sha, listing.splits, warning)
 
 
 class _Listing(NamedTuple):
@@ -134,6 +139,7 @@ class _Listing(NamedTuple):
     paths: list[str]
     of_config: set[str]
     configs: int
+    splits: list[str]
 
 
 def _warning(request: DatasetRequest, listing: _Listing, left_out: list[str]) -> str:
@@ -152,11 +158,12 @@ def _list_files(request: DatasetRequest, path: str, commit: str | None) -> _List
     builder = _load_builder(request, path, commit)
     config = str(builder.config.name)
     splits = builder.config.data_files or {}
-    if not splits.get(request.split):
-        names = ", ".join(str(split) for split, files in splits.items() if files)
+    names = [str(split) for split, files in splits.items() if files]
+    if request.split not in names:
+        choice = f"Choose one with {request.flag}: {', '.join(names)}."
         raise UsageError(
             f"{_flags_of(request)}: config {config!r} has no files in split {request.split!r}. "
-            + (f"Choose one with --dataset_split: {names}." if names else "It has no other split.")
+            f"{choice if names else 'It has no other split.'}"
         )
     urls = [str(url) for url in splits[request.split]]
     twice = sorted(url for url, times in Counter(urls).items() if times > 1)
@@ -167,7 +174,7 @@ def _list_files(request: DatasetRequest, path: str, commit: str | None) -> _List
             "--dataset_config."
         )
     of_config = {str(url) for files in splits.values() for url in files}
-    return _Listing(config, urls, of_config, len(builder.builder_configs))
+    return _Listing(config, urls, of_config, len(builder.builder_configs), names)
 
 
 def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any:
