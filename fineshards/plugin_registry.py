@@ -56,7 +56,7 @@ class Plugins(Mapping[str, _Plugin]):
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self.own  # of which a search may find what it looks for
+        yield from self.own  # first, so that a search need not import the packages of others
         yield from sorted(self._all.keys() - self.own.keys())
 
     def __len__(self) -> int:

@@ -139,7 +139,7 @@ def warn_of_steps(manifest: Manifest, only: int | None = None) -> list[str]:
 
 
 def describe_splits(splits: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """What each split holds, one line per split, with its share of the whole.
+    """Documents, tokens and shards of each split, one line per split, with its share.
 
     Example:
         >>> test = {"documents": 1, "tokens": 30, "shards": 1}

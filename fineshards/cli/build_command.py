@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build(config: BuildConfig) -> Answer:
-    """Builds a dataset with progress on the terminal; returns what became of it.
+    """Builds a dataset with progress on the terminal; returns the result.
 
     Raises FineshardsError, or whatever a runner makes of one (`pipeline.explain`).
     """
@@ -79,7 +79,7 @@ def build(config: BuildConfig) -> Answer:
 
 
 def left_by_an_earlier_run(launch: Launch) -> str:
-    """What an earlier run has left for this one, in words; "" if there is nothing."""
+    """The work that an earlier run has finished, in words; "" if there is none."""
     checkpoints = launch.checkpoints
     if not checkpoints.has_finished_blocks():
         return ""

@@ -22,10 +22,10 @@ from fineshards.pipeline.runners.choice import is_beams
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command has found.
+    """The result of a command.
 
     record: for `--json`. lines: for a person; each stays one line, whatever it quotes.
-    exit_code: 0, or 1 for what the command is to report as a failure.
+    exit_code: 0, or 1 where the result is a failure, such as a damaged dataset.
     """
 
     record: object

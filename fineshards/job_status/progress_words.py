@@ -125,7 +125,7 @@ def watch(reader: StatusReader, console: Console) -> Iterator[None]:
 
 @contextmanager
 def looking(reader: StatusReader, show: Callable[[Status], None]) -> Iterator[None]:
-    """Calls a function with the status, again and again while the body runs, and at its end."""
+    """Calls a function with the status repeatedly while the body runs, and at its end."""
     ended, over = threading.Event(), threading.Event()
 
     def look() -> None:
@@ -162,8 +162,8 @@ def looking(reader: StatusReader, show: Callable[[Status], None]) -> Iterator[No
 
 @contextmanager
 def shown(progress: bool | Callable[[Status], None]) -> Iterator[Callable[[Status], None] | None]:
-    """What takes the status of a build: a function, or True for a table or, without a terminal or a
-    notebook, lines."""
+    """Yields the callback that shows a build's status: the given one, or for True one that draws a
+    table, or prints lines where there is no terminal and no notebook."""
     if callable(progress) or not progress:
         yield progress or None
         return
@@ -195,7 +195,7 @@ def follow(reader: StatusReader, console: Console) -> None:
 
 
 class _Progress:
-    """What was seen last, as a table that a terminal draws again and again, or as log lines."""
+    """The last status, as a table that a terminal redraws, or as log lines."""
 
     def __init__(
         self, console: Console, surely_runs: bool = False, log: Callable[[str], None] = _log.info
@@ -213,13 +213,13 @@ class _Progress:
         self._still = ""
 
     def live(self) -> Live | nullcontext[None]:
-        """What draws the table; nothing without a terminal."""
+        """A context that draws the table; without a terminal it draws nothing."""
         if not self._draws:
             return nullcontext()
         return Live(self, console=self._console, refresh_per_second=8)
 
     def show(self, status: Status) -> None:
-        """Takes a status to be drawn, or logs what is new in it."""
+        """Draws a status, or logs the stages that have ended since the last one."""
         self._status = status
         if self._draws:
             return

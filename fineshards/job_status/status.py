@@ -17,7 +17,7 @@ from fineshards.shards.token_blocks import SHARDS
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
 
-# What a job does, by the name of the stage, and in what a stage is counted.
+# Each stage of a job: its name while it runs, and its unit.
 _STAGES = {
     "read": ("discovering", "file"),
     "judge": ("judging", "block"),
@@ -44,7 +44,7 @@ class Stage:
             step that compares documents.
         state: `done`, `now` or `later`. On some runners a later stage has begun.
         done: What is finished, in `unit`.
-        total: Of how much; None until it is known. If all blocks of a step are judged, their
+        total: The whole amount; None until it is known. If all blocks of a step are judged, their
             documents are compared.
         unit: `file`, `block`, `token` or `shard`.
         step: The step of the recipe that compares what is judged, such as `2 minhash`.
@@ -209,7 +209,7 @@ class StatusReader:
         return replace(status, running=False, stages=stages)
 
     def _finished_blocks(self) -> dict[tuple[int, int], tuple[int, float]]:
-        """As those of Checkpoints, which are listed no more once there is a layout of all."""
+        """Finished blocks, as of Checkpoints; not listed any more once the layout is there."""
         if self._done is not None:
             return self._done
         every = [(block.file, block.index) for blocks in self._blocks.values() for block in blocks]
@@ -235,7 +235,7 @@ class StatusReader:
         self._record = version
 
     def _judged(self) -> dict[tuple[int, int], float] | None:
-        """When blocks were judged in the present stage of the recipe; None after the last."""
+        """When blocks were judged in the present stage of the recipe; None after the last stage."""
         while self._compared < len(self._steps):
             stage = StageFiles(self._checkpoints, self._compared)
             marked = stage.marked_files()
@@ -261,7 +261,7 @@ class StatusReader:
         return max(tokenized, default=None)
 
     def _listed(self) -> Status:
-        """What is finished, of how much, and how fast that is in the present stage."""
+        """The finished amounts, the totals, and the rate of the present stage."""
         files, shuffles = len(self._job.new_files), self._job.settings.shuffle is not None
         # A list, because progress may look in two threads at its end.
         listed = list(self._blocks.values())

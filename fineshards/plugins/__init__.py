@@ -1,4 +1,4 @@
-"""What plug-ins derive from: formats, places, steps, encoders and exports of your own packages.
+"""Base classes of plug-ins: formats, places, steps, encoders and exports of your packages.
 
 A package names its classes among the entry points of a group in its pyproject.toml, and is
 installed; then the command line, Python, recipes, help and completion know them. Jobs record its

@@ -1,1 +1,1 @@
-"""What describes a dataset to others: Croissant, a dataset card and SHA-256 sums."""
+"""Files that describe a dataset to others: Croissant, a dataset card and SHA-256 sums."""

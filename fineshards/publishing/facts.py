@@ -1,4 +1,4 @@
-"""What published files say of a dataset: what its owner says, and what its manifest does."""
+"""Facts about a dataset for its published files: from its owner, and from its manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LANGUAGE = re.compile(r"([a-z]{2,3})([_-][A-Z][a-z]{3})?")
 
 
 class Description(Record, frozen=True):
-    """What the owner of a dataset says about it. Empty where nothing was said.
+    """The owner's facts about a dataset; empty where none was given.
 
     license: its URL. creator: an organization, or `person:` and a name. date_published: as
     2026-11-30. description: Markdown. citation: BibTeX.
@@ -40,7 +40,7 @@ class Description(Record, frozen=True):
     citation: str = ""
 
     def with_given(self, given: Mapping[str, str | None]) -> Description:
-        """The description with other values where some are given; an empty one says nothing.
+        """The description with the given values in place of its own; an empty one removes a fact.
 
         Raises UsageError for values that cannot be published.
         """
@@ -117,7 +117,7 @@ def license_url(text: str) -> str:
 
 
 def hub_fields(url: str) -> dict[str, str]:
-    """What a dataset card on the hub says of a license.
+    """The fields of a license in a dataset card on the hub.
 
     Example:
         >>> hub_fields("https://spdx.org/licenses/ODC-By-1.0")
@@ -223,7 +223,7 @@ def steps(manifest: Manifest) -> list[str]:
 
 
 def limits(manifest: Manifest) -> Iterator[str]:
-    """What a user should know before training, one sentence each."""
+    """Limits that a user should know before training, one sentence each."""
     yield "The shards hold tokens. The texts are not part of the dataset."
     totals = manifest.totals
     if totals["nulls"] or totals["rejected"]:

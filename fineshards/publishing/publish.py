@@ -1,7 +1,6 @@
-"""Publish: writes what describes a dataset to others, beside it.
+"""Publish: writes the files that describe a dataset to others into its folder.
 
-All of it is a function of the dataset and of what its owner says, so the same call writes the same
-bytes.
+They depend on the dataset and on the arguments alone, so the same call writes the same bytes.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ class Published:
         files: The SHA-256 of each file that describes the dataset, by name.
         hashed: Files of the dataset that were read and hashed.
         own_card: Whether README.md is its owner's own, and was left as it is.
-        missing: What Croissant requires and no one has said, as names of arguments.
+        missing: Arguments that Croissant requires and no call has given.
 
     Example:
         >>> import fineshards
@@ -61,8 +60,8 @@ def publish(
     """Describes a finished dataset to others: Croissant, a card, SHA-256 sums.
 
     Writes `metadata/croissant.json`, `README.md` and `SHA256SUMS`. Needs the extra `publish`. Every
-    file of the dataset is read once. What is not given stays as an earlier call said it; an
-    empty text takes it back.
+    file of the dataset is read once. Omitted arguments keep their earlier values; an empty text
+    removes one.
 
     Args:
         folder: The dataset's folder, local, `gs://` or `s3://`.

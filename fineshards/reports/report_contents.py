@@ -1,4 +1,4 @@
-"""What a report of a dataset says: a function of the dataset, as plain values.
+"""The contents of a report: a function of the dataset, as plain values.
 
 Lists have an end, so that a report of 150,000 files is as small as one of ten.
 """
@@ -111,7 +111,7 @@ class ShownTokens:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a report says.
+    """The contents of a report.
 
     manifest: for the numbers that it has. files: all, or some of many. stats: None without
     statistics, and so without a recipe. overwritten: documents of this dataset that were redacted.
@@ -128,7 +128,7 @@ class Contents:
 
 
 def contents_of(dataset: Dataset, generations: Sequence[Generation]) -> Contents:
-    """What a report of a dataset says.
+    """Returns the contents of a dataset's report.
 
     generations: all, up to the latest, which may have redacted documents of this one.
     """
