@@ -1,5 +1,6 @@
 """Runners that submit the job to a job service, such as Flink's and Spark's."""
 
+import logging
 import re
 import traceback
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from fineshards.errors import FineshardsError, UsageError
 from fineshards.pipeline.beam_errors import explain
 from fineshards.pipeline.runners.choice import refuse_unknown
 
+_log = logging.getLogger("fineshards")
 # Modules of Beam that start a service or talk to one.
 _SERVICES = re.compile(r"/runners/portability/\w+\.py$|/utils/subprocess_server\.py$")
 # Where the advice of Beam's messages begins, which is for its own developers.
@@ -21,11 +23,9 @@ _ADVICE = re.compile(r"\.? (Also failed|If (no|using)|The Prism Binary|Alternati
 
 
 class DescribedOptions(PipelineOptions):
-    """Options that include those of the job service, which describes them on request.
+    """Options that include those of the job service, which Beam asks for before it submits the job.
 
-    Beam asks the service just before it submits the job (`JobServiceHandle.get_pipeline_options`),
-    and drops flags that are still unknown with a warning. Such a flag may be one of ours, misspelt,
-    without which a different dataset would be built. So here it is an error.
+    Beam drops unknown flags with a warning. One may be ours, misspelt: here it is an error.
     """
 
     def get_all_options(
@@ -44,9 +44,9 @@ class DescribedOptions(PipelineOptions):
 def submit(pipeline: beam.Pipeline, root: str) -> None:
     """Submits a job that writes to `root`, and waits for it.
 
-    Raises UsageError if no job service takes it, FineshardsError if the user stops waiting, and
-    what Beam raises if the job fails.
+    Raises UsageError if no job service takes it, and FineshardsError if the user stops waiting.
     """
+    _log.info("waiting for the job service")
     try:
         running = pipeline.run()
     except Exception as error:

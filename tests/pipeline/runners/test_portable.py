@@ -121,4 +121,5 @@ def test_a_missing_job_service_is_one_sentence(
     said = capsys.readouterr().err
     assert said.splitlines()[-1].startswith(f"fineshards: {expected}")
     assert said.endswith(" --job_endpoint=HOST:PORT. See docs/cloud.md.\n")
+    assert "waiting for the job service" in said.splitlines()[0]
     assert len(said.splitlines()) < 8
