@@ -20,7 +20,7 @@ from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.runs import RemoteRun, claimed_shards, forget, held_lock
 from fineshards.storage.base import Storage
 from fineshards.worker import own_process
-from fineshards.worker.fresh_interpreter import call_and_hear, call_in_fresh_interpreter
+from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
@@ -41,7 +41,7 @@ def run(config: BuildConfig, hear: Callable[[Status], None] | None = None) -> Ma
 
     hear: called here with the status of the job, again and again.
     """
-    return call_and_hear(hear, build_quietly, config)
+    return call_in_fresh_interpreter(build_quietly, config, hear=hear)
 
 
 def build_quietly(config: BuildConfig, tell: Callable[[Status], None] | None = None) -> Manifest:

@@ -10,7 +10,7 @@ from support.fresh_interpreter import run_program, tell_many
 import fineshards
 from fineshards.errors import UsageError
 from fineshards.job_status.status import Status
-from fineshards.worker.fresh_interpreter import call_and_hear
+from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
 
 
 def test_what_libraries_log_in_a_fresh_interpreter_is_not_shown() -> None:
@@ -45,7 +45,7 @@ def test_who_is_slow_hears_the_latest_alone(tmp_path: Path) -> None:
         while not told.exists():
             time.sleep(0.01)
 
-    assert call_and_hear(hear, tell_many, told) == "done"
+    assert call_in_fresh_interpreter(tell_many, told, hear=hear) == "done"
     assert heard in ([heard[0], 99], [99])
 
 

@@ -2,12 +2,15 @@
 
 The text of a row is a column, several by a template, or a conversation: its canonical JSON, from
 the column that `--text_column` names (`messages`), or where that is null or absent, from those of
-`pair_columns`; and from `tools`, if there is such a column.
+`pair_columns`; and from `tools`, if there is such a column. A name may also be a path with dots
+into structs.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,13 +26,12 @@ from fineshards.sources.tokens import TOKENS_COLUMN, is_ids, token_bytes
 from fineshards.text_template import template_parts
 
 _TOOLS = "tools"
+_STRINGS = (pa.string(), pa.large_string(), pa.string_view())
+_TEXTS = (*_STRINGS, pa.binary(), pa.large_binary(), pa.binary_view(), pa.null())
 
 
-class _Named(NamedTuple):
-    """A column that must be there.
-
-    fits: whether it may have a type. expected: such types. advice: what to do about another one.
-    """
+class _Required(NamedTuple):
+    """A column that must be there, of a type that fits, and what to do about another one."""
 
     name: str
     fits: Callable[[pa.DataType], bool]
@@ -49,7 +51,7 @@ def text_columns(columns: Columns, names: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *also, *(name for name in names if name == _TOOLS))))
 
 
-def named_columns(columns: Columns, names: Collection[str]) -> list[_Named]:
+def named_columns(columns: Columns, names: Collection[str]) -> list[_Required]:
     """The columns that make documents and must be there.
 
     names: of all columns of a file.
@@ -68,31 +70,44 @@ def named_columns(columns: Columns, names: Collection[str]) -> list[_Named]:
         fits, expected = _has_json_form, "strings, integers, floats or booleans"
     advice = f"Choose one with {columns.text_flag} of fineshards build.{also}"
     texts = text_columns(columns, names)
-    named = [_Named(name, fits, expected, advice) for name in texts]
+    named = [_Required(name, fits, expected, advice) for name in texts]
     if columns.conversations and columns.text in texts:
         # Only rows without messages need the pair, so its types are left to them.
-        left = {*pair_columns(names)} - {columns.text}
-        named = [
-            each._replace(fits=lambda kind: True) if each.name in left else each for each in named
-        ]
+        named = [column for column in named if column.name in (columns.text, _TOOLS)]
     for name, flag in ((columns.id, "id_column"), (columns.split, "split_key")):
         if name is not None and (flag == "split_key" or columns.id_required):
             advice = f"Choose one with --{flag} of fineshards build."
-            named.append(_Named(name, has_text_form, "strings or numbers", advice))
+            named.append(_Required(name, has_text_form, "strings or numbers", advice))
     return named
 
 
-def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None:
-    """Raises InputError unless a schema has all columns that are asked for, with usable types."""
+def named_fields(record: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """A record that also has the fields that paths with dots lead to, under the paths."""
+    named = dict(record)
+    for name in names - record.keys():
+        with suppress(KeyError, TypeError):
+            named[name] = reduce(getitem, name.split("."), record)
+    return named
+
+
+def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> pa.Schema:
+    """The types of the columns of a file, also of those within structs that are asked for.
+
+    Raises InputError unless all columns that are asked for are there, with usable types.
+    """
+    names = schema.names
+    for name in sorted(asked_for(columns).difference(names)):
+        with suppress(AttributeError, KeyError, TypeError):
+            kind = reduce(lambda outer, key: outer.field(key).type, name.split("."), schema)
+            schema = schema.append(pa.field(name, kind))
     expected = "one that the steps of a recipe can read"
     advice = "A step of the recipe, --columns or --column names it."
-    others = [_Named(name, _can_be_filtered, expected, advice) for name in columns.others]
+    others = [_Required(name, _can_be_filtered, expected, advice) for name in columns.others]
     for name, fits, expected, advice in named_columns(columns, schema.names) + others:
         if schema.names.count(name) != 1:
             found = "several columns" if name in schema.names else "no column"
             raise InputError(
-                f"{file.path} has {found} {name!r}; its columns are {', '.join(schema.names)}. "
-                f"{advice}"
+                f"{file.path} has {found} {name!r}; its columns are {', '.join(names)}. {advice}"
             )
         if not fits(kind := schema.field(name).type):
             raise InputError(
@@ -104,26 +119,32 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> None
                 f"{file.path} has a column {name!r}, and the recipe gives a score that name: "
                 "where could mean either. Give the score another name."
             )
+    return schema
+
+
+def asked_for(columns: Columns) -> set[str]:
+    """The names of all columns that are asked for."""
+    id_ = columns.id if columns.id_required else None
+    return {*columns.of_text, *columns.others, *filter(None, [id_, columns.split])}
+
+
+def _resolved(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    """A record batch in which all columns that are asked for have a name of their own."""
+    for name in sorted(asked_for(columns).difference(batch.schema.names)):
+        with suppress(KeyError, pa.ArrowInvalid):
+            values = pc.struct_field(batch.to_struct_array(), name.split("."))
+            batch = batch.append_column(name, values)
+    return batch
 
 
 def wanted_columns(
     schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
 ) -> list[str]:
     """The columns to read: those that were asked for, and others that the schema has, usable."""
-    named = {*text_columns(columns, schema.names), *columns.others}
-    if columns.split is not None:
-        named.add(columns.split)
-    if columns.id_required:
-        named.add(columns.id)
+    named = {*text_columns(columns, schema.names)} | (asked_for(columns) - {*columns.of_text})
     kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
     usable = {name for name, fits in kinds.items() if _has(schema, name, fits)} - named
     return sorted(named | {*filter(can_be_read, usable)})
-
-
-def types_read(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """The types that columns have in `Rows.others`."""
-    kinds = [(name, _without_view(pa.nulls(0, schema.field(name).type)).type) for name in names]
-    return pa.schema(kinds)
 
 
 def _has(schema: pa.Schema, name: str, fits: Callable[[pa.DataType], bool]) -> bool:
@@ -132,30 +153,25 @@ def _has(schema: pa.Schema, name: str, fits: Callable[[pa.DataType], bool]) -> b
 
 def has_text_form(kind: pa.DataType) -> bool:
     """Whether values of a type can be cast to strings. Lists and structs cannot."""
-    try:
-        _as_text(pa.array([], kind), pa.string())
-    except pa.ArrowNotImplementedError:
-        return False
-    return True
+    return _works(lambda: _as_text(pa.array([], kind), pa.string()))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a type is one of strings."""
+    """Whether a type is one of strings, or of bytes, which may be UTF-8, or has nulls only."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    is_view = pa.types.is_string_view(kind)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_view)
+    return kind in _TEXTS or pa.types.is_fixed_size_binary(kind)
 
 
 def _has_json_form(kind: pa.DataType) -> bool:
     """Whether a type is one of strings, numbers or booleans, or has nulls only."""
     is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
-    return is_text(kind) or is_number or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    return is_text(kind) or is_number or pa.types.is_boolean(kind)
 
 
 def _is_conversation(kind: pa.DataType) -> bool:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return (is_list and not _holds_a_map(kind)) or is_text(kind) or pa.types.is_null(kind)
+    return (is_list and not _holds_a_map(kind)) or is_text(kind)
 
 
 def _holds_a_map(kind: pa.DataType) -> bool:
@@ -164,8 +180,12 @@ def _holds_a_map(kind: pa.DataType) -> bool:
 
 
 def _can_be_filtered(kind: pa.DataType) -> bool:
+    return _works(lambda: without_view(pa.nulls(0, kind)).filter(pa.array([], pa.bool_())))
+
+
+def _works(attempt: Callable[[], object]) -> bool:
     try:
-        _without_view(pa.nulls(0, kind)).filter(pa.array([], pa.bool_()))
+        attempt()
     except pa.ArrowNotImplementedError:
         return False
     return True
@@ -183,11 +203,13 @@ def rows_of(read: RowBatch, columns: Columns, typed: bool) -> Rows:
         typed: Whether the columns have the types of the file.
     """
     numbers, batch, bad = read
-    last = batch.num_columns - (0 if typed else len(columns.others))
-    others = dict(zip(columns.others, batch.columns[last:], strict=False))
-    batch = batch.select([*range(last)])
     if typed:
-        others = {name: _without_view(batch.column(name)) for name in columns.others}
+        batch = _resolved(batch, columns)
+        others = {name: without_view(batch.column(name)) for name in columns.others}
+    else:
+        last = batch.num_columns - len(columns.others)
+        others = dict(zip(columns.others, batch.columns[last:], strict=True))
+        batch = batch.select([*range(last)])
     reasons: dict[int, str] = {}
     # A column that the user did not name must not reject a row.
     asked: dict[str, pa.Array] = {}
@@ -220,10 +242,9 @@ def rows_of(read: RowBatch, columns: Columns, typed: bool) -> Rows:
     rows = Rows(numbers, texts, ids, split, labels, bad, others, not typed)
     if not reasons:
         return rows
-    keep = np.ones(len(numbers), dtype=np.bool_)
-    keep[list(reasons)] = False
     bad = [*bad, *(BadRow(int(numbers[index]), "", reason) for index, reason in reasons.items())]
-    return rows.filter(keep, sorted(bad, key=lambda each: each.row))
+    keep = ~np.isin(np.arange(len(numbers)), [*reasons])
+    return rows.filter(keep, sorted(bad, key=lambda row: row.row))
 
 
 def _joined(columns: Columns, values: Mapping[str, pa.Array]) -> pa.Array:
@@ -237,9 +258,8 @@ def _joined(columns: Columns, values: Mapping[str, pa.Array]) -> pa.Array:
         values[part] if number % 2 else pa.scalar(part, pa.large_string())
         for number, part in enumerate(template_parts(columns.template))
     ]
-    nothing = pa.scalar("", pa.large_string())
     joined = pc.binary_join_element_wise(
-        *parts, nothing, null_handling="replace", null_replacement=""
+        *parts, pa.scalar("", pa.large_string()), null_handling="replace", null_replacement=""
     )
     is_null = reduce(pc.and_, [each.is_null() for each in values.values()])
     return pc.if_else(is_null, pa.scalar(None, pa.large_string()), joined)
@@ -250,7 +270,8 @@ def conversation_text(record: Mapping[str, Any], columns: Columns) -> str | None
     names = text_columns(columns, record)
     if all(record.get(name) is None for name in names if name != _TOOLS):
         return None
-    row = {name: record.get(name) for name in names}
+    values = ((name, record.get(name)) for name in names)
+    row = {name: value.decode() if isinstance(value, bytes) else value for name, value in values}
     if columns.text in row:
         row["messages"] = row.pop(columns.text)
     return canonical(row)
@@ -262,14 +283,13 @@ def _conversations(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, d
     reasons = {}
     names = text_columns(columns, batch.schema.names)
     # A row with messages does not need the pair, which must not reject it.
-    pair = {*pair_columns(batch.schema.names)} - {columns.text}
-    alone = batch.select([name for name in names if name not in pair])
-    has_messages = columns.text in names and batch.column(columns.text).is_valid().to_pylist()
+    alone = [name for name in names if name in (columns.text, _TOOLS)] or names
     for index in range(batch.num_rows):
-        of_row = alone if has_messages and has_messages[index] else batch.select(names)
-        text = None
+        row, text = batch.slice(index, 1), None
         try:
-            (record,) = of_row.slice(index, 1).to_pylist()
+            (record,) = row.select(alone).to_pylist()
+            if record.get(columns.text) is None:
+                (record,) = row.select(names).to_pylist()
             text = conversation_text(record, columns)
         except UnicodeDecodeError:
             reasons[index] = "its conversation is not valid UTF-8"
@@ -289,7 +309,7 @@ def _json_form(values: pa.Array) -> pa.Array:
     return _as_text(values, pa.large_string())
 
 
-def _without_view(values: pa.Array) -> pa.Array:
+def without_view(values: pa.Array) -> pa.Array:
     """Strings or bytes without views, which few functions of pyarrow know."""
     kinds = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     kind = kinds.get(values.type)

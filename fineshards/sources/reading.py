@@ -10,7 +10,7 @@ import pyarrow as pa
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns, Settings
 from fineshards.shards.record import replace
-from fineshards.sources.columns import check_columns, rows_of, types_read
+from fineshards.sources.columns import check_columns, rows_of, without_view
 from fineshards.sources.files import check_unchanged, explain_failures, open_file
 from fineshards.sources.formats.format import FORMATS, Format
 from fineshards.sources.rows import Rows
@@ -43,9 +43,9 @@ def column_types(file: SourceFile, columns: Columns) -> pa.Schema:
         return pa.schema(dict.fromkeys(columns.others, pa.string()))
     check_unchanged(file)
     with explain_failures(file), open_file(file, kind.discovery_read_ahead) as opened:
-        schema = kind.schema(file, opened)
-    check_columns(file, schema, columns)
-    return types_read(schema, columns.others)
+        schema = check_columns(file, kind.schema(file, opened), columns)
+    arrays = {name: pa.nulls(0, schema.field(name).type) for name in columns.others}
+    return pa.schema([(name, without_view(values).type) for name, values in arrays.items()])
 
 
 def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:

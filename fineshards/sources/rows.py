@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from itertools import starmap
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fineshards.shards.counts import Counts, LabelCount, Unextracted
 from fineshards.shards.job.records import BadRow, SourceFile
 from fineshards.shards.split_hash import hash_texts
 from fineshards.shards.split_rule import SplitRule
@@ -69,7 +66,8 @@ class Rows:
     def filter(self, keep: npt.NDArray[np.bool_], bad: list[BadRow]) -> Rows:
         """Returns the rows where `keep`, shape (n,), is true, with `bad` as their bad rows."""
         mask = pa.array(keep)
-        return Rows(
+        return replace(
+            self,
             numbers=self.numbers[keep],
             texts=self.texts.filter(mask),
             ids=self.ids.filter(mask),
@@ -77,50 +75,20 @@ class Rows:
             labels={name: values.filter(mask) for name, values in self.labels.items()},
             bad=bad,
             others={name: values.filter(mask) for name, values in self.others.items()},
-            others_are_json=self.others_are_json,
         )
 
     def sources(self, file: SourceFile, rule: SplitRule) -> pa.RecordBatch:
         """Where rows of a file come from, and hashes: see `source_schema`. All must have text."""
         files = np.full(len(self.numbers), file.index, np.int32)
         sources = pa.record_batch([files, self.numbers, self.ids], ["file", "row", "id"])
-        columns: list[Any] = sources.columns
+        columns = [*sources.columns]
         if rule.by_document:
             columns.append(rule.hashes(sources, self.texts, self.split, file.test))
         if rule.may_leak:
             columns.append(hash_texts(self.texts))
         return pa.record_batch(columns, schema=source_schema(rule))
 
-    def counts(self) -> Counts:
-        """Counts all rows, and those that are left out."""
-        pages = Counter(bad.unextracted for bad in self.bad if bad.unextracted is not None)
-        return Counts(
-            rows=len(self.numbers) + len(self.bad),
-            nulls=self.texts.null_count,
-            rejected=len(self.bad) - pages.total(),
-            unextracted=tuple(starmap(Unextracted, sorted(pages.items()))),
-        )
-
     @property
     def text_bytes(self) -> int:
         """The bytes of the texts in UTF-8."""
         return pc.sum(pc.binary_length(self.texts)).as_py() or 0
-
-    def document_counts(self, lengths: npt.NDArray[np.int64]) -> Counts:
-        """Counts documents, tokens, text and labels. All rows must have text.
-
-        lengths: tokens per document, EOT included, int64, shape (n,).
-        """
-        labels: dict[tuple[str, str], list[int]] = {}
-        for column, values in self.labels.items():
-            for value, length in zip(values.to_pylist(), lengths.tolist(), strict=True):
-                if value is not None:
-                    sums = labels.setdefault((column, value), [0, 0])
-                    sums[0] += 1
-                    sums[1] += length
-        return Counts(
-            documents=len(self.numbers),
-            tokens=int(lengths.sum()),
-            text_bytes=self.text_bytes,
-            labels=tuple(LabelCount(*label, *sums) for label, sums in labels.items()),
-        )

@@ -9,10 +9,11 @@ what then makes tokens of them: of texts, of conversations, or of tokens.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, starmap
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from fineshards.encoders.loading import load_encoder, load_reference, load_vocab
 from fineshards.encoders.token_encoder import TokenEncoder
 from fineshards.errors import FineshardsError
 from fineshards.shards import record
-from fineshards.shards.counts import Counts
+from fineshards.shards.counts import Counts, Unextracted
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import CHAT_TEMPLATE_NAME, Settings
 from fineshards.shards.tables.decisions import NO_DECISIONS, NO_STEP, Decisions
@@ -59,13 +60,19 @@ class DocumentBatch:
     def counts(self) -> list[Counts]:
         """Counts, to be added up, of all rows and of those that are left out."""
         rows, dumps = self.read, self.read.labels.get("dump")
+        pages = Counter(bad.unextracted for bad in rows.bad if bad.unextracted is not None)
+        read = Counts(
+            rows=len(rows.numbers) + len(rows.bad),
+            nulls=rows.texts.null_count,
+            rejected=len(rows.bad) - pages.total(),
+            unextracted=tuple(starmap(Unextracted, sorted(pages.items()))),
+        )
         dropped = (some.count_dropped(rows.numbers, rows.texts, dumps) for some in self.decisions)
-        return [rows.counts(), *dropped]
+        return [read, *dropped]
 
     def among(self, rows: Collection[int]) -> DocumentBatch:
         """The documents in some rows."""
-        is_among = np.array([row in rows for row in self.batch.rows.tolist()], np.bool_)
-        return replace(self, batch=self.batch.keep(is_among))
+        return replace(self, batch=self.batch.keep(np.isin(self.batch.rows, [*rows])))
 
     def left_by(self, decisions: Decisions, before: int | None = None) -> DocumentBatch:
         """The documents that decisions do not drop, or not before a step; texts are as they are."""
@@ -147,8 +154,7 @@ def _build(settings: Settings, storage: Storage, engine: str | None) -> Encoder:
 
     template = ChatTemplate(storage.read(CHAT_TEMPLATE_NAME).decode(), chat.special_strings)
     load_reference(tokenizer, storage)
-    vocabulary = load_vocabulary(tokenizer, storage)
-    is_fast = engine in ("auto", "gigatoken")
+    vocabulary, is_fast = load_vocabulary(tokenizer, storage), engine in ("auto", "gigatoken")
     conversations = ConversationEncoder(template, vocabulary, chat.learn, is_fast)
     for encoder in (conversations.reference, conversations):
         golden, _ = encoder.golden()

@@ -42,25 +42,19 @@ answer(launcher, {process})
 
 
 def call_in_fresh_interpreter(
-    function: Callable[[*_Arguments], _Result], /, *arguments: *_Arguments
+    function: Callable[[*_Arguments], _Result],
+    /,
+    *arguments: *_Arguments,
+    hear: Callable[[Any], None] | None = None,
 ) -> _Result:
     """Returns what a function of a module returns for these arguments, or raises what it raises.
 
     An error that is not a FineshardsError is raised as RuntimeError with its traceback as text. The
-    interpreter ends with this process, and at once if the caller is interrupted.
-    """
-    return call_and_hear(None, function, *arguments)
+    interpreter ends with this process, and at once if the caller is interrupted. The function's
+    warnings in the log of fineshards reach this process's log.
 
-
-def call_and_hear(
-    hear: Callable[[Any], None] | None, function: Callable[..., _Result], /, *arguments: Any
-) -> _Result:
-    """As `call_in_fresh_interpreter`, with interim results.
-
-    hear: called here with each value that the function passes to its last argument, a callback;
+    hear: called here with each value that the function passes to one more argument, a callback;
     values that arrive while it runs are dropped, except the latest.
-
-    The function's warnings in the log of fineshards reach this process's log.
     """
     ours, theirs = Pipe()
     program = _PROGRAM.format(descriptor=theirs.fileno(), process=os.getpid())

@@ -33,7 +33,7 @@ class Judging:
         assert work.settings.recipe is not None
         self._work = work
         self._recipe = work.settings.recipe
-        self._marked = lru_cache(_FILES_KEPT)(self._read_marked)
+        self._marked = lru_cache(_FILES_KEPT)(lambda stage, file: self._stage(stage).marked(file))
         # By stage: what they read of the job's record is kept.
         self.keyed_step = lru_cache(self._keyed_step)
         self._decisions = lru_cache(_FILES_KEPT)(partial(read_decisions, work.checkpoints.storage))
@@ -168,6 +168,3 @@ class Judging:
 
     def _stage(self, number: int) -> StageFiles:
         return StageFiles(self._work.checkpoints, number)
-
-    def _read_marked(self, number: int, file: int) -> pa.Table:
-        return self._stage(number).marked(file)

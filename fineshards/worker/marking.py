@@ -1,7 +1,7 @@
 """What keyed steps do with files of keys: ranges, marks of a range, marks by file. No Beam."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, groupby
 
 import numpy as np
@@ -55,9 +55,6 @@ Numbering = Callable[[int, npt.NDArray[np.int64]], Positions]
 # Bytes of keys that are compared at a time: twice --memory_bytes, which most ranges have at most.
 _RANGE_BYTES = 64 << 20
 
-# The key of what `components` marks, which is not a range of keys.
-_OF_COMPONENTS = "00000-components"
-
 
 class Marking:
     """A keyed step of a job's recipe. stage: that it ends."""
@@ -68,6 +65,7 @@ class Marking:
         self._stage = StageFiles(work.checkpoints, stage)
         self._keyed = curator.keyed(stage)
         self._step = curator.number_of_keyed(stage)
+        self._spans = isinstance(self._keyed, KeyedSpans)
 
     def index_keys(self, file: SourceFile) -> KeyFile:
         """The keys of an index: a source file, or a file of another dataset's keys.
@@ -149,8 +147,9 @@ class Marking:
                     marks = mark(keys, isinstance(keyed, SeenIn))
                 else:
                     marks = candidates(keys, keyed.compared)
-                    if self._work.earlier:  # the others were decided before
-                        marks = marks[file_of(marks["position"]) >= self._first_file]
+                    if self._work.earlier:  # documents of earlier files were decided before
+                        first = self._work.checkpoints.job().new_files[0].index
+                        marks = marks[file_of(marks["position"]) >= first]
                     if not joins(keyed):  # components are linked by spared documents too
                         marks = marks[may_be_marked(marks["position"])]
                 yield f"{MARKS}-{number}", marks
@@ -176,18 +175,13 @@ class Marking:
         for part in parts:
             yield np.concatenate([first, self._read(part, dtype)])
 
-    @cached_property
-    def _first_file(self) -> int:
-        """The number of the first file that this job reads."""
-        return self._work.checkpoints.job().new_files[0].index
-
     def join_components(self, ranges: Sequence[Slice]) -> list[tuple[int, Slice]]:
         """Finds the components of all links; returns what `mark_keys` does."""
-        return self._marks(
-            _OF_COMPONENTS,
-            {MARKS: mark_dtype()},
-            lambda: [(MARKS, components(self._read(ranges, EDGE)))],
-        )
+
+        def make() -> list[tuple[str, Records]]:
+            return [(MARKS, components(self._read(ranges, EDGE)))]
+
+        return self._marks("00000-components", {MARKS: mark_dtype()}, make)
 
     def write_marked(
         self, file: SourceFile, blocks: tuple[Block, ...], ranges: Sequence[Slice]
@@ -195,19 +189,12 @@ class Marking:
         """Stores the marks of a source file as decisions; returns the file and its blocks."""
         if self._stage.has_marked(file.index):
             return file, blocks
-        dtype = mark_dtype(self._spans, self._has_similarity)
+        # Documents of a component may be linked by others alone: marks do not say how alike.
+        alike = self._keyed.compared > 0 and not joins(self._keyed)
+        dtype = mark_dtype(self._spans, alike)
         marks = merge_marks([self._read(ranges, dtype)], dtype)
         self._stage.write_marked(file.index, decisions_of(marks, self._step, self._keyed.reason))
         return file, blocks
-
-    @property
-    def _spans(self) -> bool:
-        return isinstance(self._keyed, KeyedSpans)
-
-    @property
-    def _has_similarity(self) -> bool:
-        """Whether marks say how alike documents are; those of a component may be linked only."""
-        return self._keyed.compared > 0 and not joins(self._keyed)
 
     def _read(self, ranges: Iterable[Slice], dtype: np.dtype[np.void]) -> Records:
         parts = (bytes_of(part, self._storage) for part in ranges)

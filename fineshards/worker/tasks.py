@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.cores import usable_cores
@@ -19,7 +20,7 @@ from fineshards.errors import OutputError
 from fineshards.shards import assembly
 from fineshards.shards.block_writer import BlockWriter, Documents
 from fineshards.shards.checkpoints import Checkpoints
-from fineshards.shards.counts import BlockSummary, Counts, Rejected
+from fineshards.shards.counts import BlockSummary, Counts, LabelCount, Rejected
 from fineshards.shards.job.records import (
     BadRow,
     Block,
@@ -271,10 +272,9 @@ def _encode(
                 tokens = np.where(np.repeat(gone, lengths), eot, tokens)
             writer.append(Documents(tokens, encoded.offsets, sources))
             counts += batch.counts()
-            counts.append(rows.document_counts(lengths))
+            counts.append(_document_counts(rows, lengths, encoded, compared))
             if tally is not None:
                 tally.add_dataset(rows.texts, lengths, rows.labels)
-            counts.append(_encoded_counts(encoded, compared, len(rows.bad)))
             if settings.columns.tokens is not None:
                 eots = int(np.count_nonzero(encoded.tokens == settings.tokenizer.eot))
                 counts.append(Counts(inner_eots=eots - len(lengths)))
@@ -308,12 +308,28 @@ def _encoded(rows: Rows, file: SourceFile, encoder: Encoder) -> tuple[Rows, Toke
     return rows.filter(keep, bad), encodable, compared
 
 
-def _encoded_counts(encoded: TokenBatch, compared: int, refused: int) -> Counts:
+def _document_counts(
+    rows: Rows, lengths: npt.NDArray[np.int64], encoded: TokenBatch, compared: int
+) -> Counts:
+    """Counts documents, and the bad rows that the encoder refused. lengths: in tokens, with EOT."""
+    labels = []
+    for column, values in rows.labels.items():
+        labelled = pa.table({"value": values, "tokens": lengths}).drop_null()
+        by_value = labelled.group_by("value", use_threads=False)
+        sums = by_value.aggregate([("tokens", "count"), ("tokens", "sum")])
+        labels += [LabelCount(column, *row.values()) for row in sums.to_pylist()]
     learned = 0
     if encoded.learned is not None:
         learned = count_learned(encoded.learned.flatten().to_numpy().reshape(-1, 2))
     return Counts(
-        rejected=refused, by_reference=encoded.by_reference, compared=compared, learned=learned
+        documents=len(rows.numbers),
+        rejected=len(rows.bad),
+        tokens=int(lengths.sum()),
+        text_bytes=rows.text_bytes,
+        by_reference=encoded.by_reference,
+        compared=compared,
+        learned=learned,
+        labels=tuple(labels),
     )
 
 

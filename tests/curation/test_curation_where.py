@@ -42,7 +42,7 @@ def kept(sql: str, documents: Batch) -> list[bool]:
     ("sql", "columns"),
     [
         ("language_score > 0.9", ("language_score",)),
-        ("a.b = 'x' AND \"a b\".c IN (1, 2)", ("a", "a b")),
+        ("a.b = 'x' AND \"a b\".c IN (1, 2)", ("a b.c", "a.b")),
         ("length(text) > 5 AND text <> ''", ()),
         ("list_filter(l, lambda x: x > y) = []", ("l", "y")),
         ("[x FOR x IN l IF x > 1] = []", ("l",)),
@@ -141,12 +141,12 @@ def test_text_is_the_document_whatever_the_case() -> None:
     ("values", "sql", "expected"),
     [
         (pa.array(["en", "de"]).dictionary_encode(), "v = 'en'", [True, False]),
-        (pa.array([{"a": 1}, None]), "v.a = 1", [True, False]),
+        (pa.array([{"a": 1}, None]), "v['a'] = 1", [True, False]),
         (pa.array([[1, 2], []]), "len(v) = 0", [False, True]),
         (pa.array([1, 2], pa.decimal128(5, 2)), "v > 1.5", [False, True]),
         (pa.array([0, 3600], pa.timestamp("s", "Asia/Tokyo")), "hour(v) = 1", [False, True]),
         (pa.array([b"a", b"b"]), "v = 'a'::BLOB", [True, False]),
-        (pa.array([1.5, float("nan")]), "isnan(v)", [False, True]),
+        (pa.array([1.5, float("nan")]), "v IS NULL", [False, True]),
         (pa.array(["a", "b"], pa.string_view()), "v = 'a'", [True, False]),
     ],
 )
@@ -252,3 +252,28 @@ def test_a_process_survives_the_fork_of_one_that_has_judged() -> None:
         again = step.apply(Batch.of_texts(["a", "bc"])).reasons
         os._exit(0 if again == ["where", None] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_value_that_is_not_a_number_keeps_no_row() -> None:
+    documents = batch({"v": [0.7, float("nan"), None, float("inf"), 0.1]})
+    assert kept("v > 0.5", documents) == [True, False, False, True, False]
+    assert kept("v <> 0.7", documents) == [False, False, False, True, True]
+    assert kept("v NOT BETWEEN 0 AND 1", documents) == [False, False, False, True, False]
+
+
+def test_a_path_with_dots_is_a_field_within_an_object() -> None:
+    texts = [json.dumps(value) for value in ("de", 7, {"x": 1}, None, "en")]
+    documents = batch({"m.l": pa.array(texts), "m.n.k": pa.array(["1"] * 5)}, as_json=True)
+    assert kept("m.l = 'de' AND m.n.k = 1", documents.only(0)) == [True]
+    assert kept("\"m.l\" = 'de'", documents.only(0)) == [True]
+    assert kept("m.l IS NULL", documents) == [False, False, False, True, False]
+    assert kept("m.l->>'x' = '1'", documents.only(2)) == [True]
+    typed = batch({"m.l": ["de", None, "en"], "m.n.k": [1, 1, 2]})
+    assert kept("m.l = 'de' OR m.n.k = 2", typed) == [True, False, True]
+
+
+def test_an_error_about_types_names_the_file_and_its_types() -> None:
+    documents = batch({"v": ["a"], "w": [1]})
+    documents.path = "b.parquet"
+    with pytest.raises(UsageError, match=r"In b\.parquet it reads v string, w int64\.$"):
+        kept("v > 1 AND w > 1", documents)

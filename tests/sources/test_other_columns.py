@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
+from pyarrow import ipc
 from support.source_files import blocks_of, describe, read_all
 
 from fineshards.config import BuildConfig
@@ -135,3 +136,71 @@ def test_columns_are_in_the_record_of_a_job_only_if_there_are_some(tmp_path: Pat
         assert Job.parse(each.to_bytes(), "job.json") == each
     assert job.fingerprint() != asked.fingerprint()
     assert asked.differences(job) == ["columns for the recipe: was ('url',), now ()"]
+
+
+def write(path: Path, table: pa.Table) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    elif path.suffix == ".arrow":
+        with ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    return path
+
+
+BYTES = (
+    *(pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(2)),
+    pa.dictionary(pa.int32(), pa.binary()),
+)
+
+
+@pytest.mark.parametrize("kind", BYTES, ids=str)
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_bytes_are_text_if_they_are_utf8(tmp_path: Path, kind: pa.DataType, ending: str) -> None:
+    values = pa.array([b"ab", "ä".encode(), b"\xff\xfe", None], pa.binary())
+    if pa.types.is_dictionary(kind):
+        values = values.dictionary_encode()
+    elif kind != pa.binary():
+        values = values.cast(kind)
+    path = write(tmp_path / f"a.{ending}", pa.table({"text": values, "key": values}))
+    read = read_all(path, columns=Columns("text", "key", True, split="key"))
+    assert read.rows == [(0, "ab", "ab"), (1, "ä", "ä"), (3, None, None)]
+    assert [(bad.row, bad.reason) for bad in read.bad] == [(2, "its 'text' is not valid UTF-8")]
+
+
+def test_conversations_in_bytes_are_their_json(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "ä"}]
+    column = pa.array([json.dumps(said).encode(), b"\xff"], pa.binary())
+    path = write(tmp_path / "a.parquet", pa.table({"messages": column}))
+    read = read_all(path, columns=Columns("messages", "id", False, conversations=True))
+    assert [json.loads(text)["messages"] for _, text, _ in read.rows if text] == [said]
+    assert [bad.reason for bad in read.bad] == ["its conversation is not valid UTF-8"]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_column_of_nulls_has_no_texts(tmp_path: Path, ending: str) -> None:
+    nulls = pa.table(dict.fromkeys(("text", "id", "dump", "x"), pa.nulls(2)))
+    path = write(tmp_path / f"a.{ending}", nulls)
+    for columns in (asking("x", split="x"), asking("x", template="{text} {id}")):
+        read = read_all(path, columns=columns)
+        assert read.rows == [(0, None, None), (1, None, None)]
+        assert (read.others, read.labels) == ({"x": [None] * 2}, {"dump": [None] * 2})
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "jsonl"])
+def test_a_path_with_dots_leads_into_structs(tmp_path: Path, ending: str) -> None:
+    within = [{"text": "a", "more": {"lang": "de", "n": 7}}, {"text": None, "more": {"lang": "x"}}]
+    table = pa.table({"meta": within, "a.b": ["1", "2"], "a": [{"b": "no"}] * 2})
+    path = write(tmp_path / f"a.{ending}", table)
+    asked = ("meta.more.lang", "a.b", "meta.more")
+    columns = Columns("meta.text", "meta.more.n", True, split="meta.more.lang", others=asked)
+    read = read_all(path, columns=columns)
+    assert read.rows == [(0, "a", "7"), (1, None, None)]
+    others = read.others
+    if ending == "jsonl":
+        others = {name: [json.loads(value) for value in of] for name, of in others.items()}
+    more = [{"lang": "de", "n": 7}, {"lang": "x", "n": None}]
+    assert others == {"meta.more.lang": ["de", "x"], "a.b": ["1", "2"], "meta.more": more}
+    with pytest.raises(InputError, match=r"no (column|field) 'meta\.title'"):
+        blocks_of(path, columns=Columns("meta.title", "id", False))

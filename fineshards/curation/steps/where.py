@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge, Outcome
@@ -68,11 +69,12 @@ class Where(Judge, name="where"):
     DuckDB evaluates the expression, without files, network or extensions. Only the columns that it
     names are read; `text` is the document's text as the steps before left it, and the name of an
     earlier step `score` is what that gave the document. What looks at other
-    rows, at the clock or at random numbers is refused. Times with a zone are in UTC.
+    rows, at the clock or at random numbers is refused. Times with a zone are in UTC. A NaN of a
+    column is NULL, since DuckDB takes NaN for larger than any number.
 
     In formats without types (JSON Lines), each row has the types of its own values: BIGINT (DECIMAL
     if it is larger), DOUBLE, BOOLEAN, VARCHAR, or JSON for arrays and objects. A column that a row
-    does not have is NULL.
+    does not have is NULL. `meta.lang` is the field `lang` of the object `meta`.
 
     Args:
         sql: A boolean expression in DuckDB's SQL, such as `language_score > 0.9`.
@@ -113,7 +115,7 @@ class Where(Judge, name="where"):
         if batch.columns_are_json:
             parts = _parts(named, len(batch))
         else:
-            parts = iter([_Part(np.arange(len(batch)), _plain(named), ())])
+            parts = iter([_Part(np.arange(len(batch)), named, ())])
         for part in parts:
             kept[part.places] = self._judge(batch, part)
         return Outcome([None if keep else "where" for keep in kept.tolist()])
@@ -128,7 +130,7 @@ class Where(Judge, name="where"):
             if name.lower() in made:
                 columns[name] = made[name.lower()].take(pa.array(part.places))
         # Without a column there would be no rows.
-        table = pa.table({**columns, _ROW: pa.array(part.places)})
+        table = pa.table({**_plain(columns), _ROW: pa.array(part.places)})
 
         def fails(rows: int) -> bool:
             """Whether the expression cannot be evaluated for so many of the first rows."""
@@ -147,7 +149,9 @@ class Where(Judge, name="where"):
         except duckdb.Error as error:
             said = str(error).splitlines()[0]
             if not batch.columns_are_json and fails(0):
-                raise UsageError(f"where: {named} DuckDB cannot evaluate: {said}") from error
+                types = ", ".join(f"{name} {values.type}" for name, values in part.columns.items())
+                where = f". In {batch.path} it reads {types}." if types else ""
+                raise UsageError(f"where: {named} DuckDB cannot evaluate: {said}{where}") from error
             first = bisect_left(range(1, len(table)), True, key=fails)
             raise InputError(
                 f"{place(first)}: {named} DuckDB cannot evaluate here: {said}"
@@ -166,6 +170,10 @@ class Where(Judge, name="where"):
         if json:
             casts = ", ".join(f"{_quoted(name)}::JSON AS {_quoted(name)}" for name in json)
             source = f"(SELECT * REPLACE ({casts}) FROM {source})"
+        names = [name for name in table.column_names if all(name.split("."))]
+        for outer in sorted({name.partition(".")[0] for name in names}.difference(names)):
+            struct = _struct(f"{outer}.", names)
+            source = f"(SELECT *, {struct} AS {_quoted(outer)} FROM {source})"
         try:
             database.register(_TABLE, table)
             answer = database.execute(f"SELECT ({self.sql}\n) AS value FROM {source}")
@@ -225,11 +233,24 @@ def _typed(text: str | None) -> tuple[pa.DataType | None, Any]:
 
 
 def _plain(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """Columns without dictionaries, so that no value is evaluated that no row has."""
-    return {
-        name: values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-        for name, values in columns.items()
-    }
+    """Columns without dictionaries, so that no value is evaluated that no row has, and NaN."""
+    plain = {}
+    for name, values in columns.items():
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        if pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        plain[name] = values
+    return plain
+
+
+def _struct(start: str, names: list[str]) -> str:
+    """SQL of a struct of the columns whose names are paths that begin with its own."""
+    fields: dict[str, str] = {}
+    for name in (name for name in names if name.startswith(start)):
+        field, dot, _ = name.removeprefix(start).partition(".")
+        fields.setdefault(field, _struct(f"{start}{field}.", names) if dot else _quoted(name))
+    return "{" + ", ".join(f"{_quoted(field)}: {value}" for field, value in fields.items()) + "}"
 
 
 def _quoted(name: str) -> str:
@@ -331,9 +352,9 @@ def _columns(node: Any, sql: str, bound: frozenset[str]) -> Iterator[str]:
             "and its columns can be used",
         )
     if kind == "COLUMN_REF":
-        name = node["column_names"][0]
-        if name.lower() not in bound:
-            yield name
+        first, *_ = names = node["column_names"]
+        if first.lower() not in bound:
+            yield ".".join(names)
         return
     if kind == "FUNCTION":
         _check_function(node, sql)

@@ -90,8 +90,9 @@ def _open(opened: BinaryIO, names: list[str] | None = None) -> Any:
     make = ipc.open_file if _is_file(opened) else ipc.open_stream
     opened.seek(0)
     schema = make(opened).schema
+    columns = {name if name in schema.names else name.partition(".")[0] for name in names or ()}
     options = ipc.IpcReadOptions(
-        included_fields=None if names is None else [schema.names.index(name) for name in names],
+        included_fields=None if names is None else sorted(map(schema.names.index, columns)),
         use_threads=False,
     )
     opened.seek(0)

@@ -13,7 +13,13 @@ from fineshards.chat.conversation import BadConversation
 from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.columns import conversation_text, named_columns, text_columns
+from fineshards.sources.columns import (
+    asked_for,
+    conversation_text,
+    named_columns,
+    named_fields,
+    text_columns,
+)
 from fineshards.sources.compression import read_lines
 from fineshards.sources.formats.format import Format, gathered, whole
 from fineshards.sources.rows import LABEL_COLUMNS, RowBatch
@@ -40,7 +46,7 @@ class JsonLines(Format):
         """
         for line_number, line in _lines(file, opened):
             try:
-                record = _parse(line)
+                record = named_fields(_parse(line), asked_for(columns))
             except ValueError:
                 break
             for named in named_columns(columns, record):
@@ -69,19 +75,22 @@ class JsonLines(Format):
 def _rows(
     file: SourceFile, opened: BinaryIO, columns: Columns, names: list[str]
 ) -> Iterator[BadRow | tuple[int, list[str | None], int]]:
+    asked = asked_for(columns)
     for row, (line_number, line) in enumerate(_lines(file, opened)):
         try:
-            yield row, _values(line, columns, names), len(line)
+            record = named_fields(_parse(line), asked)
+            yield row, _values(line, record, columns, names), len(line)
         except (BadConversation, ValueError) as error:
             yield BadRow(row, f"line {line_number}", str(error))
 
 
-def _values(line: bytes, columns: Columns, names: list[str]) -> list[str | None]:
+def _values(
+    line: bytes, record: dict[str, Any], columns: Columns, names: list[str]
+) -> list[str | None]:
     """The strings of a row, and the JSON texts of the other columns that are asked for.
 
     Raises ValueError or BadConversation with the reason if it cannot be a row.
     """
-    record = _parse(line)
     texts = text_columns(columns, record)
     if record.keys().isdisjoint(texts):
         # Not the names of the others, which may be text: reasons stay in the dataset.
@@ -144,9 +153,11 @@ def _kind(value: object) -> str:
 
 
 def _written(line: bytes, name: str) -> str:
-    """A value of an object as it is written in its line, which is valid JSON."""
+    """The value of a field or path as a line, which is valid JSON, writes it."""
     try:
-        return bytes(_WRITTEN.decode(line)[name]).decode()
+        for key in (name,) if name in _WRITTEN.decode(line) else name.split("."):
+            line = _WRITTEN.decode(line)[key]
+        return bytes(line).decode()
     except RecursionError:
         raise ValueError("is nested too deep to read its values exactly") from None
 
