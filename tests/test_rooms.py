@@ -68,10 +68,10 @@ MOST_FILES = 25
 MOST_LINES = {
     "chat": 1_150,
     "cli": 1_478,
-    "curation": 7_104,
+    "curation": 7_294,
     "encoders": 1_646,
     "exports": 2_607,
-    "inspection": 1_617,
+    "inspection": 1_602,
     "job_status": 686,
     "loader": 6_652,
     "maintenance": 745,

@@ -7,7 +7,9 @@ defaults; their annotations say what is allowed, and its docstring describes the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -18,6 +20,9 @@ import pyarrow as pa
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check_parameters
 from fineshards.errors import UsageError
+
+# Between lines and sentences.
+_BORDER = re.compile(r"(?<=\n)|(?<=[.!?]) +")
 
 
 class Reason(str):
@@ -232,3 +237,11 @@ class KeyedSpans(Keyed):
             What is left, and "". None, and the reason, if the document is dropped.
         """
         raise NotImplementedError
+
+    def removed(self, text: str, spans: Sequence[int]) -> list[str]:
+        """The lines or sentences of a text that `cut` removes, for people."""
+        left = self.cut(text, spans)[0] or ""
+        old, new = ([part.strip() for part in _BORDER.split(part)] for part in (text, left))
+        changes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        parts = [part for what, i, j, _, _ in changes if what != "equal" for part in old[i:j]]
+        return [part for part in parts if part]

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
-from fineshards.curation.step import Judge
+from fineshards.curation.step import Judge, KeyedSpans
 from fineshards.curation.steps.decontaminate import Decontaminate
 from fineshards.errors import FineshardsError, OutputError, UsageError, did_you_mean
 from fineshards.shards.dataset_files import Dataset
@@ -39,8 +38,6 @@ _FILES = 64
 
 # A row that a step has decided about: the step, the file and the row.
 Place = tuple[int, int, int]
-# Where a text may have been cut: after a line, and after a sentence.
-_BORDER = re.compile(r"(?<=\n)|(?<=[.!?]) +")
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +338,8 @@ def _judged_again(
     decisions, step = read_decisions(dataset.storage, chosen.file), curator.steps[chosen.step]
     judged = curator.texts(batch, decisions, chosen.step)
     if chosen.spans:
-        after = curator.texts(batch, decisions, chosen.step + 1)
-        return {"cut": removed(judged.strings[0], after.strings[0])}
+        assert isinstance(step, KeyedSpans)
+        return {"cut": step.removed(judged.strings[0], chosen.spans)}
     if isinstance(step, Decontaminate) and (shared := step.witness(judged.strings[0])):
         where = f"line {shared.line:,} of {shared.file}"
         return {"measured": f"{step.ngram} words in a row are in {where}", "passage": shared.ngram}
@@ -357,19 +354,6 @@ def _judged_again(
 def _measures(step: StepRecord) -> bool:
     """Whether a step may say what it measured. Other people's code does not, and is not run."""
     return not step.keyed and ":" not in step.use
-
-
-def removed(before: str, after: str) -> list[str]:
-    """The parts of a text, lines or sentences, that are not in what is left of it.
-
-    Example:
-        >>> removed("one\\ntwo\\nthree. Four.", "one\\nthree.")
-        ['two', 'Four.']
-    """
-    old, new = ([part.strip() for part in _BORDER.split(text)] for text in (before, after))
-    changes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    parts = [part for what, i, j, _, _ in changes if what != "equal" for part in old[i:j]]
-    return [part for part in parts if part]
 
 
 def describe_dropped(dropped: DroppedDocuments) -> list[str]:
@@ -409,7 +393,8 @@ def _deciding_places(decision: Decision) -> tuple[int, int]:
     witness = decision.witness
     text, other = decision.document.text or "", (witness and witness.text) or ""
     if decision.cut:
-        return max(text.find(decision.cut[0]), 0), max(other.find(decision.cut[0]), 0)
+        beginning = decision.cut[0][:_BEFORE]
+        return max(text.find(beginning), 0), max(other.find(beginning), 0)
     if decision.passage:
         # Between the words is what the comparison leaves out.
         words = r"\W+".join(map(re.escape, decision.passage.split()))

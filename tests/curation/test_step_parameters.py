@@ -61,6 +61,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("minhash", {"candidates": 4}, "candidates is 4, expected a whole number from 1 to 3."),
     ("lines", {"min_chars": -1}, "min_chars is -1, expected a whole number from 0."),
     ("paragraphs", {"min_doc_words": 1.5}, "min_doc_words is 1.5, expected a whole"),
+    ("passages", {"min_words": 2}, "min_words is 2, expected a whole number from 3 to 1,000."),
+    ("passages", {"within": "row"}, 'within is \'row\', expected "all", "file", "document" or'),
     ("sentences", {"n_sentences": 0}, "n_sentences is 0, expected a whole number from 1"),
     ("sentences", {"split_sentences": 1}, "split_sentences is 1, expected true or"),
     ("exact", {"by": "texts"}, "by is 'texts', expected \"text\", "),

@@ -132,6 +132,33 @@ def test_texts_are_shown_from_the_place_that_decided(
     assert contaminated.split("  text     … ")[1].startswith("FA FFB FFC ")
 
 
+def test_a_cut_passage_is_shown_with_the_earlier_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["".join(letters) for letters in product("abcdefgh", repeat=4)]
+    passage = " ".join(words[:60])
+    earlier = f"{' '.join(words[100:900])} {passage} {' '.join(words[900:1000])}"
+    later = f"{' '.join(words[1100:1700])} {passage} {' '.join(words[1700:1800])}"
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": x}) for x in (earlier, later)))
+    (tmp_path / "recipe.toml").write_text('[[steps]]\nuse = "passages"\n')
+    out, given = f"{tmp_path}/out", [f"--input={tmp_path}/a.jsonl", "--test_fraction=0"]
+    assert main(["build", *given, f"--output={out}", f"--recipe={tmp_path}/recipe.toml"]) == 0
+    (shown,) = run(capsys, "inspect", out, "--dropped", "--document=0:1")["shown"]
+    (cut,) = shown["cut"]
+    assert cut in passage
+    assert len(cut.split()) >= 60 - 32
+    assert shown["witness"]["row"] == 0
+    assert main(["inspect", out, "--dropped", "--document=0:1"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        f"\n  cut      {cut}\n  earlier  {tmp_path}/a.jsonl, row 0, has the same key\n" in printed
+    )
+    assert [cut[:40] in line for line in printed.splitlines() if "  text     … " in line] == [
+        True,
+        True,
+    ]
+
+
 def test_a_decision_is_shown_without_its_source(built: Path, capsys) -> None:
     source = built / "a.jsonl"
     moved = source.rename(built / "moved")

@@ -73,6 +73,7 @@ def content_of(folder: Path) -> dict[str, Any]:
         (0, STEPS, ["--memory_bytes=2000"]),
         (1, [("exact", {"by": "normalized"})], []),
         (2, [("paragraphs", {"min_doc_words": 3}), ("exact", {})], []),
+        (2, [("passages", {"min_words": 5, "min_doc_words": 3}), ("exact", {})], []),
         (3, [("exact", {"within": "column:dump"}), ("minhash", {"within": "file"})], []),
         (
             4,

@@ -81,6 +81,11 @@ RECIPES: dict[str, Steps] = {
         ("symbol_lines", {}),
         ("exact", {}),
     ],
+    "passages": [
+        ("passages", {"min_words": 6, "min_doc_words": 3}),
+        ("symbol_lines", {}),
+        ("passages", {"min_words": 4, "min_doc_words": 0, "within": "document"}),
+    ],
     "components first": [
         ("minhash", {"rule": "components", "buckets": 30, "hashes_per_bucket": 3}),
         ("sentences", {"split_sentences": False, "min_doc_words": 5, "min_num_sentences": 1}),

@@ -155,12 +155,16 @@ def of_group(
     """Keys that are equal only if they were and their documents are of one group.
 
     keys, owners: as of `Keys`. A key is hashed together with the XXH3-128 of the file's number in
-    the input, or of the value of the column. Documents without a value are a group.
+    the input, that number and the row, or of the value of the column. Documents without a value are
+    a group.
     """
     if within == "all":
         return keys
+    values: list[bytes | None]
     if within == "file":
-        values: list[bytes | None] = [str(batch.file).encode()] * len(batch)
+        values = [str(batch.file).encode()] * len(batch)
+    elif within == "document":
+        values = [f"{batch.file}:{row}".encode() for row in batch.rows.tolist()]
     else:
         values = [compared_bytes(value) for value in values_to_compare(batch, *columns_of(within))]
     groups = [b"" if each is None else xxh3_128_digest(each) for each in values]
