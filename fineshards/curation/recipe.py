@@ -20,6 +20,7 @@ from typing import Any
 
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Scorer, Step
+from fineshards.curation.words.tokenizers import SPACE
 from fineshards.errors import UsageError, did_you_mean
 from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.settings import StepRecord
@@ -257,8 +258,9 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
                 f"table {number} of {PER_LANGUAGE}: {_LABEL} is {label!r}, expected a language as "
                 f"{column} names it, and not twice."
             )
-        own = {"language": label} if has_language else {}
-        own |= {name: value for name, value in table.items() if name != _LABEL}
+        own = {name: value for name, value in table.items() if name != _LABEL}
+        if has_language and (parameters | own).get("words") != SPACE:
+            own.setdefault("language", label)
         try:
             steps[label] = _make(use, parameters | own)
         except UsageError as error:

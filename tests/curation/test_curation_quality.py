@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.checkout import SAMPLE
 
 from fineshards.curation.batch import Batch
+from fineshards.curation.recipe import make_step
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.c4_badwords import C4BadWords
 from fineshards.curation.steps.c4_quality import C4Quality
@@ -21,7 +22,7 @@ from fineshards.curation.steps.fineweb_quality import FineWebQuality
 from fineshards.curation.steps.gopher_quality import GopherQuality
 from fineshards.curation.steps.gopher_repetition import GopherRepetition
 from fineshards.curation.steps.unwanted_lines import DclmLines
-from fineshards.errors import InputError
+from fineshards.errors import InputError, UsageError
 
 LOW: list[Judge] = [
     GopherRepetition(
@@ -32,6 +33,8 @@ LOW: list[Judge] = [
         dup_n_grams=((3, 0.4), (5, 0.2)),
     ),
     GopherQuality(min_doc_words=3, min_avg_word_length=1, max_bullet_lines_ratio=0.5),
+    GopherQuality(min_doc_words=3, min_avg_word_length=1, words="space"),
+    GopherRepetition(top_n_grams=((2, 0.5),), dup_n_grams=((3, 0.4), (5, 0.2)), words="space"),
     C4Quality(min_num_sentences=3, filter_no_terminal_punct=False, min_words_per_line=2),
     FineWebQuality(short_line_length=8, char_duplicates_ratio=0.3),
     DclmLines(max_removed_ratio=0.3),
@@ -147,3 +150,30 @@ def test_a_list_of_bad_words_is_the_one_that_was_pinned(tmp_path: Path) -> None:
         reason(replace(step, language="de"), "bad")
     assert step.pins() != before
     assert reason(step, "bad") is None
+
+
+def test_words_are_those_of_the_language_or_what_stands_between_white_space() -> None:
+    text = "the and water's " * 49
+    by_language = GopherQuality(min_doc_words=148, min_avg_word_length=1)
+    assert reason(by_language, text) is None
+    by_space = replace(by_language, words="space")
+    assert reason(by_space, text) == "gopher_short_doc"
+    assert reason(replace(by_space, min_doc_words=147), text) is None
+    assert by_space.pins().keys() == {"unicode"}
+    off: dict[str, Any] = dict.fromkeys(
+        ("dup_line_frac", "dup_para_frac", "dup_line_char_frac", "dup_para_char_frac")
+    )
+    repetition = GopherRepetition(**off, top_n_grams=((1, 0.5),), dup_n_grams=())
+    assert reason(repetition, "he's who's she's") is None
+    assert reason(repetition, "a's b's c's") == "top_1_gram"
+    assert reason(replace(repetition, words="space"), "a's b's c's") is None
+    assert by_space.apply(Batch.of_texts([text])) == by_space.apply_again(Batch.of_texts([text]))
+
+
+def test_a_table_for_words_by_white_space_needs_no_language_of_rules() -> None:
+    table = {"label": "kor_Hang", "stop_words": ["\uadf8\ub7ec\ub098"], "min_stop_words": 1}
+    given = {"language_column": "language", "per_language": [table | {"words": "space"}]}
+    step = make_step("gopher_quality", given, "the recipe").step
+    assert step.all_steps[1].words == "space"
+    with pytest.raises(UsageError, match="language is 'kor_Hang', expected one of"):
+        make_step("gopher_quality", given | {"per_language": [table]}, "the recipe")

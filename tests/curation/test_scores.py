@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -74,8 +75,8 @@ def test_ratios_are_those_that_the_filter_compares() -> None:
 
 def test_ratios_of_words_are_those_that_gopher_quality_compares() -> None:
     """As above: by a limit between a ratio and the next one, from either side."""
-    off = dict.fromkeys(parameter.name for parameter in fields(GopherQuality))
-    off["language"] = "en"
+    off: dict[str, Any] = dict.fromkeys(parameter.name for parameter in fields(GopherQuality))
+    off |= {"language": "en", "words": "language"}
     limits = {
         "textual_words": ("max_doc_words", "gopher_long_doc"),
         "mean_word_length": ("max_avg_word_length", "gopher_above_avg_threshold"),
@@ -113,6 +114,7 @@ def test_ratios_of_words_are_those_that_gopher_quality_compares() -> None:
 def test_a_ratio_of_words_takes_their_language() -> None:
     found = [values(Score("w", "textual_words", words=words), "z.B. das") for words in ("de", "en")]
     assert found == [[2.0], [3.0]]
+    assert values(Score("w", "textual_words", words="space"), "z.B. das, so") == [3.0]
     with pytest.raises(UsageError, match="score: words is 'de', expected en"):
         Score("w", "words", words="de")
 

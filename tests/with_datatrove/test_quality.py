@@ -15,6 +15,8 @@ from datatrove.pipeline.filters import (
     GopherQualityFilter,
     GopherRepetitionFilter,
     c4_filters,
+    gopher_quality_filter,
+    gopher_repetition_filter,
 )
 from datatrove.utils.text import PUNCTUATION_SET, TERMINAL_PUNCTUATION, split_into_words
 from datatrove.utils.typeshelper import Languages
@@ -187,6 +189,23 @@ def test_the_plain_way_gives_the_same() -> None:
             assert (plain.reasons or [None])[0] == (fast.reasons or [None] * len(texts))[index]
             if fast.texts is not None and plain.texts is not None and plain.reasons == [None]:
                 assert plain.texts[0] == fast.texts[index], (pair.name, text)
+
+
+def test_verdicts_with_words_by_white_space_are_those_of_datatrove(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """datatrove has no such words: its filters get them."""
+    for module in (gopher_quality_filter, gopher_repetition_filter):
+        monkeypatch.setattr(module, "split_into_words", lambda text, _: text.split())
+    pairs = [
+        Pair("repetition", GopherRepetition(words="space"), GopherRepetitionFilter()),
+        Pair("quality", GopherQuality(words="space"), GopherQualityFilter()),
+        Pair("grams", GopherRepetition(**GRAMS, words="space"), GopherRepetitionFilter(**GRAMS)),
+    ]
+    texts = next(parts()).batch().strings
+    texts += [mutated(text, seed) for seed, text in enumerate(texts)]
+    for pair in pairs:
+        pair.must_agree(Batch.of_texts(texts))
 
 
 def test_bad_words_are_those_of_datatrove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

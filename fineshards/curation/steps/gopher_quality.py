@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.step import Judge, Outcome, Reason, above, below
-from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
+from fineshards.curation.words.tokenizers import SPACE, WordLanguage, pins, tokenizer, words
 from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL, Words
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -53,6 +53,8 @@ class GopherQuality(Judge, name="gopher_quality"):
         min_stop_words: The least number of different stop words.
         stop_words: The stop words. None: eight English ones. Upper case counts as another word.
         language: The language of the words, by spaCy's name.
+        words: What a word is. "language": by the rules of the language, as in datatrove. "space":
+            what stands between white space, in any language, as for Dolma.
 
     Example:
         >>> batch = Batch.of_texts(["This is too short.", "The old cat sat with me by the door."])
@@ -71,19 +73,24 @@ class GopherQuality(Judge, name="gopher_quality"):
     min_stop_words: Count | None = 2
     stop_words: tuple[str, ...] | None = None
     language: WordLanguage = "en"
+    words: Literal["language", "space"] = "language"
 
     def pins(self) -> dict[str, str]:
-        return pins(self.language)
+        return pins(self._rules)
+
+    @property
+    def _rules(self) -> str:
+        return self.language if self.words == "language" else SPACE
 
     def apply(self, batch: Batch) -> Outcome:
-        found = words(batch, self.language)
+        found = words(batch, self._rules)
         stop_words = self._stop_words()
         documents = zip(batch.strings, found, strict=True)
         return Outcome([self._judge(text, _count(one, stop_words)) for text, one in documents])
 
     def apply_again(self, document: Batch) -> Outcome:
         (text,) = document.strings
-        found = tokenizer(self.language).plain(text)
+        found = tokenizer(self._rules).plain(text)
         return Outcome([self._judge(text, _count_again(found, self._stop_words()))])
 
     def _stop_words(self) -> tuple[str, ...]:

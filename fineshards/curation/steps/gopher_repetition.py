@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Limit, is_integer, is_number
 from fineshards.curation.step import Judge, Outcome, Reason, above
 from fineshards.curation.words import grams
-from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
+from fineshards.curation.words.tokenizers import SPACE, WordLanguage, pins, tokenizer, words
 
 _PARAGRAPHS = re.compile(r"\n{2,}")
 _LINES = re.compile(r"\n+")
@@ -52,6 +52,8 @@ class GopherRepetition(Judge, name="gopher_repetition"):
         dup_n_grams: Pairs [n, limit]: the fraction of characters that are in sequences of n words
             which an earlier one is equal to.
         language: The language of the words, by spaCy's name.
+        words: What a word is. "language": by the rules of the language, as in datatrove. "space":
+            what stands between white space, in any language, as for Dolma.
 
     Example:
         >>> batch = Batch.of_texts(["one line\\none line", "No repetition is in here."])
@@ -66,12 +68,17 @@ class GopherRepetition(Judge, name="gopher_repetition"):
     top_n_grams: Limits = ((2, 0.2), (3, 0.18), (4, 0.16))
     dup_n_grams: Limits = ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
     language: WordLanguage = "en"
+    words: Literal["language", "space"] = "language"
 
     def pins(self) -> dict[str, str]:
-        return pins(self.language)
+        return pins(self._rules)
+
+    @property
+    def _rules(self) -> str:
+        return self.language if self.words == "language" else SPACE
 
     def apply(self, batch: Batch) -> Outcome:
-        found = words(batch, self.language)
+        found = words(batch, self._rules)
         top_lengths = [n for n, _ in self.top_n_grams]
         lengths = [n for n, _ in self.dup_n_grams]
         reasons: list[str | None] = []
@@ -90,7 +97,7 @@ class GopherRepetition(Judge, name="gopher_repetition"):
         (text,) = document.strings
         reason = self._by_lines(text)
         if reason is None:
-            strings = tokenizer(self.language).plain(text)
+            strings = tokenizer(self._rules).plain(text)
             top = grams.exact_top_characters(strings, [n for n, _ in self.top_n_grams])
             repeated = grams.exact_repeated_characters(strings, [n for n, _ in self.dup_n_grams])
             reason = self._by_top(text, top) or self._by_repeated(text, repeated)

@@ -21,7 +21,7 @@ from fineshards.curation.steps.fineweb_quality import RATIOS, nonempty_lines
 from fineshards.curation.steps.gopher_quality import WORD_RATIOS, word_ratios
 from fineshards.curation.steps.language import model_path
 from fineshards.curation.steps.user_function import FUNCTION_NAME, UserFunction
-from fineshards.curation.words.tokenizers import WordLanguage
+from fineshards.curation.words.tokenizers import WordRules
 from fineshards.curation.words.tokenizers import pins as word_pins
 from fineshards.shards.tables.statistics import measure
 
@@ -78,7 +78,8 @@ class Score(Scorer, name="score"):
             one, and no list.
         model: The path of a model, local or gs://. None: for languages, lid.176.ftz.
         label: The label, without `__label__`, whose probability is the score. None: the best.
-        words: The language of the words of what `gopher_quality` compares, by spaCy's name.
+        words: The language of the words of what `gopher_quality` compares, by spaCy's name; or
+            "space": what stands between white space.
 
     Example:
         >>> step = Score("length", by="characters")
@@ -93,7 +94,7 @@ class Score(Scorer, name="score"):
     batch: Positive | None = None
     model: Annotated[str, nonempty("the path of a model")] | None = None
     label: Annotated[str, nonempty("a label of the model")] | None = None
-    words: WordLanguage = "en"
+    words: WordRules = "en"
 
     def __post_init__(self) -> None:
         if isfunction(self.by):

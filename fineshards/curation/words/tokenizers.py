@@ -14,6 +14,8 @@ from fineshards.curation.words.words import LIMIT, Tokenizer, WordTokenizer
 from fineshards.extras import naming_the_extra
 
 Segment = Callable[[str], list[str]]
+# In place of a language: what stands between white space is a word.
+SPACE = "space"
 # SudachiPy takes at most 49,149 bytes. datatrove cuts longer texts at about this length.
 _LONGEST = 40_000
 
@@ -108,7 +110,14 @@ class SegmentedTokenizer(Tokenizer):
         return self._segment(text)
 
 
-# By language; the process shares them.
+class SpaceTokenizer(Tokenizer):
+    """Takes what stands between white space for words."""
+
+    def _tokens(self, text: str) -> list[str]:
+        return text.split()
+
+
+# By language, or SPACE; the process shares them.
 _TOKENIZERS: dict[str, Tokenizer] = {}
 
 
@@ -125,19 +134,24 @@ def _one_of(*segmented: str) -> Rule:
 
 
 WordLanguage = Annotated[str, _one_of(*SEGMENTERS)]
+WordRules = Annotated[str, _one_of(*SEGMENTERS, SPACE)]
 SentenceLanguage = Annotated[str, _one_of()]
 
 
 def words(batch: Batch, language: str) -> list[Words]:
-    """The words of a batch's documents; kept for later steps while the texts stay the same."""
+    """The words of a batch's documents; kept for later steps while the texts stay the same.
+
+    language: that of the words, or SPACE.
+    """
     return batch.derived(f"words {language}", tokenizer(language).words)
 
 
 def tokenizer(language: str) -> Tokenizer:
-    """The tokenizer of a language. Raises as the classes do."""
+    """The tokenizer of a language, or of SPACE. Raises as the classes do."""
     if language not in _TOKENIZERS:
         kind = SegmentedTokenizer if language in SEGMENTERS else WordTokenizer
-        _TOKENIZERS.setdefault(language, kind(language))
+        made = SpaceTokenizer() if language == SPACE else kind(language)
+        _TOKENIZERS.setdefault(language, made)
     # Many languages take no more memory than one.
     tokenizers = list(_TOKENIZERS.values())
     if sum(shared.size for shared in tokenizers) > LIMIT:
@@ -160,7 +174,7 @@ def pins(language: str = "en") -> dict[str, str]:
 
     versions = {"unicode": unidata_version}
     libraries = SEGMENTERS[language].libraries if language in SEGMENTERS else ()
-    for name in ("spacy", *libraries):
+    for name in () if language == SPACE else ("spacy", *libraries):
         try:
             versions[name] = version(name)
         except PackageNotFoundError as error:
