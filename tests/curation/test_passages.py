@@ -48,6 +48,7 @@ def windows(texts: Sequence[str], size: int) -> list[tuple[int, int, str]]:
 @given(documents, st.integers(3, 12))
 @example(["abcabcabcabc" * 3, "cabcabcab"], 7)
 @example(["a" * 40, "b" + "a" * 40], 9)
+@example(["a" * 12, "a" * 12, "ba" * 20], 8)
 def test_every_passage_is_found_and_no_other_is_cut(texts: list[str], least: int) -> None:
     step = Passages(least, "characters", 0)
     marked = marks(step, texts)
@@ -131,7 +132,16 @@ def test_the_first_occurrence_in_a_document_stays() -> None:
     assert left.startswith(f"{passage} between ")
     assert len(left.split()) <= 62 + 32
     (left,) = cut(step, ["ha " * 1000])
-    assert left == " ".join(["ha"] * 17)
+    assert left == " ".join(["ha"] * 33)
+
+
+@pytest.mark.parametrize("period", range(1, 17))
+def test_what_repeats_without_a_break_has_few_keys(period: int) -> None:
+    texts = [" ".join(f"w{n % period}" for n in range(size)) for size in (2000, 50, 2010)]
+    keys = Passages().keys(Batch.of_texts(texts))
+    assert set(keys.owners.tolist()) == {0, 1, 2}
+    assert 3900 / 17 < len(keys.keys) < 4000 / (18 - period) + 10
+    assert cut(Passages(), texts)[1:] == [None, None]
 
 
 def test_within_a_document_only_its_own_passages_are_compared() -> None:

@@ -154,6 +154,8 @@ def winnowed(
 ) -> npt.NDArray[np.int64]:
     """The place of the smallest hash, of equal ones the last, among each `group` in a row.
 
+    Where the same hash follows itself, as in rows of zeros, only one in each `group` is taken.
+
     hashes: of all documents, each of which has at least `group`. bounds: the first of each
     document, and the end.
 
@@ -170,4 +172,13 @@ def winnowed(
     for offset in range(1, group):
         other = first + offset
         least = np.where(hashes[other] <= hashes[least], other, least)
-    return np.unique(least)
+    chosen = np.unique(least)
+    documents = np.searchsorted(bounds, chosen, side="right")
+    again = (np.diff(hashes[chosen]) == 0) & (np.diff(documents) == 0)
+    between = np.zeros(len(chosen), np.bool_)
+    between[1:-1] = again[1:] & again[:-1]
+    places: list[int] = []
+    for number, place in enumerate(chosen.tolist()):
+        if not between[number] or chosen[number + 1] - places[-1] > group:
+            places.append(place)
+    return np.array(places, np.int64)
