@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fineshards.errors import FineshardsError, InputError, UsageError
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """What to build, and how: one frozen object, checked once. The flags of `build` are its fields."""
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,9 +28,6 @@ _MOST_S3_TOKENS = (5 << 30) // 4 - 32
 _DEFAULT_TEST_FRACTION = "1/100"
 _DEFAULT_SPLIT_KEY = "text"
 _SPLIT_KEYS = ("text", "id", "host", "row")
-
-# The resource name of a version of a secret in Google's Secret Manager.
-_SECRET = re.compile(r"projects/[^/\s]+/secrets/[-\w]+/versions/(latest|[0-9]+)", re.ASCII)
 
 # Flags that take places, one or more.
 PATTERNS = ("input", "test_input", "sources")
@@ -93,9 +89,6 @@ class BuildConfig:
         dataset_test_split: The dataset's split that is the test split, such as validation. Works
             as --test_input.
         dataset_revision: The dataset's branch, tag or commit.
-        hf_token_secret: Where the token for the hub is on workers of Dataflow: a secret of Google's
-            Secret Manager, as projects/P/secrets/S/versions/latest. Default: HF_TOKEN in the
-            environment, which those workers do not have.
         text_column: The column that holds the text. Default: text; with --chat_template messages,
             or prompt and completion, or Alpaca's, where a file has these instead.
         text_template: Instead of --text_column, a text of several columns, such as
@@ -112,6 +105,8 @@ class BuildConfig:
             file has it, and null where its value is an object or a list.
         extract: The library that extracts text from HTML in WARC files: resiliparse, which is
             fast, or trafilatura, as for FineWeb. Default: resiliparse.
+        quoting: Whether values in .csv and .tsv files may be in quotes: quotes or none. Default:
+            quotes in .csv, none in .tsv.
         limit: For trials: read only the first N documents. Default: all.
         recipe: A TOML file with the steps that documents pass before they are tokenized, or the
             name of one that comes with fineshards, such as fineweb. Flags override it.
@@ -194,7 +189,6 @@ class BuildConfig:
     dataset_split: str = flag("train", _INPUT, "NAME")
     dataset_test_split: str | None = flag(None, _INPUT, "NAME")
     dataset_revision: str | None = flag(None, _INPUT, "REVISION")
-    hf_token_secret: str | None = flag(None, _INPUT, "NAME")
     text_column: str = flag("text", _INPUT, "NAME", decides=True)
     text_template: str | None = flag(None, _INPUT, "TEXT", decides=True)
     tokens_column: str | None = flag(None, _INPUT, "NAME", decides=True)
@@ -203,6 +197,7 @@ class BuildConfig:
     allow_constant_mask: bool = flag(False, _INPUT)
     id_column: str | None = flag(None, _INPUT, "NAME", decides=True)
     extract: Literal["resiliparse", "trafilatura"] = flag("resiliparse", _INPUT)
+    quoting: Literal["quotes", "none"] | None = flag(None, _INPUT)
     limit: int | None = flag(None, _INPUT, "N", least=1)
     recipe: str | os.PathLike[str] | None = flag(None, _CURATION, "FILE", decides=True)
     where: str | None = flag(None, _CURATION, "SQL", decides=True)
@@ -259,11 +254,6 @@ class BuildConfig:
             if field.name not in PATTERNS:
                 self._settle(field.name, checked(self, field))
         self._check_places()
-        if self.hf_token_secret and not _SECRET.fullmatch(self.hf_token_secret):
-            raise UsageError(  # which does not show the value: it may be the token
-                "--hf_token_secret must be the name of a secret, as "
-                "projects/PROJECT/secrets/NAME/versions/latest, and not the token itself."
-            )
         given = [flag.name for flag in flags if getattr(self, flag.name) != flag.default]
         if self.append:
             refuse_decided(given)

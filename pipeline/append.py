@@ -126,8 +126,9 @@ def are_new(before: Job, files: Sequence[SourceFile], config: BuildConfig) -> bo
         if (file.stop_row, file.extraction) != (was.stop_row, was.extraction):
             rows = "all rows" if was.stop_row is None else f"the rows before {was.stop_row}"
             raise UsageError(
-                f"{file.path} is in the dataset already, with {rows} (--limit, --extract). A file "
-                "cannot be added a second time; build the dataset again, or give new files only."
+                f"{file.path} is in the dataset already, with {rows} (--limit), or read in another "
+                "way (--extract, --quoting). A file cannot be added a second time; build the "
+                "dataset again, or give new files only."
             )
     if there and len(there) < len(files):
         new = next(file for file in files if file.path not in earlier)

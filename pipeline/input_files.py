@@ -17,12 +17,10 @@ from fineshards.shards.job.manifest_file import MANIFEST_NAME
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
-from fineshards.sources.files import imports_libraries, is_url, without_scheme
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import expand_lists, find_files, is_url, without_scheme
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.format import FORMATS
-from fineshards.sources.places.hub_token import provide_token
-from fineshards.sources.places.place import matches
+from fineshards.sources.places.place import open_parts, split_path
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.roots import moved_patterns
 from fineshards.storage.base import Storage
@@ -75,12 +73,12 @@ def find_input(
     if config.s3_endpoint and own_process.is_alone():
         # For input too, here and in the processes that this one starts.
         os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
-    provide_token(config.hf_token_secret)
     given, files = (*config.test_patterns, *config.patterns), list[SourceFile]()
     if given:
-        tests, patterns = len(config.test_patterns), moved_patterns(given, config.sources, roots)
+        tests = len(expand_lists(config.test_patterns))
+        patterns = moved_patterns(expand_lists(given), config.sources, roots)
         splits = (patterns[tests:], patterns[:tests])
-        apart = any(map(imports_libraries, patterns))
+        apart = any(map(is_url, patterns))
         files = call_apart(find_files, *splits) if apart else find_files(*splits)
     if config.dataset is None:
         # The DAG of Composer knows by it that files in a store are in the dataset already.
@@ -117,7 +115,7 @@ def settle_input(
     """The files with how they are read: what extracts their text, and where a limit ends them."""
     extracted = [
         replace(file, extraction=FORMATS.package(file.format) or file.extraction)
-        for file in with_extraction(files, config.extract)
+        for file in with_extraction(files, config.extract, config.quoting)
     ]
     plain = next((file for file in files if not FORMATS[file.format].has_columns), None)
     if columns.conversations and plain is not None:
@@ -160,7 +158,7 @@ def refuse_overlap(storage: Storage, files: Sequence[SourceFile], config: BuildC
                 "that does not hold the input."
             )
     named = (config.dataset,) if config.dataset else config.patterns
-    for pattern in (*named, *config.test_patterns):
+    for pattern in expand_lists((*named, *config.test_patterns)):
         if _would_match(output, without_scheme(pattern)):
             raise UsageError(
                 f"--output {storage.root} lies where --input or --dataset {pattern} would find "
@@ -174,9 +172,8 @@ def _would_match(output: str, pattern: str) -> bool:
     if os.path.isdir(pattern) or not glob.has_magic(pattern):
         return f"{output}/".startswith(f"{wanted}/")
     # A folder that matches is input too.
-    written = [f"{output}/{name}".split("/") for name in _WRITTEN]
-    prefixes = {tuple(parts[:length]) for parts in written for length in range(1, len(parts) + 1)}
-    return any(matches(list(parts), wanted.split("/")) for parts in prefixes)
+    written = (split_path(f"{output}/{name}") for name in _WRITTEN)
+    return any(True for path in written for _ in open_parts(path, split_path(wanted)))
 
 
 def _place(path: str) -> str:

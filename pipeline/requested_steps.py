@@ -17,7 +17,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import RecipeRecord, StepRecord
 from fineshards.shards.layout import keys_name
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files
 from fineshards.storage.open import open_storage
 
 # Parameters of keyed steps that decide no key.

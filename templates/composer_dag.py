@@ -82,13 +82,6 @@ PARAMS = {
         description="The workers, in the words of Dataflow's FlexTemplateRuntimeEnvironment, such "
         "as diskSizeGb, subnetwork and serviceAccountEmail. Each vCPU needs 4 GB of memory.",
     ),
-    "hf_token_secret": Param(
-        None,
-        type=["null", "string"],
-        pattern=r"^projects/[^/\s]+/secrets/[A-Za-z0-9_-]+/versions/(latest|[0-9]+)$",
-        description="For private datasets: projects/P/secrets/S/versions/latest, the secret that "
-        "holds the token for the hub.",
-    ),
     "verify_sample": Param(
         0,
         type="number",
@@ -208,8 +201,6 @@ def launch_request(
         **({"append": "true"} if grows else params["flags"]),
         "sdk_container_image": params["image"],
     }
-    if params["hf_token_secret"]:
-        parameters["hf_token_secret"] = params["hf_token_secret"]
     folder = f"gs://{params['template'].split('/')[2]}"
     places = {"stagingLocation": f"{folder}/staging", "tempLocation": f"{folder}/temp"}
     return {

@@ -12,12 +12,11 @@ from fineshards.config import BuildConfig
 from fineshards.flags import choices, flags_of, help_texts, kinds
 
 _OBJECTS = "^gs://[a-z0-9][-a-z0-9_.]+[a-z0-9]/.+$"
-# Values that Dataflow refuses before it starts a machine; of a secret, so that no token is stored.
+# Values that Dataflow refuses before it starts a machine.
 _PATTERNS = {
     "input": _OBJECTS,
     "test_input": _OBJECTS,
     "output": _OBJECTS,
-    "hf_token_secret": "^projects/[^/ ]+/secrets/[-A-Za-z0-9_]+/versions/(latest|[0-9]+)$",
     "max_bad_rows": "^(0|[1-9][0-9]{0,17}|[0-9]{1,3}([.][0-9]{1,12})?%)$",
     "test_fraction": "^(0([.][0-9]{1,9})?|1([.]0{1,9})?)$",
 }

@@ -20,7 +20,7 @@ from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.record import replace
 from fineshards.shards.tables.scores import scores_there, values_at
-from fineshards.sources.finding import as_it_is
+from fineshards.sources.files import as_it_is
 from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.reading import RowReader, column_types, discover_blocks, read_block
 

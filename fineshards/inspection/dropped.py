@@ -26,7 +26,7 @@ from fineshards.shards.record import replace
 from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.shards.tables.scores import read_scores, values_at
-from fineshards.sources.finding import as_it_is
+from fineshards.sources.files import as_it_is
 from fineshards.storage.open import open_storage
 from fineshards.wording import counted, shortened
 from fineshards.worker.documents import DocumentBatch, documents

@@ -52,8 +52,7 @@ from fineshards.shards.piece_plan import EarlierGeneration, StreamPlan, pieces_o
 from fineshards.shards.shuffle_order import Bucket, Fragment, ShufflePlan, buckets_of
 from fineshards.shards.tables import block_counts
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable
-from fineshards.sources.files import imports_libraries
-from fineshards.sources.finding import as_it_is
+from fineshards.sources.files import as_it_is, is_url
 from fineshards.sources.roots import with_sources
 from fineshards.storage.base import TEMPORARY, Storage
 from fineshards.storage.open import open_storage
@@ -272,7 +271,7 @@ def _make_of_sources(
         for name in there.intersection(layout.file_table("decisions", file) for file in needed):
             _copy(dataset.storage, name, scratch)
     files = [manifest.files[file] for file in needed]
-    apart = any(imports_libraries(file.path) for file in files)
+    apart = any(is_url(file.path) for file in files)
     files = call_apart(_as_they_are, files) if apart else _as_they_are(files)
     with Pool(work, usable_cores(), ()) as pool:
         looks = pool.results([tasks.discover_files(*some) for some in tasks.side_by_side(files)])

@@ -137,14 +137,12 @@ def _resolved(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     return batch
 
 
-def wanted_columns(
-    schema: pa.Schema, columns: Columns, can_be_read: Callable[[str], bool] = lambda name: True
-) -> list[str]:
+def wanted_columns(schema: pa.Schema, columns: Columns) -> list[str]:
     """The columns to read: those that were asked for, and others that the schema has, usable."""
     named = {*text_columns(columns, schema.names)} | (asked_for(columns) - {*columns.of_text})
     kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
     usable = {name for name, fits in kinds.items() if _has(schema, name, fits)} - named
-    return sorted(named | {*filter(can_be_read, usable)})
+    return sorted(named | usable)
 
 
 def _has(schema: pa.Schema, name: str, fits: Callable[[pa.DataType], bool]) -> bool:

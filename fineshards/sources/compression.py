@@ -19,7 +19,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
 
 # By the endings of names.
-ENDINGS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"}
+ENDINGS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".xz": "xz", ".bz2": "bzip2"}
 # A block of bzip2 begins with the first, and the end of an empty stream is the second.
 _BZIP2_MARKS = (b"1AY&SY", b"\x17rE8P\x90")
 # First bytes: RFC 1952 for gzip, RFC 8878 for zstd, which may begin with a skippable frame (pzstd's

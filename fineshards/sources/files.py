@@ -1,29 +1,63 @@
-"""Source files, wherever they are: described, opened, and noticed if they have changed."""
+"""Source files, wherever they are: found by pattern or folder, described, opened, and compared.
+
+No file is left out without a word. A pattern means the files that it matches; a folder, named or
+matched, means all data files below it, at any depth. What lies beside data is left out, unless a
+pattern gives the beginning of its name: see `is_beside_data`.
+"""
 
 import errno
+import glob
+import json
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import BinaryIO
 
 import fineshards.sources.places.hub_files  # noqa: F401 - before workers fork, which share its turns
-from fineshards.errors import FineshardsError, InputError, with_escaped_bytes
+from fineshards.credentials import refuse_secrets
+from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
 from fineshards.plugin_registry import Plugins
+from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.formats.format import FORMATS, format_of
-from fineshards.sources.places.fsspec_files import FsspecFiles
-from fineshards.sources.places.place import Place, check_same
+from fineshards.shards.record import replace
+from fineshards.sources.formats.format import (
+    FORMATS,
+    companions_of,
+    format_of,
+    has_known_format,
+    readable,
+)
+from fineshards.sources.places.place import (
+    FoundFile,
+    Place,
+    check_same,
+    is_hidden,
+    left_open,
+    split_path,
+)
+from fineshards.sources.places.stores import FsspecFiles
 from fineshards.storage.ranges import RangeReader
 
+# Beside data files: descriptions for people, and records of the Hugging Face hub and of tools.
+_DESCRIPTION = re.compile(
+    r"(readme|licen[cs]e|notice|changelog|citation)(\..*)?|.*\.(md|crc|lock)", re.IGNORECASE
+)
+_RECORDS = {
+    *("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "stats.json"),
+    EXPORT_NAME,
+}
+_CACHED_COPY = re.compile(r"cache-[^/]*\.arrow")
 _PLACES: Plugins[Place] = Plugins("places", makes=True)
-_OTHERS = FsspecFiles()
+# https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+_LFS_POINTER, _LFS_POINTER_BYTES = b"version https://git-lfs.github.com/spec/v1\n", 1024
 
 
 def place_of(url: str) -> Place:
     """Returns the place of a URL: that of its scheme, or fsspec's."""
-    return _PLACES.get(url.partition("://")[0], _OTHERS)
+    return _PLACES.get(url.partition("://")[0], FsspecFiles())
 
 
 def is_url(path: str) -> bool:
@@ -35,11 +69,6 @@ def without_scheme(path: str) -> str:
     """The local path that a URL of fsspec's names, such as local:///data; any other as it is."""
     scheme, separator, local = path.partition("://")
     return os.path.expanduser(local) if separator and scheme in ("file", "local") else path
-
-
-def imports_libraries(pattern: str) -> bool:
-    """Whether finding files by a pattern imports libraries that are large or start threads."""
-    return is_url(pattern) and not place_of(pattern).is_light
 
 
 def describe_files(paths: Iterable[str]) -> list[SourceFile]:
@@ -70,13 +99,23 @@ def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
     """Opens the file's raw bytes for random access; `explain_failures` is about it.
 
     read_ahead: least bytes per request of a remote file, 0 for exactly the bytes read; None for
-    those of its format.
+    those of its format. Raises InputError for a pointer of Git LFS.
     """
     if not is_url(file.path):
-        return open(file.path, "rb")
-    read = partial(place_of(file.path).read, file)
-    ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
-    return RangeReader(file.size, read).buffered(ahead)
+        opened: BinaryIO = open(file.path, "rb")  # noqa: SIM115
+    else:
+        read = partial(place_of(file.path).read, file)
+        ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
+        opened = RangeReader(file.size, read).buffered(ahead)
+    if file.size < _LFS_POINTER_BYTES:
+        if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            opened.close()
+            raise InputError(
+                f"{file.path} is a Git LFS pointer, not the file itself: run git lfs pull where "
+                "it was cloned."
+            )
+        opened.seek(0)
+    return opened
 
 
 def local_state(path: str) -> tuple[int, str]:
@@ -101,11 +140,194 @@ def explain_failures(file: SourceFile) -> Iterator[None]:
     except FineshardsError:
         raise
     except Exception as error:
-        if not is_url(file.path) and not isinstance(error, OSError):
+        is_full = getattr(error, "errno", 0) == errno.ENOSPC  # of what is written meanwhile
+        if is_full or not (isinstance(error, OSError) or is_url(file.path)):
             raise
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise  # from what is written meanwhile
         raise InputError(
             f"{file.path} cannot be read: {type(error).__name__}: {error}. "
             "Check the disk or the network; run the same command again to resume the job."
         ) from error
+
+
+def find_files(patterns: Sequence[str], test: Sequence[str] = ()) -> list[SourceFile]:
+    """Returns the files of patterns, numbered, and before them those of the test split.
+
+    They are in the order of the patterns, and sorted by name within each. Raises UsageError for a
+    pattern without a match, a file matched twice or a name of unknown format, and InputError for a
+    file, folder or bucket that cannot be inspected.
+    """
+    seen: dict[str, str] = {}
+    files: list[SourceFile] = []
+    for number, pattern in enumerate((*test, *patterns)):
+        is_test = number < len(test)
+        named = f"{'--test_input' if is_test else '--input'} {pattern}"
+        for match in _find(named, pattern):
+            # Links are resolved only to find duplicates: a link's target may have no extension.
+            target = without_scheme(match.path)
+            target = target if is_url(target) else os.path.realpath(target)
+            if target in seen:
+                raise UsageError(
+                    f"{match.path} is matched twice, by {seen[target]} and {named}; its documents "
+                    "would be in the dataset twice. Match it only once."
+                )
+            seen[target] = named
+            files.append(replace(match, index=len(files), test=is_test))
+    return files
+
+
+def expand_lists(patterns: Sequence[str]) -> list[str]:
+    """The patterns, with those in the file instead of `@FILE`: one per line, without blank lines.
+
+    Raises InputError for a list that cannot be read.
+    """
+    expanded = list[str]()
+    for pattern in patterns:
+        if not pattern.startswith("@"):
+            expanded.append(pattern)
+            continue
+        try:
+            with open(without_scheme(pattern[1:]), encoding="utf-8-sig") as opened:
+                lines = (line.strip() for line in opened)
+                expanded += [without_scheme(line) for line in lines if line]
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"--input {pattern}: the list cannot be read ({error}). Give a local file with a "
+                "path, pattern or URL per line, or ./@NAME for input with such a name."
+            ) from error
+    return expanded
+
+
+def as_it_is(file: SourceFile, trust_input: bool = True) -> SourceFile:
+    """A source file of a dataset in the version that it has now: it may have been copied.
+
+    trust_input: whether another version of the same size may be read. Raises InputError if the
+    file is not there any more, or has another size.
+    """
+    if place_of(file.path).pinned:
+        return file
+    state = state_of(file)
+    if state is None or state[0] != file.size or not trust_input:
+        check_same(file, state, is_built=True)
+    assert state is not None
+    return replace(file, trusted=state[1])
+
+
+def is_beside_data(name: str) -> bool:
+    """Whether a file is not data: name is its path below the folder, with `/`.
+
+    These are files and folders whose names begin with a dot or an underscore, as in Spark and
+    Arrow; README, LICENSE, NOTICE, CHANGELOG and CITATION; *.md, *.crc and *.lock; records of the
+    hub, of datatrove and of an export.
+    """
+    parts = name.split("/")
+    if any(map(is_hidden, parts)) or parts[-1] in _RECORDS:
+        return True
+    # README.json may be data, as it always was; plain text with such a name is not.
+    about = bool(_DESCRIPTION.fullmatch(parts[-1]))
+    return about and (not has_known_format(name) or not FORMATS[format_of(name)[0]].has_columns)
+
+
+def walk(folder: str) -> Iterator[str]:
+    """Yields the paths of all data files below a local folder, in any order. Follows links.
+
+    Raises InputError for a folder that cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename} cannot be listed: {error.strerror}.") from error
+
+    seen = set()
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:  # a link to a folder that is above it, or that is listed as well
+            folders.clear()
+            continue
+        seen.add(real)
+        # In order, so that a folder with two names always has the same one.
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        yield from (os.path.join(parent, name) for name in names if not is_beside_data(name))
+
+
+def _find(named: str, pattern: str) -> list[SourceFile]:
+    """The files of a pattern or folder. named: the flag with it."""
+    place = place_of(refuse_secrets(pattern, "--input")) if is_url(pattern) else None
+    matches = _as_saved(place.find(pattern) if place else _find_local(pattern))
+    files = [file for file in matches if not is_beside_data(file.within)]
+    if not files:
+        raise UsageError(
+            f"{named}: no file matches. Check the path, and quote the pattern so that the shell "
+            "does not expand it. Names that begin with . or _, README, LICENSE and *.md are left "
+            "out unless they are given."
+        )
+    if any(not has_known_format(file.path) for file in files):
+        along = {path for file in files for path in companions_of(file.path)}
+        files = [file for file in files if file.path not in along]
+    unknown = [file.path for file in files if not has_known_format(file.path)]
+    if unknown:
+        raise UsageError(
+            f"{named}: cannot read {some(unknown)}; expected {readable()}. Move such files away, "
+            "or give a pattern that leaves them out."
+        )
+    if not os.path.basename(pattern).startswith("cache-"):
+        refuse_cached_copies(named, [file.path for file in files])
+    return [SourceFile(0, f.path, f.size, f.identity, *format_of(f.path)) for f in files]
+
+
+def refuse_cached_copies(named: str, paths: Sequence[str]) -> None:
+    """Raises UsageError for caches of the datasets library, which hold the data once more."""
+    copies = [path for path in paths if _CACHED_COPY.fullmatch(os.path.basename(path))]
+    if copies:
+        raise UsageError(
+            f"{named}: {some(copies)}: what map or filter of the datasets library made of data "
+            "that lies beside it, so documents would be in the dataset twice. Give the file that "
+            "you want, such as --input json-train.arrow or --input 'cache-0f3a*.arrow'."
+        )
+
+
+def _as_saved(matches: list[FoundFile]) -> list[FoundFile]:
+    """The matches without those that lie beside what `save_to_disk` of the datasets library wrote.
+
+    Its state.json lists the data files of its folder: others are caches, or of an earlier save.
+    """
+    listed: dict[str, set[str]] = {}
+    for match in matches:
+        if match.within and os.path.basename(match.path) == "state.json":
+            file = SourceFile(0, match.path, match.size, match.identity, *format_of(match.path))
+            with explain_failures(file), open_file(file) as opened:
+                content = opened.read()
+            with suppress(ValueError, KeyError, TypeError):  # another file of that name is data
+                names = {str(data["filename"]) for data in json.loads(content)["_data_files"]}
+                listed[os.path.dirname(match.path)] = names
+    return [
+        match
+        for match in matches
+        for folder, name in [os.path.split(match.path)]
+        if folder not in listed or name in listed[folder]
+    ]
+
+
+def _find_local(pattern: str) -> list[FoundFile]:
+    # `glob` takes a folder that ** may stand for on trust.
+    matching = [path for path in glob.glob(pattern, recursive=True) if os.path.lexists(path)]
+    if not matching and os.path.lexists(pattern):
+        matching, pattern = [pattern], glob.escape(pattern)  # a name may contain brackets
+    wanted = split_path(pattern)
+    within, seen = dict[str, str](), set[tuple[str, str]]()
+    for path in sorted(matching):
+        for below in walk(path) if os.path.isdir(path) else (path,):
+            folder, name = os.path.split(below)
+            place = os.path.realpath(folder), name
+            left = left_open(split_path(below), wanted) or ""
+            # Of a folder that links give several names, the first.
+            if place not in seen and not is_beside_data(left):
+                seen.add(place)
+                within[os.path.abspath(below)] = left
+    return [
+        FoundFile(path, path, *local_state(path), left) for path, left in sorted(within.items())
+    ]
+
+
+def some(paths: Sequence[str]) -> str:
+    """Up to three paths, and how many more there are."""
+    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more

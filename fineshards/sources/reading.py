@@ -17,8 +17,8 @@ from fineshards.sources.rows import Rows
 
 
 def _format(file: SourceFile) -> Format:
-    # That of a WARC file is no package: `check_versions` compares it.
-    return FORMATS.recorded(file.format, None if file.format == "warc" else file.extraction)
+    # Of own formats it is no package: `check_versions` compares those of WARC.
+    return FORMATS.recorded(file.format, None if file.format in FORMATS.own else file.extraction)
 
 
 def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> list[Block]:

@@ -24,7 +24,7 @@ from fineshards.shards.tables.decisions import read_decisions
 from fineshards.shards.tables.documents import DocumentPiece
 from fineshards.shards.tables.hash_sample import sampled, splitmix64
 from fineshards.shards.tables.scores import joined, read_scores, values_at
-from fineshards.sources.finding import as_it_is
+from fineshards.sources.files import as_it_is
 from fineshards.sources.rows import Rows
 from fineshards.storage.base import Storage
 from fineshards.verification.check_files import differences

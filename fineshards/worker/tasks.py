@@ -38,7 +38,6 @@ from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.shards.tables.statistics import Tally, has_block, write_block, write_file
 from fineshards.shards.tables.verdicts import JudgedBlock
-from fineshards.sources.places.hub_token import provide_token
 from fineshards.sources.reading import discover_blocks
 from fineshards.sources.rows import Rows
 from fineshards.worker.comparing import Comparing
@@ -68,7 +67,6 @@ class Worker:
     """
 
     def __init__(self, work: Work, alone: bool = False) -> None:
-        provide_token(work.hf_token_secret)
         self.work = work
         self.alone = alone
         self.held = HeldBlocks(work.checkpoints)

@@ -32,7 +32,6 @@ class Work:
     fail_on_repeats: bool = False
     allow_constant_mask: bool = False
     inline: bool = False
-    hf_token_secret: str | None = None
     shared: bool = False
     decided: bool = False
     redacted: tuple[tuple[int, int], ...] = ()

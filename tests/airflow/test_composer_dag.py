@@ -87,7 +87,6 @@ def test_a_run_has_one_valid_job_name(module: ModuleType, run_id: str) -> None:
                 "subnetwork": "regions/us-central1/subnetworks/workers",
                 "serviceAccountEmail": "me@p.iam",
             },
-            "hf_token_secret": "projects/p/secrets/hf/versions/latest",
         },
     ],
 )
@@ -108,7 +107,6 @@ def test_the_template_accepts_the_parameters_of_the_launch(
     environment = params.get("environment", {})
     assert message.environment.disk_size_gb == environment.get("diskSizeGb", 0), "if it is given"
     assert message.environment.subnetwork == environment.get("subnetwork", "")
-    assert passed.get("hf_token_secret") == params.get("hf_token_secret")
     for name, value in passed.items():
         for regex in known[name].get("regexes", []):
             assert re.fullmatch(regex, value), (name, value)
@@ -125,7 +123,6 @@ def test_the_template_accepts_the_parameters_of_the_launch(
         ("dataset_config", "two words"),
         ("flags", {"shard_tokens": 100}),
         ("environment", "big"),
-        ("hf_token_secret", "hf_abc"),
         ("verify_sample", 101),
         ("project", "My Project"),
         ("region", "here"),

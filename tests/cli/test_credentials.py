@@ -13,7 +13,7 @@ from fineshards.cli.cli import main
 from fineshards.cli.terminal import report_errors
 from fineshards.credentials import masked, refuse_secrets
 from fineshards.errors import InputError, UsageError
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files
 from fineshards.sources.places.hub import DatasetRequest, fetch_tokenizer, resolve_dataset
 from fineshards.storage.open import open_storage
 

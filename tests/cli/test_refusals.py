@@ -148,7 +148,7 @@ FILES = [
         (write("h.jsonl", JSONL), "h.jsonl", "--id_column=key", "has no field 'key'"),
     )
 ] + [
-    of_file(write(name), name, "", 2, f"cannot read a file named '{name}'")
+    of_file(write(name), name, "", 2, f"{name}; expected .arrow")
     for name in ("a.jsonl.lz4", "a.xlsx", "a.parquet.gz")
 ]
 

@@ -169,7 +169,7 @@ def test_a_decision_is_shown_without_its_source(built: Path, capsys) -> None:
     (one,) = found["shown"]
     assert one["document"]["text"] == TEXTS[12]
     assert (one["witness"]["row"], one["witness"]["text"]) == (12, None)
-    assert "a.jsonl is not there. Put it back, or say" in one["witness"]["problem"]
+    assert "a.jsonl was deleted since the dataset was built" in one["witness"]["problem"]
 
 
 @pytest.mark.parametrize(

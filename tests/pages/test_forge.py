@@ -70,8 +70,8 @@ def test_the_first_change_can_be_made_as_it_is_described(tmp_path: Path) -> None
         applied = run("git", "apply", given=block)
         assert applied.returncode == 0, applied.stderr
         tested = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-        results.append(run(*tested, "tests/sources/test_files.py", "-k", "jsonlines").stdout)
+        results.append(run(*tested, "tests/sources/test_files.py", "-k", "ldjson").stdout)
     failed, passed = results
-    assert "cannot read a file named 'a.jsonlines'" in failed
+    assert "cannot read a file named 'a.ldjson'" in failed
     assert " 1 failed" in failed
     assert " 1 passed" in passed

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from support.source_files import blocks_of, read_all
+from support.source_files import blocks_of, describe, read_all, read_file
 
-from fineshards.errors import InputError
+from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.settings import Columns
+from fineshards.shards.record import replace
+from fineshards.sources.formats.extraction import with_extraction
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
@@ -47,10 +49,51 @@ def test_every_record_is_a_row(
     ]
     path = tmp_path / (name + ending)
     path.write_bytes(COMPRESSORS[ending](written([["id", "text", "n"], *rows], delimiter, end)))
-    read = read_all(path, columns=Columns("text", "id", True, others=("n",)))
+    file = replace(describe(path), extraction="quotes")
+    read = read_file(file, columns=Columns("text", "id", True, others=("n",)))
     assert read.bad == []
     assert read.rows == [(n, text, id_) for n, (id_, text, _) in enumerate(rows)]
     assert read.others == {"n": [str(n) for n in range(3_000)]}
+
+
+QUOTES = 'he said\t"hi"\n"begins so\t1\nx\t""\n"y" z\t\n\t4\n'
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_quotes_are_text_where_there_is_no_quoting(
+    tmp_path: Path, name: str, delimiter: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("text\tid\n".replace("\t", delimiter) + QUOTES.replace("\t", delimiter))
+    plain = [*csv.reader(path.open(), delimiter=delimiter, quoting=csv.QUOTE_NONE)][1:]
+    for extraction in ("none", None) if name == "a.tsv" else ("none",):
+        read = read_file(replace(describe(path), extraction=extraction))
+        assert read.rows == [
+            (number, text or None, id_ or None) for number, (text, id_) in enumerate(plain)
+        ]
+        assert read.bad == []
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_quote_that_is_closed_inside_a_word_is_an_error_with_its_first_line(
+    tmp_path: Path, name: str
+) -> None:
+    """It would make one document of four lines."""
+    path = tmp_path / name
+    path.write_text('text\na\n"begins so\nx\nthe "last" word\nb\n')
+    words = rf"{name}, line 3: a record that begins here cannot be read: .* give --quoting none"
+    with pytest.raises(InputError, match=words):
+        read_file(replace(describe(path), extraction="quotes"))
+
+
+def test_quoting_goes_with_csv_and_tsv(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\na\n")
+    (tmp_path / "a.txt").write_text("a")
+    tsv, txt = describe(tmp_path / "a.tsv"), describe(tmp_path / "a.txt")
+    found = with_extraction([tsv, txt], "resiliparse", "quotes")
+    assert [file.extraction for file in found] == ["quotes", None]
+    with pytest.raises(UsageError, match=r"--quoting none goes with \.csv and \.tsv files"):
+        with_extraction([txt], "resiliparse", "none")
 
 
 def test_an_empty_value_is_null_and_a_quoted_one_is_empty(tmp_path: Path) -> None:
@@ -111,7 +154,9 @@ def test_a_file_without_a_header_is_an_error(tmp_path: Path, content: bytes) -> 
 def test_a_file_that_ends_inside_a_quoted_value_is_an_error(tmp_path: Path, last: bytes) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,id\na,1\n" + last)
-    with pytest.raises(InputError, match=r"a\.csv, line [234]: .* ends inside a quoted value"):
+    with pytest.raises(
+        InputError, match=r"a\.csv, line [234]: a record that begins here cannot be"
+    ):
         read_all(path)
 
 

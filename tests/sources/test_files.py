@@ -3,11 +3,12 @@
 import os
 from pathlib import Path
 
+import datasets
 import pytest
+from support.source_files import blocks_of
 
 from fineshards.errors import InputError, UsageError
-from fineshards.sources.files import check_unchanged, describe_files
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import check_unchanged, describe_files, expand_lists, find_files
 from fineshards.sources.formats.format import format_of
 
 
@@ -144,16 +145,16 @@ def test_texts_of_a_folder_are_data_except_for_those_about_it(tree: Path) -> Non
 
 
 def test_a_folder_with_other_files_is_refused(tree: Path) -> None:
-    for name in ("w.pdf", "x.md5", "y.PARQUET", "z.parquet.gz"):
+    for name in ("w.pdf", "x.md5", "y.gz", "z.parquet.gz"):
         (tree / "d" / name).write_text("")
-    words = r"cannot read .*/w\.pdf, .*/x\.md5, .*/y\.PARQUET and 1 more; expected \.arrow"
+    words = r"cannot read .*/w\.pdf, .*/x\.md5, .*/y\.gz and 1 more; expected \.arrow"
     with pytest.raises(UsageError, match=words):
         find_files(["in"])
 
 
 def test_a_folder_without_data_is_refused(tree: Path) -> None:
     (tree / "folder.parquet/README").write_text("")
-    with pytest.raises(UsageError, match=r"no file matches.* begin with \. or _ are left out"):
+    with pytest.raises(UsageError, match=r"no file matches.* begin with \. or _.* are left out"):
         find_files(["in/folder.parquet"])
 
 
@@ -175,8 +176,82 @@ def test_a_pattern_with_an_ending_leaves_nothing_out_that_it_matches(tree: Path)
     assert "_b.jsonl" not in found(tree, "in/*")
 
 
-def test_a_double_star_matches_all_files(tree: Path) -> None:
-    assert found(tree, "in/**") == found(tree, "in")
+def test_a_double_star_matches_all_files_but_those_with_hidden_names(tree: Path) -> None:
+    for name in ("_old/x.parquet", "d/_tmp/y.parquet"):
+        (tree / name).parent.mkdir()
+        (tree / name).write_text("")
+    assert found(tree, "in/**") == found(tree, "in/**/") == found(tree, "in")
+    assert not any("_" in name for name in found(tree, "in/**/*.parquet", "in/*/*.jsonl"))
+    assert found(tree, "in/d/_t*/*") == found(tree, "in/**/_tmp/*") == ["d/_tmp/y.parquet"]
+
+
+def test_a_folder_with_two_names_in_a_pattern_is_read_once(tree: Path) -> None:
+    for name in ("d0", "d1"):
+        (tree / name).symlink_to(tree / "d")
+    once = ["d/c.parquet", "d/e/f.parquet", "d/g.jsonl"]
+    for pattern in ("in/d*", "in/d*/", "in/d*/**"):
+        assert found(tree, pattern) == once
+    # Neither if one of the names is hidden.
+    (tree / "_d").symlink_to(tree / "d")
+    assert found(tree, "in/[_d]*/*.jsonl") == ["d/g.jsonl"]
+
+
+def test_a_pattern_that_ends_with_a_slash_means_folders(tree: Path) -> None:
+    assert found(tree, "in/*/") == ["d/c.parquet", "d/e/f.parquet", "d/g.jsonl"]
+
+
+def test_a_list_of_files_stands_for_them(tree: Path) -> None:
+    (tree / "list.txt").write_text("\ufeffin/d/*.jsonl\n\n  in/b.parquet\r\n")
+    assert expand_lists(["a", "@in/list.txt"]) == ["a", "in/d/*.jsonl", "in/b.parquet"]
+    with pytest.raises(InputError, match=r"--input @in/no: the list cannot be read"):
+        expand_lists(["@in/no"])
+
+
+def test_a_saved_dataset_is_what_its_state_lists(tree: Path) -> None:
+    rows = datasets.Dataset.from_dict({"text": ["a", "b", "c"]})
+    for shards in (3, 2):  # the files of the first save stay there
+        rows.save_to_disk(str(tree / "saved"), num_shards=shards)
+    datasets.load_from_disk(str(tree / "saved")).map(lambda row: {"text": row["text"] * 2})
+    assert len([*(tree / "saved").glob("cache-*.arrow")]) == 1
+    names = [f"saved/data-0000{number}-of-00002.arrow" for number in range(2)]
+    assert found(tree, "in/saved") == found(tree, "in/saved/*") == found(tree, "in/s*") == names
+    # Another file of that name is data.
+    (tree / "d/state.json").write_text('{"text": "a"}\n')
+    assert "d/state.json" in found(tree, "in/d")
+
+
+def test_what_map_has_cached_beside_the_data_is_refused(tree: Path) -> None:
+    for name in ("json-train.arrow", "cache-0f3a.arrow"):
+        (tree / "d" / name).write_text("")
+    for pattern in ("in", "in/d/*", "in/d/*.arrow"):
+        with pytest.raises(UsageError, match=r"cache-0f3a\.arrow: what map or filter of .* twice"):
+            find_files([pattern])
+    assert found(tree, "in/d/json*.arrow", "in/d/cache-0*") == [
+        "d/json-train.arrow",
+        "d/cache-0f3a.arrow",
+    ]
+
+
+def test_records_beside_data_are_left_out(tree: Path) -> None:
+    names = ("_SUCCESS", "a.parquet.crc", "dataset_dict.json", "stats.json", "x_builder.lock")
+    for name in names:
+        (tree / "d" / name).write_text("")
+    assert (
+        found(tree, "in/d")
+        == found(tree, "in/d/*")
+        == ["d/c.parquet", "d/e/f.parquet", "d/g.jsonl"]
+    )
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv", "txt", "arrow", "jsonl.gz", "warc"])
+def test_a_pointer_of_git_lfs_is_named_as_such(tree: Path, ending: str) -> None:
+    path = tree / f"x.{ending}"
+    path.write_text(LFS)
+    with pytest.raises(InputError, match=rf"x\.{ending} is a Git LFS pointer.*git lfs pull"):
+        blocks_of(path)
 
 
 def test_a_name_that_is_not_utf8_is_refused(tree: Path) -> None:
@@ -212,6 +287,9 @@ def test_other_urls_are_refused() -> None:
         ("a.wet", ("wet", "none")),
         ("CC-MAIN-1.warc.wet.gz", ("wet", "gzip")),
         ("a.txt.zst", ("text", "zstd")),
+        ("A.JSONL.GZ", ("jsonl", "gzip")),
+        ("a.jsonlines.zstd", ("jsonl", "zstd")),
+        ("a.Parq", ("parquet", "none")),
         ("/with.parquet/a.jsonl", ("jsonl", "none")),
     ],
 )
@@ -223,7 +301,7 @@ def test_the_name_determines_the_format(name: str, kind: tuple[str, str]) -> Non
     "name",
     [
         *("a", "a.pdf", "a.gz", "a.parquet.gz", "a.arrow.zst", "a.warc.xz", "a.jsonl.gz.zst"),
-        *("a.PARQUET", "gz"),
+        "gz",
     ],
 )
 def test_a_name_of_unknown_format_is_an_error(name: str) -> None:

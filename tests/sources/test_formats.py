@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
-from support.source_files import blocks_of, describe, read_all
+from support.source_files import describe, read_file
 
 from fineshards.shards.job.records import BadRow
 from fineshards.shards.job.settings import Columns
+from fineshards.shards.record import replace
 from fineshards.sources.formats import format as of_all
 from fineshards.sources.formats.format import FORMATS, gathered
-from fineshards.sources.reading import read_block
+from fineshards.sources.reading import discover_blocks, read_block
 
 SCHEMA = pa.schema([("text", pa.string()), ("id", pa.string()), ("n", pa.string())])
 COLUMNS = Columns("text", "id", id_required=True, split="n", others=("n",))
@@ -84,21 +85,22 @@ def test_rows_do_not_depend_on_blocks(
 ) -> None:
     path = tmp_path_factory.mktemp("in") / f"a{FORMATS[name].endings[0]}"
     path.write_bytes(WRITERS[name](rows, group))
-    read = read_all(path, block_bytes, COLUMNS)
+    file = replace(describe(path), extraction="quotes" if name == "tsv" else None)
+    read = read_file(file, block_bytes, COLUMNS)
     assert read.bad == []
     assert read.rows == [(number, text, id_) for number, (text, id_, _) in enumerate(rows)]
     others = read.others.get("n", [])
     if not FORMATS[name].typed:
         others = [json.loads(each) for each in others]
     assert others == [n for _, _, n in rows]
-    blocks = blocks_of(path, block_bytes, COLUMNS)
+    blocks = discover_blocks(file, COLUMNS, block_bytes)
     if not FORMATS[name].splits:
         assert len(blocks) == 1
     # From the last block to the first: none needs what an earlier one has read.
     for block in reversed(blocks):
         numbers = [
             number
-            for batch in read_block(describe(path), COLUMNS, block)
+            for batch in read_block(file, COLUMNS, block)
             for number in batch.numbers.tolist()
         ]
         stop = len(rows) if block.index == len(blocks) - 1 else blocks[block.index + 1].first_row

@@ -16,9 +16,8 @@ from support.source_files import COLUMNS, read_file
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.files import open_file
-from fineshards.sources.finding import find_files
-from fineshards.sources.places.fsspec_files import identity_of
+from fineshards.sources.files import find_files, open_file
+from fineshards.sources.places.stores import identity_of
 from fineshards.sources.reading import discover_blocks, read_block
 
 LINES = b'{"text": "a"}\n{"text": "b"}\n'
@@ -154,7 +153,7 @@ def find_without_packages(url: str) -> subprocess.CompletedProcess[str]:
     done = run_program(
         "import sys\n"
         "for name in ('adlfs', 'paramiko', 'boto3'): sys.modules[name] = None\n"
-        "from fineshards.sources.finding import find_files\n"
+        "from fineshards.sources.files import find_files\n"
         "from fineshards.errors import FineshardsError\n"
         f"try: find_files([{url!r}])\n"
         "except FineshardsError as error: print(type(error).__name__, error)\n"

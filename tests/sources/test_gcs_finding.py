@@ -13,7 +13,7 @@ from support.source_files import COLUMNS, Read, add
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files
 from fineshards.sources.reading import discover_blocks, read_block
 
 LINES = b'{"text": "a"}\n'
@@ -101,7 +101,7 @@ def test_local_and_gs_patterns_keep_their_order(stored: Stored, sample: Path) ->
             r"in/a\.jsonl is matched twice, by --input .*/in/\*\.jsonl",
         ),
         (["{}/in/*"], r"/in/\*: cannot read gs://.*/in/b\.xml; expected \.arrow"),
-        (["{}/in/b*"], r"/in/b\.xml: cannot read a file named 'b\.xml'; expected \.arrow"),
+        (["{}/in/b*"], r"cannot read .*/in/b\.xml; expected \.arrow"),
         (["gs:///in/*"], "has no bucket name"),
         (["gs://data-*/in/a.jsonl"], "without wildcards in the first part"),
     ],

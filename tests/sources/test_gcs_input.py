@@ -21,8 +21,7 @@ from support.source_files import COLUMNS, Read, add, read_file
 from fineshards.cli.cli import main
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.files import open_file
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files, open_file
 from fineshards.sources.formats.format import READ_AHEAD
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.storage import ranges
@@ -106,7 +105,7 @@ import re, sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from support.source_files import COLUMNS
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files
 from fineshards.sources.reading import discover_blocks, read_block
 (file,) = find_files(sys.argv[1:])
 total = 0

@@ -4,9 +4,11 @@ import bz2
 import gzip
 import json
 import lzma
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -15,6 +17,7 @@ from support.source_files import COLUMNS, blocks_of, describe, read_all
 from fineshards.errors import InputError
 from fineshards.shards.job.settings import Columns
 from fineshards.sources import compression
+from fineshards.sources.formats import jsonl
 from fineshards.sources.reading import read_block
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS
 
@@ -149,8 +152,7 @@ def test_only_line_feeds_end_a_line(tmp_path: Path, separator: str) -> None:
         (b'{"text":"\xff"}', "is not valid JSON"),
         (b'{"text":"a"', "is not valid JSON"),
         (b'{"text":"a"} {"text":"b"}', "is not valid JSON"),
-        (b'{"text":NaN}', "holds NaN, which JSON does not have"),
-        (b'{"text":"a","score":-Infinity}', "holds Infinity, which JSON does not have"),
+        (b'{"text":"caf\xe9"}', "is not valid JSON (byte 0xE9 at column 13 is not UTF-8)"),
         (b'{"text":"NaN","score":[Nan', "is not valid JSON"),
         (b'{"text":"a\tb"}', "is not valid JSON"),
         (b"\x00", "is not valid JSON"),
@@ -180,6 +182,79 @@ def test_a_bad_line_is_a_bad_row_and_keeps_its_number(
     (bad,) = read.bad
     assert (bad.row, bad.place) == (1, "line 3")
     assert bad.reason.startswith(reason)
+
+
+def test_numbers_that_are_none_are_null(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        b'{"text":"a","x":NaN,"s":1}\n{"text":"NaN \\"Infinity","s":-Infinity}\n'
+        b'{"text":NaN,"s":[NaN,12345678901234567890123]}\n{"text":"c","x":[' + b"1," * 9 + b"\n"
+    )
+    read = read_all(path, columns=Columns("text", "id", False, others=("s",)))
+    assert [text for _, text, _ in read.rows] == ["a", 'NaN "Infinity', None]
+    assert read.others == {"s": ["1", None, "[null,12345678901234567890123]"]}
+    assert [bad.row for bad in read.bad] == [3]
+
+
+def random_value(chosen: random.Random, depth: int = 0) -> Any:
+    if depth < 3 and chosen.random() < 0.4:
+        values = [random_value(chosen, depth + 1) for _ in range(chosen.randrange(4))]
+        return values if chosen.random() < 0.5 else dict(zip("ab]}", values, strict=False))
+    text = "".join(chosen.choices('a"\\[]{},: é中😀\n', k=chosen.randrange(20)))
+    return chosen.choice([text, None, True, 10**30, -1.5e300])
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl.gz"])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("piece", [7, 100, 1 << 20])
+def test_an_array_is_read_by_its_elements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, indent: int | None, piece: int
+) -> None:
+    monkeypatch.setattr(jsonl, "_PIECE", piece)
+    chosen = random.Random(1)
+    rows = [
+        {"x": random_value(chosen), "text": f'{number} "]}},{{é😀', "id": number, "y": {"]": 1}}
+        for number in range(300)
+    ]
+    content = "\ufeff\n" + json.dumps(rows, indent=indent, ensure_ascii=indent is None) + "\r\n"
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content.encode()) if ".gz" in name else content.encode())
+    read = read_all(path)
+    assert read.rows == [(row["id"], row["text"], str(row["id"])) for row in rows]
+    assert read.bad == []
+
+
+def test_elements_of_an_array_that_are_no_documents_are_bad_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'[{"text":"a"}, 12, null, [1], {"text":"\xe9"}, {"text":"b"}]')
+    read = read_all(path)
+    assert read.rows == [(0, "a", None), (5, "b", None)]
+    assert [(bad.row, bad.place) for bad in read.bad] == [(n, f"element {n}") for n in range(1, 5)]
+    path.write_text('[{"content":"a"}]')
+    with pytest.raises(InputError, match=r"a\.json, element 0: has no field 'text'"):
+        blocks_of(path)
+    path.write_text(" [ ] ")
+    assert read_all(path).rows == []
+
+
+@pytest.mark.parametrize(
+    "end", ["", "{", '{"text":"b', ",", ', {"text": tru}]' + " " * 99, "]]", "]\n{}"]
+)
+def test_what_is_not_one_array_is_an_error(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[{"text":"a"}' + end)
+    words = "more follows its array" if end.startswith("]") else "begins an array, but after"
+    with pytest.raises(InputError, match=words):
+        read_all(path)
+
+
+def test_an_array_with_an_invalid_element_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"[tru, " + b'{"text":"a"},' * 1_000_000 + b"]")
+    with path.open("rb") as opened:
+        with pytest.raises(InputError, match="begins an array, but after element -1"):
+            [*jsonl._elements(describe(path), opened)]
+        assert opened.tell() < 2 << 20
 
 
 def test_ids_and_labels_become_text(tmp_path: Path) -> None:

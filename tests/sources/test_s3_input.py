@@ -20,8 +20,7 @@ from support.source_files import read_file
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.files import open_file
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files, open_file
 
 pytestmark = pytest.mark.cloud
 

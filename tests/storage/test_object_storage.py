@@ -24,7 +24,7 @@ from fineshards.errors import OutputError
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.records import Block
 from fineshards.shards.ledger import beginnings
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files
 from fineshards.storage.base import FileRange, Storage
 from fineshards.storage.checksums import checksum_to_base64
 from fineshards.storage.open import open_storage

@@ -13,7 +13,7 @@ from support.s3_proxy import S3Proxy
 from support.s3_server import client_variables
 
 from fineshards.errors import InputError, OutputError, UsageError
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files
 from fineshards.storage.open import open_storage
 from fineshards.storage.s3 import S3Storage
 

@@ -94,8 +94,7 @@ def read_texts(file: dict[str, Any]) -> dict[str, Any]:
 def _answer(step: dict[str, Any]) -> Any:
     from fineshards.errors import FineshardsError
     from fineshards.shards.parquet_file import open_parquet
-    from fineshards.sources.files import SourceFile, open_file
-    from fineshards.sources.finding import find_files
+    from fineshards.sources.files import SourceFile, find_files, open_file
     from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
     from fineshards.sources.reading import discover_blocks, read_block
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from fineshards.errors import UsageError
-from fineshards.sources.finding import find_files
+from fineshards.sources.files import find_files
 
 NAMES = [
     f"{folder}{name}"

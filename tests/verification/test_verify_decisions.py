@@ -356,4 +356,4 @@ def test_a_changed_source_is_a_sentence_for_judging_too(built: Path, dataset: Pa
     finally:
         path.write_bytes(whole)
     assert len(problems) == 1
-    assert "b.jsonl has changed since the dataset was built: it has" in problems[0]
+    assert "b.jsonl changed since the dataset was built: it had" in problems[0]

@@ -63,7 +63,7 @@ class SourceFile(Record, frozen=True):
         compression: `none`, `gzip`, `zstd`, `xz` or `bzip2`; always `none` for parquet and arrow,
             which compress inside.
         extraction: What makes text of the HTML of a WARC file: the name of the extractor, and its
-            libraries with their versions. Of a format of another package: that, and its version.
+            libraries with versions. Of CSV: `--quoting`. Of a plug-in: its package and version.
         stop_row: With `--limit`, the row that the file ends before; None for all rows.
         trusted: Another version than `identity`, with which a resumed job went on by
             `--trust_input`.

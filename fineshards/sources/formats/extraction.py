@@ -12,7 +12,6 @@ is valid UTF-8 by chance, and many declarations are wrong.
 
 import codecs
 import logging
-import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
@@ -30,7 +29,7 @@ HTML_LIMITS = {RESILIPARSE: 8 << 20, TRAFILATURA: 2 << 20}
 # Browsers nest no deeper. The time that resiliparse takes grows with the square of the depth.
 DEPTH_LIMIT = 512
 # Increment when the same libraries would give other texts.
-_RULES = "rules 4"
+_RULES = "rules 5"
 _TOO_DEEP = ">".join("*" * (DEPTH_LIMIT + 1))
 # What each needs: fastwarc reads the responses, resiliparse finds the encoding for both.
 _LIBRARIES = {
@@ -51,10 +50,6 @@ _CODECS = {
     "euc_kr": "cp949",
     "iso8859-11": "cp874",
 }
-# Labels of the standard that resiliparse does not know, and where a page declares them.
-_MORE_LABELS = {"x-mac-cyrillic": "mac-cyrillic", "x-mac-ukrainian": "mac-cyrillic"}
-_MAC_CYRILLIC = re.compile(rb"<meta\s[^>]*charset\s*=\s*[\"']?x-mac-(?:cyrillic|ukrainian)\b", re.I)
-_HEAD_BYTES = 1024
 # Of the characters beyond ASCII, this share is sound in a text that is damaged in a few places. In
 # text of other encodings at most 0.62 of them are valid UTF-8 by chance, measured on 36,212 texts
 # in 40 encodings. One that is declared needs less.
@@ -75,21 +70,23 @@ class ExtractionError(Exception):
         self.kind = kind
 
 
-def with_extraction(files: Sequence[SourceFile], extractor: str) -> list[SourceFile]:
-    """The files, WARC files with what extracts their text.
+def with_extraction(
+    files: Sequence[SourceFile], extractor: str, quoting: str | None = None
+) -> list[SourceFile]:
+    """The files, WARC files with what extracts their text, CSV and TSV with their quoting.
 
-    Raises UsageError if an extractor is asked for that no file needs, and MissingLibraryError if a
-    library is not installed.
+    Raises UsageError for an option that no file needs, and MissingLibraryError if a library is not
+    installed.
     """
-    if not (pages := [file for file in files if file.format == "warc"]):
-        if extractor != RESILIPARSE:
-            raise UsageError(
-                f"--extract {extractor} goes with .warc and .warc.gz files, and the input has none."
-                " Leave it out."
-            )
-        return list(files)
-    versions = _installed(extractor, pages[0].path)
-    return [replace(file, extraction=versions) if file.format == "warc" else file for file in files]
+    formats = {file.format: file.path for file in files[::-1]}
+    options = {"warc": extractor, "csv": quoting, "tsv": quoting}
+    if extractor != RESILIPARSE and "warc" not in formats:
+        raise UsageError(f"--extract {extractor} goes with .warc files, and the input has none.")
+    if quoting is not None and formats.keys().isdisjoint(("csv", "tsv")):
+        raise UsageError(f"--quoting {quoting} goes with .csv and .tsv files: the input has none.")
+    if "warc" in formats:
+        options["warc"] = _installed(extractor, formats["warc"])
+    return [replace(file, extraction=options.get(file.format)) for file in files]
 
 
 def check_versions(file: SourceFile) -> str:
@@ -179,14 +176,14 @@ def decoded(html: bytes, charset: str | None) -> str:
         if html.startswith(mark):
             return html[len(mark) :].decode(encoding, "replace")
     label = (charset or "").strip(" \"'").lower()
-    header = _MORE_LABELS.get(label) or map_encoding_to_html5(label, fallback_utf8=False)
+    header = map_encoding_to_html5(label, fallback_utf8=False)
     meta = detect_encoding(html, from_html_meta=True)
     detected = detect_encoding(html)
-    if _MAC_CYRILLIC.search(html, 0, _HEAD_BYTES):
-        meta = "mac-cyrillic"
-    elif meta != detected and (meta or "").startswith("utf-16"):
+    if meta != detected and (meta or "").startswith("utf-16"):
         meta = "utf-8"  # as browsers do: in UTF-16 it could not be read here
     likely = [_CODECS.get(name, name) for name in (header, meta, detected) if name]
+    # Such a page has zeros in its markup.
+    likely = [name for name in likely if "utf-16" not in name or _looks_as_utf8(html, name)]
     for encoding in likely:
         if _looks_as_utf8(html, encoding):
             return html.decode(encoding, "replace")

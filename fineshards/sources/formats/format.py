@@ -28,15 +28,15 @@ class Format:
     A subclass sets `endings`, and defines `schema` and `read`; and `blocks`, where a file can be
     read from several places. Records have the name of its entry point.
 
-    endings: of file names, each with its dot. compressions: by which a whole file may be
-    compressed. typed: whether columns have types; without, the values of `Columns.others` are JSON
-    texts. splits: whether a file may have several blocks. has_columns: whether it has columns of
-    its author's, such as messages. holds_tokens: whether it holds nothing but tokens. read_ahead,
-    discovery_read_ahead: least bytes per request of a remote file.
+    endings: of file names, each with its dot, in lower case. compressions: by which a whole file
+    may be compressed. typed: whether columns have types; without, the values of `Columns.others`
+    are JSON texts. splits: whether a file may have several blocks. has_columns: whether it has
+    columns of its author's, such as messages. holds_tokens: whether it holds nothing but tokens.
+    read_ahead, discovery_read_ahead: least bytes per request of a remote file.
     """
 
     endings: tuple[str, ...]
-    compressions: tuple[str, ...] = ("none", *ENDINGS.values())
+    compressions: tuple[str, ...] = ("none", *dict.fromkeys(ENDINGS.values()))
     typed = True
     splits = False
     has_columns = True
@@ -118,7 +118,7 @@ def format_of(path: str) -> tuple[str, str]:
 
 
 def _format(path: str) -> tuple[str, str] | None:
-    stem, compression = file_name(path), "none"
+    stem, compression = file_name(path).lower(), "none"
     for ending, its_name in ENDINGS.items():
         if stem.endswith(ending):
             stem, compression = stem.removesuffix(ending), its_name

@@ -1,5 +1,6 @@
-"""JSON Lines, plain or compressed: one object per line, one block per file."""
+"""JSON Lines, or one array of objects, plain or compressed: one block per file."""
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -20,21 +21,25 @@ from fineshards.sources.columns import (
     named_fields,
     text_columns,
 )
-from fineshards.sources.compression import read_lines
+from fineshards.sources.compression import LONGEST, explained, open_text, read_lines
 from fineshards.sources.formats.format import Format, gathered, whole
 from fineshards.sources.rows import LABEL_COLUMNS, RowBatch
 
 _KINDS = {str: "a string", bool: "a boolean", dict: "an object", list: "an array"}
-# JSON to Python alone.
-_CONSTANT = re.compile("NaN|Infinity")
+# What Python writes that is not JSON, and strings, which may hold its names.
+_CONSTANT = re.compile(rb'("(?:[^"\\]|\\.)*+")|-?(?:NaN|Infinity)')
 # Finds the values of an object as they are written.
 _WRITTEN = msgspec.json.Decoder(dict[str, msgspec.Raw])
+# Finds the end of a value, whatever numbers and strings hold.
+_ENDS = json.JSONDecoder(parse_int=str, parse_float=str, strict=False)
+_BETWEEN = re.compile(r"[\s,]*")
+_BEGINNING, _PIECE = 64, 1 << 20
 
 
 class JsonLines(Format):
-    """Lines of JSON. C4 and Dolma name them `.json.gz`."""
+    """Objects of JSON. C4 and Dolma name lines of them `.json.gz`."""
 
-    endings = (".jsonl", ".ndjson", ".json")
+    endings = (".jsonl", ".jsonlines", ".ndjson", ".json")
     typed = False
 
     def blocks(
@@ -42,18 +47,18 @@ class JsonLines(Format):
     ) -> list[Block]:
         """See Format. Only the first object must have the columns, except those of a recipe.
 
-        A first line that is not an object is left to `read`, which reports it as a bad row.
+        A first row that is not an object is left to `read`, which reports it as a bad row.
         """
-        for line_number, line in _lines(file, opened):
+        for place, text in _texts(file, opened):
             try:
-                record = named_fields(_parse(line), asked_for(columns))
+                record = named_fields(_parse(text)[0], asked_for(columns))
             except ValueError:
                 break
             for named in named_columns(columns, record):
                 if named.name not in record:
                     raise InputError(
-                        f"{file.path}, line {line_number}: has no field {named.name!r}; its fields "
-                        f"are {', '.join(record)}. {named.advice}"
+                        f"{file.path}, {place}: has no field {named.name!r}; its fields are "
+                        f"{', '.join(record)}. {named.advice}"
                     )
             break
         return whole(file)
@@ -76,16 +81,17 @@ def _rows(
     file: SourceFile, opened: BinaryIO, columns: Columns, names: list[str]
 ) -> Iterator[BadRow | tuple[int, list[str | None], int]]:
     asked = asked_for(columns)
-    for row, (line_number, line) in enumerate(_lines(file, opened)):
+    for row, (place, text) in enumerate(_texts(file, opened)):
         try:
-            record = named_fields(_parse(line), asked)
-            yield row, _values(line, record, columns, names), len(line)
+            fields, text = _parse(text)
+            record = named_fields(fields, asked)
+            yield row, _values(text, record, columns, names), len(text)
         except (BadConversation, ValueError) as error:
-            yield BadRow(row, f"line {line_number}", str(error))
+            yield BadRow(row, place, str(error))
 
 
 def _values(
-    line: bytes, record: dict[str, Any], columns: Columns, names: list[str]
+    text: bytes, record: dict[str, Any], columns: Columns, names: list[str]
 ) -> list[str | None]:
     """The strings of a row, and the JSON texts of the other columns that are asked for.
 
@@ -98,7 +104,7 @@ def _values(
         expected = " or ".join(map(repr, texts))
         raise ValueError(f"has no field {expected} (an object of {fields})")
     others = [
-        _written(line, name) if record.get(name) is not None else None for name in columns.others
+        _written(text, name) if record.get(name) is not None else None for name in columns.others
     ]
     if columns.conversations:
         texts = ()
@@ -120,7 +126,7 @@ def _values(
             record[name] = None
         elif isinstance(value, float) and abs(value) >= 1 << 63:
             # It may have been an integer of more than 64 bits.
-            record[name] = _written(line, name)
+            record[name] = _written(text, name)
         else:
             record[name] = json.dumps(value)
     return [*map(record.get, names), *others]
@@ -134,17 +140,26 @@ def _check_ids(name: str, value: object) -> None:
         raise ValueError(f"its {name!r} holds something that is not an integer")
 
 
-def _parse(line: bytes) -> dict[str, Any]:
-    """The object of a line; raises ValueError with the reason if it is none."""
+def _parse(text: bytes) -> tuple[dict[str, Any], bytes]:
+    """The object of a row, and its JSON; raises ValueError with the reason if it is none.
+
+    NaN and infinities are null, as for the datasets library.
+    """
     try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        if constant := _CONSTANT.match(error.doc, error.pos):
-            raise ValueError(f"holds {constant[0]}, which JSON does not have") from None
-        raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
+        record = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        text = _CONSTANT.sub(lambda match: match[1] or b"null", text)
+        try:
+            text.decode()
+            record = orjson.loads(text)
+        except UnicodeDecodeError as error:
+            reason = f"byte 0x{text[error.start]:02X} at column {error.start + 1} is not UTF-8"
+            raise ValueError(f"is not valid JSON ({reason})") from None
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"is not valid JSON ({error.msg} at column {error.colno})") from None
     if not isinstance(record, dict):
         raise ValueError(f"holds {_kind(record)}, expected an object")
-    return record
+    return record, text
 
 
 def _kind(value: object) -> str:
@@ -152,16 +167,59 @@ def _kind(value: object) -> str:
     return "null" if value is None else _KINDS.get(type(value), "a number")
 
 
-def _written(line: bytes, name: str) -> str:
-    """The value of a field or path as a line, which is valid JSON, writes it."""
+def _written(text: bytes, name: str) -> str:
+    """The value of a field or path as a text, which is valid JSON, writes it."""
     try:
-        for key in (name,) if name in _WRITTEN.decode(line) else name.split("."):
-            line = _WRITTEN.decode(line)[key]
-        return bytes(line).decode()
+        for key in (name,) if name in _WRITTEN.decode(text) else name.split("."):
+            text = _WRITTEN.decode(text)[key]
+        return bytes(text).decode()
     except RecursionError:
         raise ValueError("is nested too deep to read its values exactly") from None
 
 
-def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yields line numbers and lines. Skips blank lines."""
-    return (line for line in read_lines(file, opened) if line[1].strip())
+def _texts(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Yields the place and the text of each row: a line that is not blank, or an element."""
+    with explained(file, lambda: "its beginning"):
+        start = open_text(file, opened).read(_BEGINNING)
+    opened.seek(0)
+    if start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
+        yield from _elements(file, opened)
+        return
+    for number, line in read_lines(file, opened):
+        if line.strip():
+            yield f"line {number}", line
+
+
+def _elements(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Yields the elements of an array with their places, of which it holds one at a time.
+
+    Raises InputError for what is not one array, and for an element of more than LONGEST characters.
+    """
+    number = -1
+    with explained(file, lambda: f"element {number}" if number >= 0 else "its beginning"):
+        stream = codecs.getreader("utf-8-sig")(open_text(file, opened), "surrogateescape")
+        text = stream.read(_PIECE + _BEGINNING)
+        at = _BETWEEN.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
+        while text[at : at + 1] != "]":
+            end, may_go_on = len(text), True
+            try:
+                end = _ENDS.raw_decode(text, at)[1]
+            except json.JSONDecodeError as error:
+                may_go_on = error.msg.startswith("Unterminated") or error.pos + 16 > end
+            if end < len(text):
+                number += 1
+                yield f"element {number}", text[at:end].encode("utf-8", "surrogateescape")
+                at = end
+            else:
+                more = may_go_on and end - at < LONGEST and stream.read(max(_PIECE, end - at))
+                if not more:
+                    raise InputError(
+                        f"{file.path}: begins an array, but after element {number} it does not go "
+                        "on as one. It is damaged or truncated, or an element is too long."
+                    )
+                text, at = text[at:] + more, 0
+            at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        if (text[at + 1 :] + stream.read(_PIECE)).strip():
+            raise InputError(
+                f"{file.path}: more follows its array. Write one array, or one object per line."
+            )

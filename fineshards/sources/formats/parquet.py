@@ -39,7 +39,7 @@ _FOOTER_BYTES = 32 << 20
 class Parquet(Format):
     """Row groups of columns, which compress inside."""
 
-    endings = (".parquet",)
+    endings = (".parquet", ".parq")
     compressions = ("none",)
     splits = True
     # pyarrow asks for the part of a column chunk that it needs. Reading ahead would fetch columns
@@ -61,7 +61,7 @@ class Parquet(Format):
         check_columns(file, parquet.schema_arrow, columns)
         footer = parquet.metadata
         groups = range(footer.num_row_groups)
-        for _ in _chunks(file, footer, _wanted(file, parquet, columns), groups[:1]):
+        for _ in _chunks(file, footer, wanted_columns(parquet.schema_arrow, columns), groups[:1]):
             pass
         names = [*text_columns(columns, parquet.schema_arrow.names)]
         runs: list[list[int]] = []  # first row group, stop, first row, bytes
@@ -86,25 +86,26 @@ class Parquet(Format):
         """See Format."""
         parquet = open_source(file, opened)
         footer = parquet.metadata
-        names = _wanted(file, parquet, columns)
+        names = wanted_columns(parquet.schema_arrow, columns)
+        groups = range(block.first_group, block.stop_group)
         if isinstance(opened, RangeReader):
-            groups = range(block.first_group, block.stop_group)
             chunks = chain.from_iterable(_chunks(file, footer, names, groups))
             opened.plan([*map(_range, chunks)])
-        row = block.first_row
-        for groups, rows, size in _runs(footer, block):
-            # By the average row, so BATCH_ROWS bounds a batch whose rows are longer.
-            at_once = max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))
-            stop = row + rows
-            for batch in _batches(file, parquet, groups, names, at_once):
-                numbers = np.arange(row, row + batch.num_rows, dtype=np.int64)
-                yield RowBatch(numbers, batch, [])
-                row += batch.num_rows
-            if row != stop:
-                raise InputError(
-                    f"{file.path}, {_place(groups)}: has {row - stop + rows} rows, expected {rows} "
-                    "from the footer. The file is damaged; download it again."
-                )
+        rows = sum(footer.row_group(group).num_rows for group in groups)
+        size = sum(footer.row_group(group).total_byte_size for group in groups)
+        # By the average row, so BATCH_ROWS bounds a batch whose rows are longer. The size of all
+        # columns is more than that of the text, and so is the block's.
+        at_once = max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(min(size, block.bytes), 1)))
+        row, stop = block.first_row, block.first_row + rows
+        for batch in _batches(file, parquet, groups, names, at_once) if groups else ():
+            numbers = np.arange(row, row + batch.num_rows, dtype=np.int64)
+            yield RowBatch(numbers, batch, [])
+            row += batch.num_rows
+        if row != stop:
+            raise InputError(
+                f"{file.path}, {_place(groups)}: has {row - stop + rows} rows, expected {rows} "
+                "from the footer. The file is damaged; download it again."
+            )
 
 
 def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
@@ -163,44 +164,10 @@ def _chunks(
         yield chunks
 
 
-def _wanted(file: SourceFile, parquet: pq.ParquetFile, columns: Columns) -> list[str]:
-    """`wanted_columns`, without those that are encrypted and that no one asked for."""
-    footer = parquet.metadata
-
-    def can_be_read(name: str) -> bool:
-        try:
-            next(_chunks(file, footer, [name], range(footer.num_row_groups)[:1]), None)
-        except _EncryptedError:
-            return False
-        return True
-
-    return wanted_columns(parquet.schema_arrow, columns, can_be_read)
-
-
 def _range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """The bytes `[start, stop)` of a column chunk."""
     start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
     return start, start + chunk.total_compressed_size
-
-
-def _runs(footer: pq.FileMetaData, block: Block) -> Iterator[tuple[range, int, int]]:
-    """Row groups that are read together, with their rows and about the bytes of their text.
-
-    One, or small ones that fit into a record batch, which costs some milliseconds however small.
-    """
-    begin, rows, size = block.first_group, 0, 0
-    for group in range(block.first_group, block.stop_group):
-        row_group = footer.row_group(group)
-        # The size of all columns is more than that of the text, and so is the block's.
-        more = min(row_group.total_byte_size, block.bytes)
-        fits = rows + row_group.num_rows <= BATCH_ROWS and size + more <= BATCH_BYTES
-        if group > begin and not fits:
-            yield range(begin, group), rows, size
-            begin, rows, size = group, 0, 0
-        rows += row_group.num_rows
-        size += more
-    if begin < block.stop_group:
-        yield range(begin, block.stop_group), rows, size
 
 
 def _batches(
@@ -224,7 +191,7 @@ def _paths(footer: pq.FileMetaData) -> list[str]:
 def _cannot_decode(file: SourceFile, groups: range, error: Exception) -> InputError:
     """The error for row groups that cannot be read."""
     if "decrypt" in str(error).lower():
-        return _EncryptedError(
+        return InputError(
             f"{file.path}, {_place(groups)}: a column that is needed is encrypted. Decrypt "
             "the file, or exclude it."
         )
@@ -244,10 +211,6 @@ def _reason(error: Exception) -> str:
     """The first line of a library's message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".")
-
-
-class _EncryptedError(InputError):
-    """A column is encrypted."""
 
 
 class _ReadError(Exception):

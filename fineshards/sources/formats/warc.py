@@ -6,8 +6,10 @@ is found again.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Literal, NamedTuple
+from contextlib import suppress
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -182,6 +184,22 @@ def _archive(stream: Any) -> Any:
     )
 
 
+def _decoded_body(parsed: Callable[[str], Any], size: int) -> bytes:
+    """The body of a response, decoded as its header says; else as it is, if it is markup.
+
+    Crawls of 2015, and CC-NEWS before May 2019, have decoded bodies with the first header.
+    """
+    try:
+        return bytes(parsed("all").reader.read(size))
+    except (OSError, ValueError):
+        for decode in ("content", "transfer", "none"):
+            with suppress(OSError, ValueError):
+                body = bytes(parsed(decode).reader.read(size))
+                if body.removeprefix(BOM_UTF8).lstrip().startswith(b"<"):
+                    return body
+        raise
+
+
 class _OtherTypeError(Exception):
     """A response that is not HTML."""
 
@@ -194,7 +212,7 @@ def _html(record: _WarcRecord, limit: int) -> tuple[bytes, str | None]:
     """
     from fastwarc.warc import WarcRecord
 
-    def parsed(decode: Literal["none", "all"]) -> Any:
+    def parsed(decode: Any) -> Any:
         page = WarcRecord()
         page.set_bytes_content(record.body)
         page.is_http = True
@@ -206,7 +224,7 @@ def _html(record: _WarcRecord, limit: int) -> tuple[bytes, str | None]:
         if (response.http_content_type or "").lower() not in _HTML:
             raise _OtherTypeError
         is_cut = record.length > limit + _HEADER_LIMIT
-        html: bytes = b"" if is_cut else parsed("all").reader.read(limit + 1)
+        html = b"" if is_cut else _decoded_body(parsed, limit + 1)
     except (OSError, ValueError) as error:
         kind = type(error).__name__  # what it says may quote the page
         message = f"its HTTP response cannot be read ({kind})"

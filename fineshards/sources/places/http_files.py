@@ -98,8 +98,7 @@ def fetch(
 
     name: what messages call it where its URL is signed, which is a secret. headers: credentials.
     seconds: how long it is tried again where a failure may pass; None for the default. Raises
-    RefusedError where the server refuses access or has no such file, and InputError for other
-    failures that stay.
+    RefusedError where the server refuses access, and InputError for other failures that stay.
     """
     from requests import exceptions
     from urllib3.exceptions import HTTPError
@@ -130,10 +129,10 @@ def fetch(
 
 
 class RefusedError(InputError):
-    """A server refuses access to a file, or has none of that name."""
+    """A server refuses access to a file."""
 
 
-class MissingError(RefusedError):
+class MissingError(InputError):
     """A server has no file of that name."""
 
 
@@ -172,18 +171,13 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
         return _whole(response, int(content_range[3]), b"")
     if status == 200 and headers.get("Content-Length") == "0":
         return _whole(response, 0, b"")
-    if status == 200:
-        raise InputError(
-            f"{url} cannot be read in parts: its server ignores range requests. Download the file, "
-            "and give its path."
-        )
-    if status in (401, 403, 404, 410):
-        why = "the server refuses access" if status < 404 else "there is no such file"
-        kind = RefusedError if status < 404 else MissingError
-        raise kind(f"{url} cannot be read: {why} ({status}). Check the URL.")
+    if status in (401, 403):
+        raise RefusedError(f"{url} cannot be read: the server refuses access ({status}).")
+    if status in (404, 410):
+        raise MissingError(f"{url} cannot be read: there is no such file ({status}). Check it.")
     if status != 206 or content_range is None or content_range[1] is None:
         raise InputError(
-            f"{url} cannot be read: to a range request the server answered {status} with "
+            f"{url} cannot be read in parts: to a range request the server answered {status} with "
             f"Content-Range {headers.get('Content-Range')!r}. Download the file, and give its path."
         )
     first, last, size = map(int, content_range.groups())

@@ -10,6 +10,7 @@ a job and its restart, does not change what the URLs refer to.
 commands that read no dataset should not wait for it.
 """
 
+import glob
 import logging
 import os
 import re
@@ -17,12 +18,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.files import describe_files
-from fineshards.sources.finding import is_beside_data, some, walk
+from fineshards.sources.files import (
+    describe_files,
+    find_files,
+    is_beside_data,
+    refuse_cached_copies,
+    some,
+    walk,
+)
 from fineshards.sources.formats.format import format_of, has_known_format
 from fineshards.sources.places.hub_files import (
     access_refused,
@@ -90,13 +97,21 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
             f"--dataset {request.name} is a local folder, which has no revisions. Remove "
             f"--dataset_revision {request.revision}."
         )
+    # What `save_to_disk` wrote, which `load_dataset` refuses.
+    is_dict = os.path.isfile(os.path.join(request.name, "dataset_dict.json"))
+    saved = os.path.join(request.name, request.split) if is_dict else request.name
+    if os.path.isfile(os.path.join(saved, "state.json")):
+        states = Path(request.name).glob("*/state.json")
+        splits = sorted(path.parent.name for path in states) if is_dict else [request.split]
+        return ResolvedDataset(find_files([glob.escape(saved)]), "default", None, splits)
     # An absolute path, because the library treats a bare `json` or `parquet` as a file format.
-    listing = _list_files(request, os.path.abspath(request.name), commit=None)
-    files = describe_files(map(os.path.abspath, listing.paths))
-    listed = {os.path.realpath(path) for path in listing.of_config}
+    builder, paths = _list_files(request, os.path.abspath(request.name), commit=None)
+    refuse_cached_copies(_flags_of(request), paths)
+    files = describe_files(map(os.path.abspath, paths))
+    listed = {os.path.realpath(path) for path in _files_of_config(builder)}
     left_out = [path for path in walk(request.name) if os.path.realpath(path) not in listed]
-    warning = _warning(request, listing, left_out)
-    return ResolvedDataset(files, listing.config, None, listing.splits, warning)
+    warning = _warning(request, builder, left_out)
+    return ResolvedDataset(files, str(builder.config.name), None, _splits(builder), warning)
 
 
 def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
@@ -110,55 +125,49 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
     flags = _flags_of(request)
     with hub_failures(flags):
         info = pin(request.name, request.revision, flags)
-        listing = _list_files(request, info.id, info.sha)
-        urls = listing.paths
-        formats = [format_of(url) for url in urls]  # fails before thousands of files are described
+        builder, urls = _list_files(request, info.id, info.sha)
         known = {file.path: file for file in list_files(info.id, info.sha, "", deep=True)[0]}
     if others := [url for url in urls if url not in known]:
         raise InputError(f"{flags}: {others[0]} is not a file of this commit. Give it by --input.")
     files = [
-        SourceFile(index, url, known[url].size, known[url].identity, *format_of_it)
-        for index, (url, format_of_it) in enumerate(zip(urls, formats, strict=True))
+        SourceFile(index, url, known[url].size, known[url].identity, *format_of(url))
+        for index, url in enumerate(urls)
     ]
     left_out = [
         known[url].name
-        for url in known.keys() - listing.of_config
+        for url in known.keys() - _files_of_config(builder)
         if has_known_format(url) and not is_beside_data(known[url].name)
     ]
-    warning = _warning(request, listing, left_out)
-    return ResolvedDataset(files, listing.config, info.sha, listing.splits, warning)
+    warning = _warning(request, builder, left_out)
+    return ResolvedDataset(files, str(builder.config.name), info.sha, _splits(builder), warning)
 
 
-class _Listing(NamedTuple):
-    """The files of a split, in the library's order, and of all splits of its config.
-
-    configs: how many the dataset has.
-    """
-
-    config: str
-    paths: list[str]
-    of_config: set[str]
-    configs: int
-    splits: list[str]
+def _files_of_config(builder: Any) -> set[str]:
+    return {str(url) for files in builder.config.data_files.values() for url in files}
 
 
-def _warning(request: DatasetRequest, listing: _Listing, left_out: list[str]) -> str:
+def _splits(builder: Any) -> list[str]:
+    return [str(split) for split, files in (builder.config.data_files or {}).items() if files]
+
+
+def _warning(request: DatasetRequest, builder: Any, left_out: list[str]) -> str:
     """A sentence about data files that are in no split; empty if there are none.
 
     They are not refused: a dataset is what the library makes of it. Files of other configs are
     expected to be left out.
     """
-    if not left_out or listing.configs > 1:
+    if not left_out or len(builder.builder_configs) > 1:
         return ""
     names = some(sorted(left_out))
     return f"{_flags_of(request)}: the datasets library leaves out {names}, and so does the job"
 
 
-def _list_files(request: DatasetRequest, path: str, commit: str | None) -> _Listing:
+def _list_files(request: DatasetRequest, path: str, commit: str | None) -> tuple[Any, list[str]]:
+    """The library's builder of a dataset, and the files of the split in its order."""
     builder = _load_builder(request, path, commit)
     config = str(builder.config.name)
     splits = builder.config.data_files or {}
-    names = [str(split) for split, files in splits.items() if files]
+    names = _splits(builder)
     if request.split not in names:
         choice = f"Choose one with {request.flag}: {', '.join(names)}."
         raise UsageError(
@@ -173,8 +182,7 @@ def _list_files(request: DatasetRequest, path: str, commit: str | None) -> _List
             "documents would be in the dataset twice. Choose another config with "
             "--dataset_config."
         )
-    of_config = {str(url) for files in splits.values() for url in files}
-    return _Listing(config, urls, of_config, len(builder.builder_configs), names)
+    return builder, urls
 
 
 def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any:

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from fineshards.credentials import refuse_secrets_in_endpoint
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
-from fineshards.sources.places.http_files import MissingError, RefusedError, WebRange, fetch
+from fineshards.sources.places.http_files import RefusedError, WebRange, fetch
 from fineshards.sources.places.place import FoundFile, Place, find_matches
 
 # The hub's own references hold slashes.
@@ -114,8 +114,6 @@ def _resolved(file: SourceFile, start: int, stop: int) -> WebRange:
         url = hf_hub_url(name, path, repo_type="dataset", revision=revision)
         try:
             answer = _fetch(url, file, start, stop)
-        except MissingError:
-            raise
         except RefusedError as error:
             raise access_refused(file.path) from error
     if len(_addresses) >= _MOST_ADDRESSES:

@@ -5,7 +5,7 @@ Patterns work as for local files, whatever the place.
 
 import fnmatch
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,8 +20,8 @@ class FoundFile:
     """A file as its store lists or describes it.
 
     path: its URL. name: its path below the root of the store. identity: see `SourceFile`.
-    within: its path below the folder that matches a pattern, empty if it matches itself. With the
-    name of what matches, if the pattern does not give the beginning of that name.
+    within: the parts of its path that the pattern leaves open, such as those below a folder that
+    matches; see `open_parts`.
     """
 
     path: str
@@ -41,12 +41,10 @@ class Place(Protocol):
 
     Failures that may pass are tried again, and what stays is raised as InputError or UsageError.
 
-    pinned: whether files are of a commit, so that none can be another one than it was. is_light:
-    whether finding files imports no libraries that are large or start threads.
+    pinned: whether files are of a commit, so that none can be another one than it was.
     """
 
     pinned: bool = False
-    is_light: bool = False
 
     def find(self, pattern: str, /) -> list[FoundFile]:
         """The files that a URL, pattern or folder means, as they are now, sorted by name.
@@ -69,39 +67,47 @@ def find_matches(wanted: str, list_files: List) -> list[FoundFile]:
 
     wanted: the pattern below the root of the store, such as a bucket.
     """
-    wanted = wanted.rstrip("/")
     prefix = WILDCARDS.split(wanted, maxsplit=1)[0]
-    rest, pattern = wanted.removeprefix(prefix), wanted.split("/") if wanted else []
+    rest, pattern = wanted.removeprefix(prefix), split_path(wanted)
     # Deeper folders are not listed if nothing in them can match.
-    files, folders = list_files(prefix, not wanted or "/" in rest or "**" in rest)
+    is_folder = wanted == "" or wanted.endswith("/")
+    files, folders = list_files(prefix, is_folder or "/" in rest or "**" in rest)
     for folder in sorted(folders):
-        if matches(folder.rstrip("/").split("/"), pattern):
+        if any(True for _ in open_parts(split_path(folder), pattern)):
             files += list_files(folder, True)[0]
-    candidates = [(file, _within(file.name, pattern)) for file in files]
-    matching = [replace(file, within=within) for file, within in candidates if within is not None]
+    matching = [
+        replace(file, within=within)
+        for file in files
+        if (within := left_open(split_path(file.name), pattern)) is not None
+    ]
     if not matching and rest:  # a name may contain brackets, which are special in a pattern
+        folder = wanted.rstrip("/") + "/"
         matching = [file for file in files if file.name == wanted]
-        below = () if matching else list_files(f"{wanted}/", True)[0]
-        matching += [replace(file, within=file.name.removeprefix(f"{wanted}/")) for file in below]
+        below = () if matching else list_files(folder, True)[0]
+        matching += [replace(file, within=file.name.removeprefix(folder)) for file in below]
     return sorted(matching, key=lambda file: file.name)
 
 
-def check_same(file: SourceFile, now: tuple[int, str] | None) -> None:
+def check_same(file: SourceFile, now: tuple[int, str] | None, is_built: bool = False) -> None:
     """Raises InputError if a file has not the size and version that it had at launch.
 
-    now: the size and version that it has; None if it is not there any more.
+    now: the size and version that it has; None if it is not there any more. is_built: whether the
+    dataset is finished.
     """
+    since, again = "the job was launched", "start over with --overwrite"
+    if is_built:
+        since, again = "the dataset was built", "say where it is with --sources OLD=NEW"
     if now is None:
         raise InputError(
-            f"{file.path} was deleted since the job was launched: it had {file.described()}. Put "
-            "it back, or start over with --overwrite."
+            f"{file.path} was deleted since {since}: it had {file.described()}. Put it back, or "
+            f"{again}."
         )
     if now != (file.size, file.version):
-        advice = "Put the old file back, or start over with --overwrite."
+        advice = f"Put the old file back, or {again}."
         if now[0] == file.size:
-            advice = "If its content is the same, run the same command again with --trust_input."
+            advice = "If its content is the same, give --trust_input."
         raise InputError(
-            f"{file.path} changed since the job was launched: it had {file.described()}, now "
+            f"{file.path} changed since {since}: it had {file.described()}, now "
             f"{describe_state(*now)}. {advice}"
         )
 
@@ -121,34 +127,48 @@ def split_root(url: str) -> tuple[str, str]:
     return f"{scheme}://{root}", name
 
 
-def stands_for_any(part: str) -> bool:
-    """Whether a part of a pattern gives neither the beginning nor the ending of a name."""
-    return bool(WILDCARDS.match(part)) and part.endswith("*")
+def is_hidden(name: str) -> bool:
+    """Whether a name is not of data, as in Spark and Arrow."""
+    return name.startswith((".", "_"))
 
 
-def _within(name: str, pattern: list[str]) -> str | None:
-    """See `FoundFile.within`; None for a file that neither matches nor lies in a match."""
-    parts = name.split("/")
-    is_any = any(map(stands_for_any, pattern[-1:]))
-    for depth in (len(parts), *range(len(parts))):
-        if matches(parts[:depth], pattern):
-            return "/".join(parts[depth - is_any :])
-    return None
+def split_path(path: str) -> list[str]:
+    """The parts of a path or pattern; the last one is empty after a slash."""
+    return [part for part in path.split("/")[:-1] if part] + path.split("/")[-1:]
 
 
-def matches(name: list[str], pattern: list[str]) -> bool:
-    """Whether a name matches, as a path does in `glob.glob(pattern, recursive=True)`.
+def left_open(path: Sequence[str], pattern: Sequence[str]) -> str | None:
+    """See `FoundFile.within`; None for a file that neither matches nor lies in a match.
 
-    Both are split at slashes. A part that begins with a dot only matches a pattern with that dot.
+    Of several ways to match, one that leaves no hidden name open.
     """
-    if pattern == ["**"]:
-        return bool(name) and not any(part.startswith(".") for part in name)
-    if not name or not pattern:
-        return not name and not pattern
-    if pattern[0] == "**" and matches(name, pattern[1:]):
-        return True
-    if name[0].startswith(".") and not pattern[0].startswith("."):
-        return False
-    if pattern[0] == "**":
-        return matches(name[1:], pattern)
-    return fnmatch.fnmatchcase(name[0], pattern[0]) and matches(name[1:], pattern[1:])
+    ways = [*open_parts(path, pattern)]
+    if not ways:
+        return None
+    return "/".join(min(ways, key=lambda parts: any(map(is_hidden, parts)))).lstrip("/")
+
+
+def open_parts(path: Sequence[str], pattern: Sequence[str]) -> Iterator[list[str]]:
+    """The parts of a path that a pattern leaves open, for each way in which the path matches.
+
+    A path matches as in `glob.glob(pattern, recursive=True)`, or if a folder above it does. Open
+    are the names below that folder, and those for which `**`, or a part such as `*`, stands: it
+    gives neither the beginning nor the ending of a name. Others are empty. A pattern that ends with
+    a slash means folders alone.
+    """
+    if not pattern or (path and pattern == [""]):
+        yield [*path]
+        return
+    if not path:
+        return
+    part, rest = pattern[0], pattern[1:]
+    if part == "**" and rest:
+        yield from open_parts(path, rest)
+    if path[0].startswith(".") and not part.startswith("."):
+        return
+    if part == "**":
+        deeper = open_parts(path[1:], pattern) if rest else [[*path[1:]]]
+        yield from ([path[0], *names] for names in deeper)
+    elif fnmatch.fnmatchcase(path[0], part):
+        is_any = WILDCARDS.match(part) and part.endswith("*")
+        yield from ([path[0] if is_any else "", *names] for names in open_parts(path[1:], rest))

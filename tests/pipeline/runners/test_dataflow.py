@@ -23,9 +23,8 @@ from google.cloud.storage import Client
 from support.checkout import ROOT
 from support.dataflow_server import DATAFLOW, IMAGE, DataflowServer
 from support.gcs_server import client_environment, gcs_server
-from support.hub_server import HubServer, Repository
+from support.hub_server import HubServer
 from support.oracle import oracle_by_text, read_texts
-from support.secret_server import SecretServer
 from support.tokenizer_files import save, train
 
 from fineshards.job_status.progress_words import describe_status
@@ -273,32 +272,6 @@ def test_a_template_launch_writes_a_job_that_dataflow_can_start(
     assert cloud.shards() == oracle_by_text(
         read_texts(sample), shard_tokens=100_000, fraction="0.1"
     )
-
-
-def test_workers_read_a_private_dataset_with_the_token_of_a_secret(
-    cloud: Cloud, launcher: Path, hub: HubServer, sample: Path, tmp_path: Path
-) -> None:
-    hub.repositories["team/private"] = Repository(token="hf_right")
-    (folder,) = hub.repositories["team/texts"].commits.values()
-    hub.push("team/private", folder)
-    name = "projects/p/secrets/hf/versions/latest"
-    with SecretServer({name: "hf_right"}) as secrets:
-        environment = cloud.environment | secrets.environment(tmp_path)
-        cloud = replace(cloud, source="--dataset=team/private", environment=environment)
-        refused, _ = launch(cloud, launcher)
-        assert "HF_TOKEN" in refused.sentence
-        ended, job_file = launch(cloud, launcher, f"--hf_token_secret={name}")
-        assert ended.exit_code == 0, ended.err
-        at_launch = len(secrets.read)
-        cloud.work(DataflowJob.from_json(cloud.read(job_file)), tmp_path)
-        assert len(secrets.read) > at_launch
-    assert cloud.shards() == oracle_by_text(
-        read_texts(sample), shard_tokens=100_000, fraction="0.1"
-    )
-    # The token is in no file of the job, the graph or the dataset, and in no output.
-    stored = [cloud.read(each) for each in cloud.names("") if not each.endswith("/")]
-    assert all(b"hf_right" not in content for content in stored)
-    assert "hf_right" not in ended.err + ended.out
 
 
 def test_status_names_the_job_of_a_launch_and_the_dataset_does_not(

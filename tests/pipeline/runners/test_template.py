@@ -121,8 +121,6 @@ def test_a_value_that_matches_is_accepted_by_the_flag(data: st.DataObject) -> No
         ("tokenizer", "gs://bucket/llama/tokenizer.json", True),
         ("test_fraction", "0.05", True),
         ("test_fraction", "1.5", False),
-        ("hf_token_secret", "projects/p-1/secrets/hf_token/versions/3", True),
-        ("hf_token_secret", "hf_abcdefgh", False),
         ("subnetwork", "regions/us-central1/subnetworks/workers", True),
         ("subnetwork", "workers", False),
         ("where", "language_score > 0.9 AND lang IN ('en', 'de')", True),

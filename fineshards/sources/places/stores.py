@@ -1,8 +1,10 @@
-"""Input files that fsspec reads, on whatever its packages know: Azure, SFTP, HDFS, SMB and others.
+"""Input files in stores that list their objects: gs:// and s3:// themselves, others by fsspec.
 
-A file is pinned by the best that its store tells of it: an ETag, a version, the time of its last
-change, or its size. That is looked at before and after each block, because few stores read a
-version that is asked for.
+A job records the version of each file. gs:// and s3:// get it with every request, so bytes of two
+versions never mix. https://cloud.google.com/storage/docs/object-versioning
+Few of fsspec's packages, for Azure, SFTP, HDFS, SMB and others, read a version that is asked for.
+So the best that a store tells of a file, an ETag, a version, the time of its last change or its
+size, is looked at before and after each block.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +19,55 @@ from fineshards.sources.places.place import (
     WILDCARDS,
     FoundFile,
     Place,
+    check_same,
     find_matches,
     split_root,
 )
+from fineshards.storage.objects import ObjectStorage, split_url
+from fineshards.storage.open import open_storage
 from fineshards.storage.retries import retried, translating
+
+_VERSIONS = {"gs": "generation", "s3": "etag"}
+
+
+class ObjectFiles(Place):
+    """Objects that `gs://bucket/pattern` or `s3://bucket/pattern` means."""
+
+    def find(self, pattern: str) -> list[FoundFile]:
+        return find_matches(split_root(pattern)[1], partial(_list_objects, _bucket(pattern)))
+
+    def state(self, file: SourceFile) -> tuple[int, str] | None:
+        store = _bucket(file.path)
+        described = store.find_object(split_url(file.path)[1])
+        return described and (described.size, f"{_VERSIONS[store.scheme]}:{described.version}")
+
+    def read(self, file: SourceFile, start: int, stop: int) -> bytes:
+        key, version = split_url(file.path)[1], file.version.partition(":")[2]
+        content = _bucket(file.path).fetch(key, start, stop, version)
+        if content is None:
+            check_same(file, self.state(file))
+            raise InputError(f"{file.path} was away while it was read. Run the same command again.")
+        return content
+
+
+def _bucket(url: str) -> ObjectStorage:
+    store = open_storage(split_root(url)[0], error=InputError)
+    assert isinstance(store, ObjectStorage)
+    return store
+
+
+def _list_objects(
+    store: ObjectStorage, prefix: str, deep: bool
+) -> tuple[list[FoundFile], set[str]]:
+    files, folders = [], set[str]()
+    for listed in store.list_objects(prefix, "" if deep else "/"):
+        if isinstance(listed, str):
+            folders.add(listed)
+        elif not listed.key.endswith("/"):  # a folder created by hand
+            identity = f"{_VERSIONS[store.scheme]}:{listed.version}"
+            files.append(FoundFile(f"{store.root}/{listed.key}", listed.key, listed.size, identity))
+    return files, folders
+
 
 # What stores call the version of a file's content, the best first. They are compared as text.
 _ETAGS = ("etag", "ETag", "sha")
@@ -28,8 +75,6 @@ _TIMES = (
     *("mtime", "last_modified", "LastModified", "modificationTime", "modify", "last_write_time"),
     "created",
 )
-# What is read without this module.
-_SUPPORTED = "local paths, file://, gs://, s3://, https://, http://, hf://datasets/"
 _Result = TypeVar("_Result")
 
 
@@ -78,8 +123,9 @@ def _store(url: str) -> Any:
     protocol = url.partition("://")[0]
     if "::" in url or protocol not in fsspec.available_protocols():
         raise UsageError(
-            f"--input {url}: {protocol}:// cannot be read. Give {_SUPPORTED}, or a protocol of "
-            "fsspec, such as az:// or sftp://. For a dataset by its name use --dataset."
+            f"--input {url}: {protocol}:// cannot be read. Give local paths, file://, gs://, "
+            "s3://, https://, http://, hf://datasets/, or a protocol of fsspec, such as az:// or "
+            "sftp://. For a dataset by its name use --dataset."
         )
     try:
         fsspec.get_filesystem_class(protocol)
