@@ -58,7 +58,7 @@ def test_a_help_page_fits_and_has_every_flag_and_an_example(command, capsys) -> 
         assert flag.help.endswith(".")
 
 
-@pytest.mark.parametrize(("command", "flags"), [("build", 15), ("append", 5)])
+@pytest.mark.parametrize(("command", "flags"), [("build", 15), ("append", 6)])
 def test_a_help_page_begins_with_examples_and_the_flags_of_every_day(
     command: str, flags: int, in_process: Run
 ) -> None:
