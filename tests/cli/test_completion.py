@@ -45,7 +45,7 @@ def test_bash_completes_commands_flags_and_words(
     done = in_shell(BASH.format(words=quoted, at=len(words) - 1), tmp_path)
     assert done.stderr == ""
     if found is None:
-        found = {f"--dataset_{what}" for what in ("config", "split", "revision")}
+        found = {f"--dataset_{what}" for what in ("config", "split", "test_split", "revision")}
     assert set(done.stdout.split()) == found
 
 
