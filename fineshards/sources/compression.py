@@ -6,17 +6,20 @@ import gzip
 import io
 import json
 import lzma
+import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
-
-import pyarrow as pa
 
 from fineshards.errors import InputError
 from fineshards.shards.job.records import SourceFile
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 # By the endings of names.
 ENDINGS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".xz": "xz", ".bz2": "bzip2"}
@@ -37,7 +40,12 @@ LONGEST = 1 << 30
 _LINE_PIECE = 1 << 24
 # Memory that the dictionary of an xz stream may take: more than xz itself chooses.
 _XZ_MEMORY = 1 << 30
-_FAILURES = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError)
+# The window of a zstd stream may be the largest there is, of 2 GiB: `zstd --long=31` writes it.
+_ZSTD_OPTIONS: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 31}
+# In such a frame, the first of a file, is the dictionary of all others: the specification of
+# .warc.zst by the IIPC.
+_DICTIONARY_FRAME = b"\x5d\x2a\x4d\x18"
+_FAILURES = (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError)
 
 
 def open_text(file: SourceFile, opened: BinaryIO) -> BinaryIO:
@@ -150,19 +158,27 @@ def _decompressed(compression: str, opened: BinaryIO) -> Any:
         return io.BufferedReader(_Streams(opened, new, padding=b"\0"), _PIECE)
     if compression == "bzip2":
         return io.BufferedReader(_Streams(opened, bz2.BZ2Decompressor, padding=b""), _PIECE)
-    # Not the library's own reader, which does not detect a truncated file, or garbage after a
-    # stream. pyarrow closes what it is given, and `opened` is still needed.
-    lent = SimpleNamespace(read=opened.read, closed=False, close=lambda: None)
-    return io.BufferedReader(
-        pa.CompressedInputStream(pa.PythonFile(lent, "r"), compression), _PIECE
-    )
+    of_zstd = partial(zstd.ZstdDecompressor, _zstd_dictionary(opened), _ZSTD_OPTIONS)
+    return io.BufferedReader(_Streams(opened, of_zstd, padding=b""), _PIECE)
+
+
+def _zstd_dictionary(opened: BinaryIO) -> zstd.ZstdDict | None:
+    """The dictionary that a file begins with, which may itself be compressed; None without one."""
+    header = opened.read(8)
+    content = b""
+    if header.startswith(_DICTIONARY_FRAME):
+        content = opened.read(int.from_bytes(header[4:], "little"))
+        if content.startswith(_MAGIC["zstd"][0]):
+            content = zstd.decompress(content)
+    opened.seek(0)
+    return zstd.ZstdDict(content) if content else None
 
 
 class _Streams(io.RawIOBase):
-    """Streams of xz, with zeros between them, or of bzip2, one after another.
+    """Streams of xz, with zeros between them, of bzip2 or of zstd, one after another.
 
     Python's own readers take what follows zeros, or no stream, for garbage, and leave it out
-    without a word. pyarrow's refuses an empty stream of bzip2 between others.
+    without a word.
     """
 
     def __init__(self, opened: BinaryIO, new: Callable[[], Any], padding: bytes) -> None:

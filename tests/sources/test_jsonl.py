@@ -316,6 +316,17 @@ def test_a_zstd_file_cut_anywhere_is_an_error(tmp_path: Path) -> None:
             read_all(path)
 
 
+@pytest.mark.parametrize("window_log", [27, 31])
+def test_a_zstd_file_may_have_a_long_window(tmp_path: Path, window_log: int) -> None:
+    """As `zstd --long=31` writes; the header of a frame names its window, whatever it holds."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=window_log)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(stream.compress(LINES) + stream.flush())
+    assert zstandard.get_frame_parameters(path.read_bytes()).window_size == 1 << window_log
+    assert read_all(path).rows == ROWS
+
+
 def test_a_zstd_file_may_begin_with_a_skippable_frame(tmp_path: Path) -> None:
     """The parallel compressor pzstd writes one before each frame."""
     skippable = struct.pack("<II", 0x184D2A50, 4) + b"abcd"

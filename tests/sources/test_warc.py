@@ -3,10 +3,12 @@
 import gzip
 import json
 import random
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import zstandard
 from msgspec.structs import replace
 from support.fresh_interpreter import run_program
 from support.source_files import Read, add, blocks_of, describe, read_all
@@ -119,6 +121,30 @@ def test_every_page_is_a_row_with_the_number_of_its_record(
     assert read.others["url"] == urls
     assert read.others["date"] == ["2026-11-22T00:00:00Z"] * 8
     assert read.others["language"] == [None] * 8
+
+
+@pytest.mark.parametrize("dictionary", [None, "plain", "compressed"])
+def test_zstd_files_are_read_with_the_dictionary_they_begin_with(
+    tmp_path: Path, dictionary: str | None
+) -> None:
+    """As the IIPC specifies .warc.zst: a frame per record, after a skippable frame."""
+    records, begins = crawl() * 20, b""
+    compressor = zstandard.ZstdCompressor()
+    if dictionary is not None:
+        trained = zstandard.train_dictionary(4096, records)
+        content = trained.as_bytes()
+        if dictionary == "compressed":
+            content = compressor.compress(content)
+        begins = struct.pack("<II", 0x184D2A5D, len(content)) + content
+        compressor = zstandard.ZstdCompressor(dict_data=trained)
+    path = tmp_path / "a.warc.zst"
+    path.write_bytes(begins + b"".join(map(compressor.compress, records)))
+    plain = write(tmp_path / "a.warc", records)
+    files = [with_extractor(each, "resiliparse") for each in (path, plain)]
+    assert read_with(files[0]) == read_with(files[1])
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match="damaged or truncated"):
+        read_with(with_extractor(path, "resiliparse"))
 
 
 @pytest.mark.parametrize("name", ["a.wet", "a.wet.gz"])

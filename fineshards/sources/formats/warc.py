@@ -1,4 +1,4 @@
-"""WARC and WET files, plain or gzip: a row per page of HTML, or per text; one block per file.
+"""WARC and WET files, plain, gzip or zstd: a row per page of HTML, or per text; one block per file.
 
 The number of a row is that of its record in the file, counted over all records from 0, so that it
 is found again.
@@ -39,7 +39,7 @@ class Warc(Format):
     """Pages of HTML, of which one of two libraries makes the text."""
 
     endings: tuple[str, ...] = (".warc",)
-    compressions = ("none", "gzip")
+    compressions = ("none", "gzip", "zstd")
     has_columns = False
     # The type of the records that are rows, and how much of one is kept: more than any page.
     record_type = "response"
