@@ -1,6 +1,8 @@
 """The launch of an append: new files for a finished dataset, as a new generation of it."""
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
@@ -48,6 +50,7 @@ def prepare_append(config: BuildConfig) -> Launch:
             "which decides for new documents too. Give all new files by --input."
         )
     output_folder.refuse_foreign_files(storage)
+    config = read_as_before(config, before, files)
     files = settle_input(files, before.settings.columns, config)
     there = job_with_sources(before, config.sources, config.patterns + config.test_patterns)
     if not are_new(there, files, config):
@@ -87,6 +90,18 @@ def withdraw(launch: Launch) -> None:
         launch.checkpoints.job()  # raises if it is another's
         # Not the folder of an append that takes its place meanwhile.
         _discard(storage, manifest, (version, record), launch.checkpoints.folder)
+
+
+def read_as_before(config: BuildConfig, before: Job, files: Sequence[SourceFile]) -> BuildConfig:
+    """The flags with those by which the dataset's files were read, where new ones need them."""
+    earlier = {file.format: (file.extraction or "").partition(":")[0] for file in before.files}
+    new, options = {file.format for file in files}, dict[str, Any]()
+    quoting = config.quoting or earlier.get("tsv") or earlier.get("csv")
+    if quoting and not new.isdisjoint(("csv", "tsv")):
+        options["quoting"] = quoting
+    if "warc" in new and "warc" in earlier:
+        options["extract"] = earlier["warc"]
+    return dataclasses.replace(config, **options)
 
 
 def _refuse_lost_keys(storage: Storage, before: Job) -> None:

@@ -18,7 +18,7 @@ from fineshards.cores import usable_cores
 from fineshards.errors import OutputError, UsageError, quoted
 from fineshards.exports.export_options import ExportOptions
 from fineshards.exports.format import EXPORTS, ExportFormat, ExportSettings, Target, settle
-from fineshards.exports.parts import Part, PartReader
+from fineshards.exports.parts import Part, PartReader, exported_tokens
 from fineshards.exports.record import Export, PartRecord, SplitCounts
 from fineshards.exports.source_columns import ColumnReader, types_in_sources
 from fineshards.exports.stream import NONE, Read, Stream, damaged, redacted_ranges, splits_of
@@ -107,7 +107,7 @@ def prepare(options: ExportOptions) -> tuple[ExportJob, Export | None]:
         if not stream.tokens:
             but = " but those of redacted documents" if settings.skip else ""
             raise UsageError(f"--split {stream.split}: the dataset has no tokens there{but}.")
-    parts = tuple(part for stream in streams for part in kind.plan(stream, settings))
+    parts = tuple(part for stream in streams for part in _planned(kind, stream, settings))
     kind.check(settings, parts)
     columns = None
     if settings.columns and not kind.offered_columns:
@@ -125,6 +125,18 @@ def prepare(options: ExportOptions) -> tuple[ExportJob, Export | None]:
     place = (dataset.storage, manifest.generation, storage)
     job = ExportJob(*place, settings, parts, columns, sha256_of(decides))
     return job, _claim(job)
+
+
+def _planned(kind: ExportFormat, stream: Stream, settings: ExportSettings) -> list[Part]:
+    """A format's parts of a stream; raises OutputError unless they have all of its tokens."""
+    parts = kind.plan(stream, settings)
+    planned, expected = sum(part.tokens for part in parts), exported_tokens(stream, settings.eot)
+    if planned != expected:
+        raise OutputError(
+            f"--to {settings.to} has {planned:,} tokens of {stream.split}, expected {expected:,}, "
+            "so the export is not whole. Report it to the author of the format."
+        )
+    return parts
 
 
 def _streams(dataset: Dataset, splits: Iterable[str], settings: ExportSettings) -> list[Stream]:

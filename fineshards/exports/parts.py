@@ -59,7 +59,7 @@ def plan_by_documents(stream: Stream, tokens_per_file: int | None, side: Side) -
 
 def plan_by_tokens(stream: Stream, tokens_per_file: int | None, side: Side) -> list[Part]:
     """Parts of exactly `tokens_per_file` tokens; the last one takes the rest."""
-    length = _length(stream, side)
+    length = exported_tokens(stream, side)
     size = tokens_per_file or max(length, 1)
     return _cut(stream, size, max(length // size, 1), side)
 
@@ -71,11 +71,11 @@ def plan_by_rows(
 
     The last part also has the tokens that are too few for a row.
     """
-    rows = _length(stream, side) // sequence_length
+    rows = exported_tokens(stream, side) // sequence_length
     return _cut(stream, rows_per_file * sequence_length, max(-(-rows // rows_per_file), 1), side)
 
 
-def _length(stream: Stream, side: Side) -> int:
+def exported_tokens(stream: Stream, side: Side) -> int:
     """The number of tokens that an export of a stream has."""
     skip, append = _ends(stream, side)
     return stream.tokens - skip + append

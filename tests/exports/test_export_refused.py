@@ -14,9 +14,10 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import OutputError, UsageError
 from fineshards.exports.export_job import _CLAIM, prepare
-from fineshards.exports.export_options import ExportOptions
+from fineshards.exports.export_options import ExportOptions, Side
 from fineshards.exports.format import EXPORTS, ExportSettings, Target, Written
-from fineshards.exports.parts import PartReader
+from fineshards.exports.parts import Part, PartReader
+from fineshards.exports.stream import Stream
 from fineshards.exports.token_bins import Raw
 from fineshards.storage.s3 import S3Storage
 
@@ -80,6 +81,27 @@ def test_a_format_that_does_not_read_all_tokens_is_refused(
     with pytest.raises(OutputError, match=r"--to raw has not read tokens \d to \d of train/"):
         fineshards.export(tmp_path / "out", tmp_path / "x", "raw")
     assert not (tmp_path / "x/export.json").exists()
+
+
+@pytest.mark.parametrize(("end", "eot"), [("start", "begin"), ("stop", "begin"), ("stop", "end")])
+def test_a_format_whose_parts_lack_an_eot_is_refused(
+    end: str, eot: Side, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One token is missing between parts where an EOT is moved, but never at either end."""
+    rows = write_rows(tmp_path / "rows.parquet", [{"text": ""}] * 5)
+    build(tmp_path / "out", rows, "--test_shards=0", "--shard_tokens=3")
+    plan = Raw.plan
+
+    def shorter(self: Raw, stream: Stream, settings: ExportSettings) -> list[Part]:
+        first, *others = plan(self, stream, settings)
+        if end == "start":
+            return [replace(first, start=1), *others]
+        *before, last = first, *others
+        return [*before, replace(last, stop=last.stop - 1, append=0)]
+
+    monkeypatch.setattr(Raw, "plan", shorter)
+    with pytest.raises(OutputError, match=r"--to raw has \d tokens of train, expected \d"):
+        fineshards.export(tmp_path / "out", tmp_path / "x", "raw", eot=eot)
 
 
 def test_the_endpoint_goes_where_the_job_goes(by_document: Path, tmp_path: Path) -> None:

@@ -31,8 +31,11 @@ from support.tokenizer_files import save, train
 
 import fineshards
 from fineshards import TokenDataset
+from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
+from fineshards.pipeline.append import read_as_before
 from fineshards.shards.job.manifest import Manifest
+from fineshards.shards.record import replace
 from fineshards.storage.open import open_storage
 
 pytestmark = pytest.mark.growing
@@ -281,3 +284,20 @@ def shuffled(file: int, rows: list[Row], seed: int) -> list[Row]:
         return xxhash.xxh3_128_digest(f"{file}:{row}".encode(), seed=seed)
 
     return [rows[row] for row in sorted(range(len(rows)), key=key) if rows[row]["text"] is not None]
+
+
+def test_files_are_read_as_those_of_the_dataset_were(tmp_path: Path) -> None:
+    """Quotes are text in TSV, unless the dataset was built with `--quoting quotes`."""
+    files = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
+    for path in files:
+        path.write_text(f'text\tid\n"of {path.name}"\t{path.name}\n')
+    build(tmp_path / "grown", files[0], "--quoting=quotes", "--test_fraction=0")
+    append(tmp_path / "grown", files[1])
+    dataset = TokenDataset(tmp_path / "grown", sequence_length=1)
+    assert [dataset.decode(dataset.document(n)) for n in range(2)] == ["of a.tsv", "of b.tsv"]
+    # Its libraries are installed with an extra, so nothing but the choice is tested here.
+    config = BuildConfig(input="a.warc", output="out")
+    job = Manifest.load_finished(open_storage(str(tmp_path / "grown"))).job
+    pages = replace(job.files[0], format="warc", extraction="trafilatura: fastwarc 2.0.1, rules 5")
+    now = read_as_before(config, replace(job, files=(pages,)), [pages])
+    assert now.extract == "trafilatura"
