@@ -294,10 +294,13 @@ def test_files_are_read_as_those_of_the_dataset_were(tmp_path: Path) -> None:
     build(tmp_path / "grown", files[0], "--quoting=quotes", "--test_fraction=0")
     append(tmp_path / "grown", files[1])
     dataset = TokenDataset(tmp_path / "grown", sequence_length=1)
-    assert [dataset.decode(dataset.document(n)) for n in range(2)] == ["of a.tsv", "of b.tsv"]
+    assert [dataset.decode(dataset.document(n).tokens) for n in range(2)] == [
+        "of a.tsv",
+        "of b.tsv",
+    ]
     # Its libraries are installed with an extra, so nothing but the choice is tested here.
     config = BuildConfig(input="a.warc", output="out")
     job = Manifest.load_finished(open_storage(str(tmp_path / "grown"))).job
     pages = replace(job.files[0], format="warc", extraction="trafilatura: fastwarc 2.0.1, rules 5")
-    now = read_as_before(config, replace(job, files=(pages,)), [pages])
+    now = read_as_before(config, replace(job, files=(pages, job.files[1])), [pages])
     assert now.extract == "trafilatura"
