@@ -16,6 +16,7 @@ from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.counts import (
     BlockSummary,
     Counts,
+    Dropped,
     FileReport,
     LabelCount,
     Sums,
@@ -292,6 +293,18 @@ def test_input_without_documents_is_an_error_with_its_rows() -> None:
         check_reports(reports, max_bad_rows=0)
     with pytest.raises(InputError, match="the input has no documents: 0 rows"):
         check_reports([], max_bad_rows=0)
+
+
+@pytest.mark.parametrize(("rejected", "words"), [(0, ""), (3, " 3 rows are rejected.")])
+def test_a_recipe_that_leaves_no_documents_is_an_error_with_rejected_rows(
+    rejected: int, words: str
+) -> None:
+    dropped = Counts(rows=2 + rejected, rejected=rejected, dropped=(Dropped(0, "exact", 2, 9),))
+    message = (
+        rf"{2 + rejected} rows, 2 of them dropped: 2 by step 1 \(exact\)\.{words} Loosen these"
+    )
+    with pytest.raises(InputError, match=message):
+        check_reports([FileReport(0, 1, dropped)], max_bad_rows=3)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
