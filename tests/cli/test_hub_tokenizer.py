@@ -24,6 +24,9 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
         server.push("mine/tokenizer", tmp_path / "one", branch="old")
         server.push("mine/tokenizer", tmp_path / "two")
         server.push("mine/empty", tmp_path / "empty")
+        (tmp_path / "tekken").mkdir()
+        (tmp_path / "tekken/tekken.json").write_text("{}")
+        server.push("mine/tekken", tmp_path / "tekken")
         server.repositories["mine/gated"] = Repository(token="secret", gated=True)
         server.repositories["mine/gated"].branches["main"] = "0" * 40
         server.repositories["mine/gated"].commits["0" * 40] = tmp_path / "one"
@@ -58,10 +61,11 @@ def test_a_tokenizer_of_the_hub_is_that_of_its_file(
         (
             "mine/empty",
             2,
-            "mine/empty (no file or folder here): the repository has no tokenizer.json.",
+            "mine/empty (no file or folder here): the repository has no tokenizer.json. Choose",
         ),
+        ("mine/tekken", 2, "no tokenizer.json. Give its tekken.json, which is now here: --token"),
         ("mine/gated", 2, "If the model is gated, accept its terms"),
-        ("empty", 2, "--tokenizer empty: its tokenizer.json cannot be read (No such file"),
+        ("empty", 2, "--tokenizer empty: the folder has no tokenizer.json."),
     ],
 )
 def test_a_tokenizer_that_cannot_be_had_is_one_sentence(

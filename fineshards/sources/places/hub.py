@@ -263,10 +263,11 @@ def fetch_tokenizer(name: str, beside: Sequence[str] = ()) -> str:
     with hub_failures(flag, "model", "the @revision"):
         path = _fetch(repository, _FILE, revision or None, flag)
         if path is None:
-            raise UsageError(
-                f"{flag}: the repository has no {_FILE}. Choose one that has, or give a "
-                "tokenizer.json that transformers has saved from it."
-            )
+            tekken = _fetch(repository, "tekken.json", revision or None, flag)
+            advice = "Choose one that has, or give one that transformers has saved from it."
+            if tekken is not None:
+                advice = f"Give its tekken.json, which is now here: --tokenizer {tekken}"
+            raise UsageError(f"{flag}: the repository has no {_FILE}. {advice}")
         for file in beside:
             _fetch(repository, file, Path(path).parent.name, flag)
         return path
