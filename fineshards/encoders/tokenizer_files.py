@@ -8,12 +8,14 @@ tokens there is not obeyed here, and a warning says so.
 
 import json
 import logging
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import regex
 from tiktoken import list_encoding_names
 
 from fineshards.encoders.tokenizer_json import TokenizerJson
@@ -24,17 +26,23 @@ from fineshards.storage.open import open_storage
 
 _log = logging.getLogger("fineshards.worker")
 _READ = ("tokenizer.json", "tekken.json")
-# Other vocabulary files, and the ends of their names.
+# Names of other vocabulary files, and the ends of such names.
 _OTHERS = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken"),
     *("vocab.json", "merges.txt", "vocab.txt"),
 )
-_ENDS = (".tiktoken", ".model", *_OTHERS)
+_ENDS = (".tiktoken", ".model")
 _SAVE = (
     'python -c "from transformers import AutoTokenizer; '
     "AutoTokenizer.from_pretrained('{0}').save_pretrained('{0}')\""
 )
-# Special tokens of a tekken.json that lists none, as in mistral-common.
+# Errors of files with other content than expected.
+_DAMAGED = (
+    *(ValueError, TypeError, AttributeError, LookupError, RecursionError),
+    *(msgspec.ValidationError, regex.error),
+)
+# Special tokens of a tekken.json of these versions that lists none, as in mistral-common.
+_TEKKEN_UNLISTED = ("v1", "v2", "v3", "v7")
 _TEKKEN_SPECIALS = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
@@ -48,7 +56,10 @@ _TEKKEN_SPLIT = (
     r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # Steps that write a space before a text, and those that write it in lower case.
-_PREFIXES = ('"add_prefix_space":true', '"prepend_scheme":"', '"type":"Prepend"')
+_PREFIXES = (
+    *('"add_prefix_space":true', '"type":"Prepend"'),
+    *('"prepend_scheme":"first"', '"prepend_scheme":"always"'),
+)
 _LOWERS = ('"lowercase":true', '"type":"Lowercase"')
 # Ends of keys of special tokens, such as pad_token and extra_special_tokens.
 _SPECIAL_KEYS = ("_token", "special_tokens")
@@ -79,20 +90,21 @@ def read_tokenizer(path: str, eot_token: str | None) -> TokenizerJson | Vocabula
     storage = open_storage(folder)
     if not name:
         name = next((file for file in _READ if storage.size(file) is not None), "")
-    if not name or name.endswith(_ENDS):
+    if not name or name in _OTHERS or name.endswith(_ENDS):
         raise UsageError(f"{flag}: {_not_read(storage, folder, name)}")
     try:
         data = storage.read(name) if "://" in path else Path(folder, name).read_bytes()
     except OSError as error:
         raise UsageError(f"{flag}: cannot be read ({error.strerror or error}).") from error
-    tokenizer = TokenizerJson(name, data, "")
+    tokenizer, expected = TokenizerJson(name, data, ""), name if name in _READ else _READ[0]
     try:
         content = json.loads(data)
-        if "pattern" in content.get("config", ()):
+        if name == _READ[1] or "pattern" in content.get("config", ()):
+            expected = _READ[1]
             return _tekken(name, content, eot_token)
         model = tokenizer.content.get("model")
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise UsageError(f"{flag}: not a tokenizer.json ({error}).") from error
+    except _DAMAGED as error:
+        raise UsageError(f"{flag}: not a {expected} ({error}).") from error
     if not isinstance(model, dict):
         raise UsageError(f"{flag}: not a tokenizer.json (it has no model).")
     if model.get("dropout"):
@@ -104,22 +116,43 @@ def read_tokenizer(path: str, eot_token: str | None) -> TokenizerJson | Vocabula
         specials = dict(tokenizer.special_tokens)
     except FineshardsError as error:
         raise UsageError(f"{flag}: {error}.") from error
+    vocabulary = tokenizer.library.get_vocab(with_added_tokens=False)
+    added = {}
     for token in content.get("added_tokens") or ():
-        id_ = specials.get(token["content"], tokenizer.library.token_to_id(token["content"]))
+        text = token["content"]
+        id_ = specials.get(text, tokenizer.library.token_to_id(text))
         if id_ != token["id"]:
             raise UsageError(
-                f"{flag}: declares id {token['id']} for the added token {token['content']!r}, but "
-                f"the tokenizers library gives it id {id_}, because it numbers added tokens in "
-                "their order, after the vocabulary. A model would be trained on other ids than "
-                "the file declares. Put the tokens in the order of their ids, without gaps."
+                f"{flag}: declares id {token['id']} for the added token {text!r}, but "
+                f"{_why_moved(id_, text in vocabulary)}"
+            )
+        added[id_] = text
+    for other, id_ in vocabulary.items():
+        if (text := added.get(id_, other)) != other:
+            raise UsageError(
+                f"{flag}: the added token {text!r} has id {id_}, which {other!r} in the vocabulary "
+                "also has, so text could become this token. Give each token an id of its own."
             )
     try:
         warnings = list(_not_obeyed(tokenizer, storage))
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (*_DAMAGED, FineshardsError) as error:
         warnings = [f"files beside it cannot be understood ({error}), so they are not obeyed"]
     for warning in warnings:
         _log.warning("%s: %s", flag, warning)
     return replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
+
+
+def _why_moved(id_: int | None, is_in_vocabulary: bool) -> str:
+    """Why the library gives an added token another id than the file declares, and what to do."""
+    if id_ is None:
+        return "the tokenizers library ignores this token. Remove it from added_tokens."
+    if is_in_vocabulary:
+        return f"the vocabulary has this token with id {id_}. Declare that id."
+    return (
+        f"the tokenizers library gives it id {id_}, because it numbers added tokens in their "
+        "order, after the vocabulary. A model would be trained on other ids than the file "
+        "declares. Put the tokens in the order of their ids, without gaps."
+    )
 
 
 def _not_read(storage: Storage, folder: str, name: str) -> str:
@@ -140,23 +173,64 @@ def _not_read(storage: Storage, folder: str, name: str) -> str:
     return f"{reason} {command}"
 
 
-def _tekken(name: str, content: dict[str, Any], eot_token: str | None) -> Vocabulary:
-    """The vocabulary of a tekken.json, in which special tokens have the first ids."""
-    config = content["config"]
-    listed = sorted(content.get("special_tokens") or (), key=itemgetter("rank"))
-    texts = [token["token_str"] for token in listed] or list(_TEKKEN_SPECIALS)
-    first = config["default_num_special_tokens"]
-    texts += [f"<SPECIAL_{number}>" for number in range(len(texts), first)]
-    specials = {text: id_ for id_, text in enumerate(texts)}
-    tokens = content["vocab"][: config["default_vocab_size"] - first]
-    lines = (f"{token['token_bytes']} {first + token['rank']}\n" for token in tokens)
-    return Vocabulary(
+class _TekkenConfig(msgspec.Struct):
+    pattern: str
+    default_vocab_size: int
+    default_num_special_tokens: int
+    version: str = ""
+
+
+class _TekkenToken(msgspec.Struct):
+    rank: int
+    token_bytes: bytes
+
+
+class _TekkenSpecial(msgspec.Struct):
+    rank: int
+    token_str: str
+
+
+class _Tekken(msgspec.Struct):
+    config: _TekkenConfig
+    vocab: list[_TekkenToken]
+    special_tokens: list[_TekkenSpecial] | None = None
+
+
+def _tekken(name: str, content: object, eot_token: str | None) -> Vocabulary:
+    """The vocabulary of a tekken.json, in which special tokens have the first ids.
+
+    Raises one of `_DAMAGED` for what mistral-common rejects too.
+    """
+    read = msgspec.convert(content, _Tekken)
+    config, first = read.config, read.config.default_num_special_tokens
+    listed = [(token.token_str, token.rank) for token in read.special_tokens or ()]
+    if read.special_tokens is None:
+        if config.version not in _TEKKEN_UNLISTED:
+            raise ValueError(f"it has no special_tokens, and its version is {config.version!r}")
+        listed = [(text, id_) for id_, text in enumerate(_TEKKEN_SPECIALS)]
+    others = sorted({*range(first)} - {id_ for _, id_ in listed})
+    listed += [(f"<SPECIAL_{id_}>", id_) for id_ in others]
+    specials = dict(listed)
+    if not len(specials) == len(listed) == first:
+        raise ValueError(f"its special tokens are not {first} different ones with ranks below that")
+    size = config.default_vocab_size - first
+    tokens = read.vocab[: max(size, 0)]
+    different = {token.token_bytes for token in tokens}
+    if [token.rank for token in tokens] != [*range(size)] or len(different) != size:
+        raise ValueError(f"its vocab does not begin with {size:,} different tokens in rank order")
+    if [token.token_bytes for token in tokens[:256]] != [bytes([byte]) for byte in range(256)]:
+        raise ValueError("its vocab does not begin with the 256 bytes")
+    lines = (b"%s %d\n" % (b64encode(token.token_bytes), first + token.rank) for token in tokens)
+    vocabulary = Vocabulary(
         name=name,
-        ranks="".join(lines).encode(),
-        pattern=config["pattern"],
-        special_tokens=tuple(sorted(specials.items())),
+        ranks=b"".join(lines),
+        pattern=config.pattern,
+        special_tokens=tuple(sorted(listed)),
         eot_text=eot_among(specials, eot_token, name),
     )
+    regex.compile(config.pattern)
+    vocabulary.encoding()  # its library compiles the pattern too
+    return vocabulary
 
 
 def _not_obeyed(tokenizer: TokenizerJson, storage: Storage) -> Iterator[str]:

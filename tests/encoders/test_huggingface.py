@@ -192,6 +192,21 @@ def test_declared_ids_that_the_library_does_not_honour_are_refused(
     assert f"gives it id {given}, " in str(caught.value)
 
 
+def test_why_an_id_is_not_honoured_is_said(tmp_path: Path) -> None:
+    """A token of the vocabulary keeps that id, and one without text is ignored."""
+    content = json.loads(path_of("gpt2").read_text())
+    word = next(text for text, id_ in content["model"]["vocab"].items() if id_ == 700)
+    for text, reason in (
+        (word, f"{word!r}, but the vocabulary has this token with id 700. Declare that id."),
+        ("", "'', but the tokenizers library ignores this token. Remove it from added_tokens."),
+    ):
+        tokens = [*content["added_tokens"], added(text)]
+        path = save(trained("gpt2"), tmp_path / "t.json", added_tokens=tokens)
+        message = f"--tokenizer {path}: declares id 2005 for the added token {reason}"
+        with pytest.raises(UsageError, match=re.escape(message)):
+            describe_tokenizer(str(path), "auto")
+
+
 def test_the_name_of_an_encoding_is_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,26 +536,27 @@ def test_flags_that_do_not_fit_are_explained(tmp_path: Path) -> None:
         describe_tokenizer(str(none), "auto")
 
 
-def test_an_eot_with_the_id_of_another_token(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_special", [True, False])
+def test_an_added_token_with_the_id_of_another_token_is_refused(
+    is_special: bool, tmp_path: Path
 ) -> None:
     """If ids are missing, the library gives added tokens ids of the vocabulary."""
-    vocab = json.loads(path_of("gpt2").read_text())["model"]["vocab"]
+    content = json.loads(path_of("gpt2").read_text())
+    vocab = content["model"]["vocab"]
     last = max(vocab, key=lambda text: vocab[text])
     del vocab["Ď"]
-    tokens = [
-        token | {"id": token["id"] - 1}
-        for token in json.loads(path_of("gpt2").read_text())["added_tokens"]
-    ]
+    end, *others = ({**token, "id": token["id"] - 1} for token in content["added_tokens"])
+    tokens = [added(special=is_special) | {"id": end["id"]}]
+    if is_special:
+        tokens = [end, *others]
     path = save(trained("gpt2"), tmp_path / "t.json", model={"vocab": vocab}, added_tokens=tokens)
-    record, data = describe_tokenizer(str(path), "auto")
-    assert record.eot == vocab[last]
-    storage = open_storage(str(tmp_path / "out"))
-    storage.write(TOKENIZER_JSON_NAME, data)
-    batch = load_encoder(record, storage, "auto").encode(arrow(["a", last.replace("Ġ", " ")]))
-    assert batch.refused == (
-        (1, "the tokenizer encodes part of it as the special token <|endoftext|>"),
+    message = (
+        f"--tokenizer {path}: the added token '{tokens[0]['content']}' has id {vocab[last]}, which "
+        f"'{last}' in the vocabulary also has, so text could become this token. Give"
     )
+    for eot in (None, "<|im_end|>"):
+        with pytest.raises(UsageError, match=re.escape(message)):
+            describe_tokenizer(str(path), "auto", eot)
 
 
 def test_another_eot_of_a_tiktoken_encoding() -> None:

@@ -3,8 +3,9 @@
 import base64
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import tiktoken
@@ -70,7 +71,11 @@ def test_a_tekken_json_has_the_tokens_of_tiktoken_after_the_special_ones(
 def test_special_tokens_of_an_older_tekken_json_are_those_of_mistral_common(tmp_path: Path) -> None:
     content: dict[str, Any] = tekken()
     del content["special_tokens"]
-    content["config"] |= {"default_num_special_tokens": 22, "default_vocab_size": 280}
+    content["config"] |= {
+        "default_num_special_tokens": 22,
+        "default_vocab_size": 280,
+        "version": "v3",
+    }
     path = tmp_path / "tekken.json"
     path.write_text(json.dumps(content))
     record, _ = describe_tokenizer(str(path), "auto", "</s>")
@@ -80,6 +85,72 @@ def test_special_tokens_of_an_older_tekken_json_are_those_of_mistral_common(tmp_
     )
     with pytest.raises(UsageError, match=r"--tokenizer tekken.json: has no <\|endoftext\|>"):
         describe_tokenizer(str(path), "auto")
+
+
+def test_special_tokens_of_a_tekken_json_have_their_rank_as_id(tmp_path: Path) -> None:
+    ranks = ((0, "<unk>"), (5, "</s>"))
+    content = tekken(special_tokens=[{"rank": rank, "token_str": text} for rank, text in ranks])
+    (tmp_path / "tekken.json").write_text(json.dumps(content))
+    ids = dict(read_tokenizer(str(tmp_path), "</s>").special_tokens)
+    assert (ids["</s>"], ids["<SPECIAL_1>"], ids["<SPECIAL_6>"], len(ids)) == (5, 1, 6, SPECIALS)
+    assert "<SPECIAL_5>" not in ids
+
+
+def special(rank: object, text: object) -> dict[str, object]:
+    return {"rank": rank, "token_str": text, "is_control": True}
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "reason"),
+    [
+        ("special_tokens", lambda listed: [*listed, special(3, "<s>")], "not 10 different ones"),
+        ("special_tokens", lambda listed: [*listed, special(2, "<x>")], "not 10 different ones"),
+        ("special_tokens", lambda listed: [*listed, special(10, "<x>")], "not 10 different ones"),
+        ("special_tokens", lambda listed: [*listed, special(3, None)], "`str`, got `null`.*token_"),
+        ("special_tokens", lambda _: None, "has no special_tokens, and its version is 'v11'"),
+        ("special_tokens", lambda _: 5, r"got `int` - at `\$.special_tokens`"),
+        ("config", lambda config: config | {"default_num_special_tokens": 2}, "not 2 different"),
+        ("config", lambda config: config | {"default_vocab_size": 5}, "not begin with -5 diff"),
+        ("config", lambda config: config | {"default_vocab_size": 20}, "begin with the 256 bytes"),
+        ("config", lambda config: {"pattern": config["pattern"]}, "`default_vocab_size`"),
+        ("config", lambda config: config | {"pattern": "("}, r"missing \)"),
+        ("config", lambda config: config | {"pattern": r"(?V1)[a--b]"}, "Unknown group flag"),
+        ("config", lambda config: config | {"pattern": 5}, "`str`, got `int`"),
+        ("config", lambda _: {}, "missing required field `pattern`"),
+        ("vocab", lambda vocab: vocab[:258], "begin with 260 different tokens in rank order"),
+        ("vocab", lambda vocab: vocab[1:] + vocab[:1], "in rank order"),
+        ("vocab", lambda vocab: [*vocab[:259], vocab[258] | {"rank": 259}], "260 different"),
+        ("vocab", lambda vocab: [{"rank": 0}, *vocab[1:]], r"`token_bytes` - at `\$.vocab\[0\]`"),
+        ("vocab", lambda vocab: [vocab[0] | {"token_bytes": "!!"}, *vocab[1:]], "base64"),
+        (
+            "vocab",
+            lambda vocab: [vocab[0] | {"token_bytes": "BwcH"}, *vocab[1:]],
+            "begin with the 256 bytes",
+        ),
+    ],
+)
+def test_a_damaged_tekken_json_is_one_sentence(
+    key: str, change: Callable[[Any], object], reason: str, tmp_path: Path
+) -> None:
+    """What mistral-common rejects, and what no tekken.json has."""
+    content = tekken()
+    (tmp_path / "tekken.json").write_text(json.dumps(content | {key: change(content[key])}))
+    with pytest.raises(UsageError, match=rf": not a tekken.json \(.*{reason}.*\)\.$"):
+        describe_tokenizer(str(tmp_path), "auto", "</s>")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", "{}", "[" * 100_000])
+@pytest.mark.parametrize("name", ["tekken.json", "tokenizer.json"])
+def test_a_file_of_other_content_is_one_sentence(text: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=rf"--tokenizer {tmp_path}: not a {name} \("):
+        describe_tokenizer(str(tmp_path), "auto")
+
+
+@pytest.mark.parametrize("name", ["en-vocab.json", "my-merges.txt", "my-spiece.model.json"])
+def test_a_tokenizer_json_may_have_any_other_name(name: str, tmp_path: Path) -> None:
+    path = save(trained("gpt2"), tmp_path / name)
+    assert read_tokenizer(f"{path}", None).name == name
 
 
 @pytest.mark.parametrize(
@@ -179,7 +250,9 @@ def test_what_files_beside_a_tokenizer_json_say_otherwise_is_not_obeyed_and_said
     assert warnings(tmp_path, caplog) == (expected if words else [])
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"added_tokens_decoder": {"0": "x"}}', '"x"'])
+@pytest.mark.parametrize(
+    "content", ["{", "[" * 100_000, "[]", '{"added_tokens_decoder": {"0": "x"}}', '"x"']
+)
 def test_a_file_beside_that_is_none_is_said(
     content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,20 +262,34 @@ def test_a_file_beside_that_is_none_is_said(
     assert "files beside it cannot be understood (" in warning
 
 
-def test_a_space_and_lower_case_that_a_file_writes_are_not_said(
+def test_a_file_beside_that_cannot_be_read_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save(trained("gpt2"), tmp_path / "tokenizer.json")
+    (tmp_path / "added_tokens.json").mkdir()
+    (warning,) = warnings(path, caplog)
+    assert "files beside it cannot be understood (" in warning
+
+
+@pytest.mark.parametrize(("scheme", "has_space"), [("first", 1), ("always", 1), ("never", 0)])
+def test_a_space_and_lower_case_that_a_file_writes_are_not_said(
+    scheme: Literal["first", "always", "never"],
+    has_space: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     tokenizer.add_special_tokens(["</s>"])
     path = save(tokenizer, tmp_path / "tokenizer.json")
     config = tmp_path / "tokenizer_config.json"
-    config.write_text(json.dumps({"add_prefix_space": True, "do_lower_case": True}))
+    config.write_text(json.dumps({"add_prefix_space": bool(has_space), "do_lower_case": True}))
     assert warnings(path, caplog, "</s>") == []
-    config.write_text(json.dumps({"add_prefix_space": False, "do_lower_case": False}))
+    config.write_text(json.dumps({"add_prefix_space": not has_space, "do_lower_case": False}))
     (warning,) = warnings(path, caplog, "</s>")
-    assert "say add_prefix_space false, do_lower_case false, which is not obeyed" in warning
+    space = f"add_prefix_space {str(not has_space).lower()}"
+    assert f"say {space}, do_lower_case false, which is not obeyed" in warning
 
 
 @pytest.mark.parametrize("is_right", [True, False])
