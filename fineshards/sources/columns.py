@@ -95,17 +95,15 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> pa.S
 
     Raises InputError unless all columns that are asked for are there, with usable types.
     """
-    names = schema.names
-    for name in sorted(asked_for(columns).difference(names)):
-        with suppress(AttributeError, KeyError, TypeError):
-            kind = reduce(lambda outer, key: outer.field(key).type, name.split("."), schema)
-            schema = schema.append(pa.field(name, kind))
+    names, schema = schema.names, _with_paths(schema, columns)
     expected = "one that the steps of a recipe can read"
     advice = "A step of the recipe, --columns or --column names it."
     others = [_Required(name, _can_be_filtered, expected, advice) for name in columns.others]
     for name, fits, expected, advice in named_columns(columns, schema.names) + others:
         if schema.names.count(name) != 1:
             found = "several columns" if name in schema.names else "no column"
+            if file.format in ("csv", "tsv") and any(each.startswith('"') for each in names):
+                advice += " If its header is quoted, give --quoting quotes."
             raise InputError(
                 f"{file.path} has {found} {name!r}; its columns are {', '.join(names)}. {advice}"
             )
@@ -128,6 +126,15 @@ def asked_for(columns: Columns) -> set[str]:
     return {*columns.of_text, *columns.others, *filter(None, [id_, columns.split])}
 
 
+def _with_paths(schema: pa.Schema, columns: Columns) -> pa.Schema:
+    """A schema in which all columns that are asked for have a name of their own."""
+    for name in sorted(asked_for(columns).difference(schema.names)):
+        with suppress(AttributeError, KeyError, TypeError):
+            kind = reduce(lambda outer, key: outer.field(key).type, name.split("."), schema)
+            schema = schema.append(pa.field(name, kind))
+    return schema
+
+
 def _resolved(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     """A record batch in which all columns that are asked for have a name of their own."""
     for name in sorted(asked_for(columns).difference(batch.schema.names)):
@@ -139,7 +146,8 @@ def _resolved(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
 
 def wanted_columns(schema: pa.Schema, columns: Columns) -> list[str]:
     """The columns to read: those that were asked for, and others that the schema has, usable."""
-    named = {*text_columns(columns, schema.names)} | (asked_for(columns) - {*columns.of_text})
+    texts = text_columns(columns, _with_paths(schema, columns).names)
+    named = {*texts} | (asked_for(columns) - {*columns.of_text})
     kinds = {columns.id: has_text_form} | dict.fromkeys(LABEL_COLUMNS, is_text)
     usable = {name for name, fits in kinds.items() if _has(schema, name, fits)} - named
     return sorted(named | usable)

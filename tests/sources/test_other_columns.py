@@ -178,6 +178,20 @@ def test_conversations_in_bytes_are_their_json(tmp_path: Path) -> None:
     assert [bad.reason for bad in read.bad] == ["its conversation is not valid UTF-8"]
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "jsonl"])
+def test_conversations_under_a_path_come_before_a_pair_beside_it(
+    tmp_path: Path, ending: str
+) -> None:
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    rows = [{"data": {"messages": said}, "prompt": "raw", "completion": "raw"}]
+    rows += [rows[0] | {"prompt": None}, rows[0] | {"data": None}]
+    path = write(tmp_path / f"a.{ending}", pa.Table.from_pylist(rows))
+    read = read_all(path, columns=Columns("data.messages", "id", False, conversations=True))
+    pair = [{"role": role, "content": "raw"} for role in ("user", "assistant")]
+    found = [json.loads(text)["messages"] for _, text, _ in read.rows if text]
+    assert (found, read.bad) == ([said, said, pair], [])
+
+
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
 def test_a_column_of_nulls_has_no_texts(tmp_path: Path, ending: str) -> None:
     nulls = pa.table(dict.fromkeys(("text", "id", "dump", "x"), pa.nulls(2)))

@@ -58,12 +58,12 @@ class Parquet(Format):
         A file without rows has one empty block, so that every file is reported.
         """
         parquet = open_source(file, opened)
-        check_columns(file, parquet.schema_arrow, columns)
+        schema = check_columns(file, parquet.schema_arrow, columns)
         footer = parquet.metadata
         groups = range(footer.num_row_groups)
-        for _ in _chunks(file, footer, wanted_columns(parquet.schema_arrow, columns), groups[:1]):
+        for _ in _chunks(file, footer, wanted_columns(schema, columns), groups[:1]):
             pass
-        names = [*text_columns(columns, parquet.schema_arrow.names)]
+        names = [*text_columns(columns, schema.names)]
         runs: list[list[int]] = []  # first row group, stop, first row, bytes
         row = 0
         for group, chunks in enumerate(_chunks(file, footer, names, groups)):
