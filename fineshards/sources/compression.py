@@ -96,7 +96,7 @@ def read_lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]
             if len(line) == _LINE_PIECE:
                 line = _bounded(file, f"line {number}", _rest_of_line(line, stream))
             if number == 1:
-                _check_beginning(file, line[:4])
+                check_beginning(file, line[:4])
                 line = line.removeprefix(codecs.BOM_UTF8)
             yield number, line
 
@@ -138,7 +138,8 @@ def wide_encoding(start: bytes) -> str | None:
     return None if name == "8" else f"UTF-{name}{order}"
 
 
-def _check_beginning(file: SourceFile, start: bytes) -> None:
+def check_beginning(file: SourceFile, start: bytes) -> None:
+    """Raises InputError for what begins as Parquet or in another encoding. start: four bytes."""
     if start == b"PAR1":
         raise InputError(f"{file.path}: is a Parquet file. Rename it, so that it ends in .parquet.")
     if encoding := wide_encoding(start):

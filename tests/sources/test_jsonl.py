@@ -238,7 +238,11 @@ def test_elements_of_an_array_that_are_no_documents_are_bad_rows(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "end", ["", "{", '{"text":"b', ",", ', {"text": tru}]' + " " * 99, "]]", "]\n{}"]
+    "end",
+    [
+        *("", "{", '{"text":"b', ",", ', {"text": tru}]' + " " * 99, "]]", "]\n{}"),
+        *(' {"text":"b"}]', ',, {"text":"b"}]', ",]", " , ]"),
+    ],
 )
 def test_what_is_not_one_array_is_an_error(tmp_path: Path, end: str) -> None:
     path = tmp_path / "a.json"
@@ -248,11 +252,39 @@ def test_what_is_not_one_array_is_an_error(tmp_path: Path, end: str) -> None:
         read_all(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('[,{"text":"a"}]', "but after its beginning it does not go on as one"),
+        ('[{"text":"a"},{"x":' + "[" * 5_000 + "]" * 5_000 + "}]", "after element 0 an element .*"),
+        ("[" * 5_000, "after its beginning an element of its array is nested too deep"),
+    ],
+)
+def test_an_array_that_cannot_be_read_is_one_sentence(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=rf"a\.json: .*{said}"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE"])
+@pytest.mark.parametrize("start", ["[", "[\n", "\n["])
+def test_an_array_in_another_encoding_is_named_by_it(
+    tmp_path: Path, encoding: str, start: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(start + '{"text":"a"}]', encoding=encoding)
+    with pytest.raises(InputError, match=f"is in {encoding}, expected UTF-8"):
+        read_all(path)
+
+
 def test_an_array_with_an_invalid_element_is_not_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"[tru, " + b'{"text":"a"},' * 1_000_000 + b"]")
     with path.open("rb") as opened:
-        with pytest.raises(InputError, match="begins an array, but after element -1"):
+        with pytest.raises(InputError, match="begins an array, but after its beginning"):
             [*jsonl._elements(describe(path), opened)]
         assert opened.tell() < 2 << 20
 

@@ -21,7 +21,13 @@ from fineshards.sources.columns import (
     named_fields,
     text_columns,
 )
-from fineshards.sources.compression import LONGEST, explained, open_text, read_lines
+from fineshards.sources.compression import (
+    LONGEST,
+    check_beginning,
+    explained,
+    open_text,
+    read_lines,
+)
 from fineshards.sources.formats.format import Format, gathered, whole
 from fineshards.sources.rows import LABEL_COLUMNS, RowBatch
 
@@ -32,7 +38,9 @@ _CONSTANT = re.compile(rb'("(?:[^"\\]|\\.)*+")|-?(?:NaN|Infinity)')
 _WRITTEN = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # Finds the end of a value, whatever numbers and strings hold.
 _ENDS = json.JSONDecoder(parse_int=str, parse_float=str, strict=False)
-_BETWEEN = re.compile(r"[\s,]*")
+_BLANK = re.compile(r"[ \t\n\r]*")
+# What follows an element as far as the beginning of another one, or the end of the array.
+_AFTER = re.compile(r"[ \t\n\r]*+(?:,[ \t\n\r]*+(?=[^] \t\n\r])|(?=]))")
 _BEGINNING, _PIECE = 64, 1 << 20
 
 
@@ -182,6 +190,7 @@ def _texts(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[str, bytes]]:
     with explained(file, lambda: "its beginning"):
         start = open_text(file, opened).read(_BEGINNING)
     opened.seek(0)
+    check_beginning(file, start[:4])
     if start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
         yield from _elements(file, opened)
         return
@@ -196,29 +205,40 @@ def _elements(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[str, bytes]]
     Raises InputError for what is not one array, and for an element of more than LONGEST characters.
     """
     number = -1
-    with explained(file, lambda: f"element {number}" if number >= 0 else "its beginning"):
+
+    def place() -> str:
+        return f"element {number}" if number >= 0 else "its beginning"
+
+    with explained(file, place):
         stream = codecs.getreader("utf-8-sig")(open_text(file, opened), "surrogateescape")
         text = stream.read(_PIECE + _BEGINNING)
-        at = _BETWEEN.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
+        at = _BLANK.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
         while text[at : at + 1] != "]":
-            end, may_go_on = len(text), True
+            after, size = None, len(text) - at
             try:
                 end = _ENDS.raw_decode(text, at)[1]
+                after = _AFTER.match(text, end)
+                may_go_on = len(text) - end < 16 or not text[end:].strip(" \t\n\r,")
             except json.JSONDecodeError as error:
-                may_go_on = error.msg.startswith("Unterminated") or error.pos + 16 > end
-            if end < len(text):
+                may_go_on = error.msg.startswith("Unterminated") or error.pos + 16 > len(text)
+            except RecursionError:
+                raise InputError(
+                    f"{file.path}: after {place()} an element of its array is nested too deep. "
+                    "Leave it out, or write one object per line."
+                ) from None
+            if after is not None:
                 number += 1
                 yield f"element {number}", text[at:end].encode("utf-8", "surrogateescape")
-                at = end
+                at = after.end()
             else:
-                more = may_go_on and end - at < LONGEST and stream.read(max(_PIECE, end - at))
+                more = may_go_on and size < LONGEST and stream.read(max(_PIECE, size))
                 if not more:
                     raise InputError(
-                        f"{file.path}: begins an array, but after element {number} it does not go "
-                        "on as one. It is damaged or truncated, or an element is too long."
+                        f"{file.path}: begins an array, but after {place()} it does not go on as "
+                        "one. It is damaged or truncated, or an element is too long."
                     )
                 text, at = text[at:] + more, 0
-            at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+                at = _BLANK.match(text).end()  # type: ignore[union-attr]
         if (text[at + 1 :] + stream.read(_PIECE)).strip():
             raise InputError(
                 f"{file.path}: more follows its array. Write one array, or one object per line."
