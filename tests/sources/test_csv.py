@@ -86,6 +86,15 @@ def test_a_quote_that_is_closed_inside_a_word_is_an_error_with_its_first_line(
         read_file(replace(describe(path), extraction="quotes"))
 
 
+def test_a_quoted_header_that_is_read_as_text_names_the_flag(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('"content"\t"text"\n"a"\t"b"\n')
+    said = r"no column 'text'; its columns are \"content\", .* give --quoting quotes\."
+    with pytest.raises(InputError, match=said):
+        read_file(describe(path))
+    assert read_file(replace(describe(path), extraction="quotes")).rows == [(0, "b", None)]
+
+
 def test_quoting_goes_with_csv_and_tsv(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\na\n")
     (tmp_path / "a.txt").write_text("a")

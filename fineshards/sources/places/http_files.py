@@ -176,9 +176,12 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
     if status in (404, 410):
         raise MissingError(f"{url} cannot be read: there is no such file ({status}). Check it.")
     if status != 206 or content_range is None or content_range[1] is None:
+        why = "its server ignores range requests"
+        if status != 200:
+            found = headers.get("Content-Range")
+            why = f"to a range request the server answered {status} with Content-Range {found!r}"
         raise InputError(
-            f"{url} cannot be read in parts: to a range request the server answered {status} with "
-            f"Content-Range {headers.get('Content-Range')!r}. Download the file, and give its path."
+            f"{url} cannot be read in parts: {why}. Download the file, and give its path."
         )
     first, last, size = map(int, content_range.groups())
     expected = min(stop, size) - start
