@@ -416,7 +416,7 @@ def check_reports(
         for of in (of for report in reports for of in report.counts.dropped):
             by[of.step + 1, of.reason] += of.documents
         most = ", ".join(f"{n:,} by step {step} ({why})" for (step, why), n in by.most_common(3))
-        bad = f" {sums['rejected']:,} rows are rejected." if sums["rejected"] else ""
+        bad = f" Rejected rows: {sums['rejected']:,}." if sums["rejected"] else ""
         raise InputError(
             f"the recipe leaves no documents: {sums['rows']:,} rows, {dropped:,} of them dropped: "
             f"{most}.{bad} Loosen these steps, or check --input."

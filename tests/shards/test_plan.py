@@ -295,7 +295,7 @@ def test_input_without_documents_is_an_error_with_its_rows() -> None:
         check_reports([], max_bad_rows=0)
 
 
-@pytest.mark.parametrize(("rejected", "words"), [(0, ""), (3, " 3 rows are rejected.")])
+@pytest.mark.parametrize(("rejected", "words"), [(0, ""), (3, " Rejected rows: 3.")])
 def test_a_recipe_that_leaves_no_documents_is_an_error_with_rejected_rows(
     rejected: int, words: str
 ) -> None:
