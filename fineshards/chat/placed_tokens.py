@@ -23,7 +23,7 @@ from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.loading import encoder_of_vocabulary
 from fineshards.encoders.tokenizer_json import IGNORED_STEPS, TokenizerJson, library_of
 from fineshards.encoders.vocabulary import Vocabulary
-from fineshards.errors import UsageError
+from fineshards.errors import FineshardsError, UsageError
 
 # Begins the private use characters of plane 16.
 _FIRST = 0x100000
@@ -76,7 +76,14 @@ class HuggingFaceTexts:
 
     def __init__(self, tokenizer: TokenizerJson) -> None:
         names = hidden_names(tokenizer)
-        self._library: Any = library_of(_renamed(tokenizer, names))
+        try:
+            self._library: Any = library_of(_renamed(tokenizer, names))
+        except FineshardsError as error:
+            raise UsageError(
+                f"--tokenizer {tokenizer.name}: conversations cannot be encoded with it, because "
+                f"its merges make or use special tokens ({error}). Remove these merges, or make "
+                "the tokens ordinary ones."
+            ) from error
         self._library.encode_special_tokens = False
         for text, id_ in tokenizer.special_tokens:
             ids = self._library.encode(f"a {names[text]} b", add_special_tokens=False).ids
