@@ -35,6 +35,8 @@ _WITHOUT_OWNERS = ("role", "type", "id", "tool_call_id")
 # Tags that templates look for in texts; and a text without whitespace at its ends.
 _TAG = re.compile(rf"({CONTENT}?(?:</?[\w:]*(?:think|tool)\w*>|\[/?THINK\]))")
 _TRIMMED = re.compile(r"\S(?:.*\S)?", re.DOTALL)
+# The level of `with_owner` at which most texts have a number.
+ALL_TEXTS = 3
 # Columns in place of messages, Alpaca's second. Its input may be absent.
 _PAIR, _ALPACA, _INPUT = ("prompt", "completion"), ("instruction", "output"), "input"
 # The roles of those who speak in ShareGPT.
@@ -66,7 +68,7 @@ def canonical(row: Mapping[str, Any]) -> str:
 
     row: `messages`, or `prompt` and `completion`, and maybe `tools`; each as objects or as JSON.
     Or Alpaca's `instruction` and `output`, and maybe `input`. Other columns are ignored. Messages
-    of ShareGPT (`from`, `value`) become those of OpenAI.
+    of ShareGPT (`from`, `value`) become those of OpenAI. Answers in `prompt` are not learned.
 
     Raises BadConversation if it is not one.
 
@@ -75,16 +77,20 @@ def canonical(row: Mapping[str, Any]) -> str:
         '{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]}'
     """
     if row.get("messages") is not None:
-        messages = _listed(row["messages"], "messages")
+        context, messages = [], _listed(row["messages"], "messages")
     else:
-        prompt, *context, completion = pair_columns(row)
-        messages = [*_turn(row, prompt, "user", *context), *_turn(row, completion, ASSISTANT)]
+        prompt, *added, completion = pair_columns(row)
+        context = _turn(row, prompt, "user", *added)
+        messages = [*context, *_turn(row, completion, ASSISTANT)]
     if not messages:
         raise BadConversation("messages is empty")
     tools = _listed(row.get("tools") or [], "tools")
     if not all(isinstance(tool, dict) for tool in tools):
         raise BadConversation("tools is not a list of objects")
     messages = [_message(value, number) for number, value in enumerate(messages, 1)]
+    for message in messages[: len(context)]:
+        if message["role"] == ASSISTANT and message.keys().isdisjoint(_LEARN_FIELDS):
+            message["weight"] = 0
     conversation = {"messages": messages, "tools": tools or None}
     try:
         text = orjson.dumps(_without_nulls(conversation)).decode()
@@ -110,18 +116,22 @@ def says_not_to_learn(message: Mapping[str, Any]) -> bool:
     return not all(message.get(name, 1) for name in _LEARN_FIELDS)
 
 
-def with_owner(message: Mapping[str, Any], number: int, blank: bool) -> dict[str, Any]:
+def with_owner(message: Mapping[str, Any], number: int, level: int) -> dict[str, Any]:
     """A message with its number before and after each text that it may have in a template.
 
     Of messages that are not the assistant's, this is the content alone. Templates often trim a
-    text, or cut it at tags of thoughts, so these stay outside. blank: whether a message without
-    any text has the number too.
+    text, or cut it at tags of thoughts, so these stay outside.
+
+    level: where a text has nothing outside tags, the number is around them (3), or after the
+    content (less). A blank content has it too (1 or more), and one that is absent (2 or more).
     """
     before, after = (f"{_OPEN}{slash}{number}{_CLOSE}" for slash in ("", "/"))
 
     def marked(value: Any) -> Any:
         if isinstance(value, str):
             pieces = _TAG.split(value)
+            if level == ALL_TEXTS and not any(map(str.strip, pieces[::2])):
+                pieces = [value]
             pieces[::2] = [
                 _TRIMMED.sub(lambda text: before + text[0] + after, piece) for piece in pieces[::2]
             ]
@@ -137,8 +147,14 @@ def with_owner(message: Mapping[str, Any], number: int, blank: bool) -> dict[str
 
     fields = message if message["role"] == ASSISTANT else ("content",)
     owned = {**message, **marked({key: message[key] for key in fields if key in message})}
-    if blank and "tool_calls" not in message and not message.get("content", before).strip():
-        owned["content"] = before + after + message["content"]
+    content = message.get("content", "")
+    if message.get("tool_calls") or _TAG.sub("", content).strip():
+        return owned
+    if not content.strip():
+        if level > ("content" not in message):
+            owned["content"] = before + after + content
+    elif level < ALL_TEXTS:
+        owned["content"] = content + before + after
     return owned
 
 

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.chat.conversation import (
+    ALL_TEXTS,
     ASSISTANT,
     BEGIN,
     CONTENT,
@@ -186,8 +187,8 @@ class ConversationEncoder(Encoder):
             rendered = self._special.hidden(rendered)
         if self._by_tags and not unlearned:
             return self._parts(rendered)
-        for blank in (True, False):
-            owned = [with_owner(message, number, blank) for number, message in enumerate(messages)]
+        for level in range(ALL_TEXTS, -1, -1):
+            owned = [with_owner(message, number, level) for number, message in enumerate(messages)]
             with suppress(BadConversation):
                 with_owners = self._text(owned, tools)
                 # Otherwise the template counts or compares what is in texts.
@@ -274,6 +275,13 @@ class ConversationEncoder(Encoder):
         where = f"message {len(messages)} ({role}): the chat template does not"
         if role == ASSISTANT:
             before = self._text(messages[:-1], tools, prompt=True)
+            if not self._renderer.has_prompt:
+                answer = {"role": messages[-1]["role"], "content": BEGIN}
+                header, mark, _ = self._text([*messages[:-1], answer], tools).partition(BEGIN)
+                added = header.removeprefix(before)
+                # Whitespace alone is the answer's, as that before it in Llama 2's.
+                if mark and added.strip() and not OWNER.search(added):
+                    before = header
         else:
             last = {**messages[-1], "content": BEGIN}
             before, mark, _ = self._text([*messages[:-1], last], tools).partition(BEGIN)

@@ -66,6 +66,10 @@ def _walk(value: Any) -> Any:
         ({"prompt": "a", "completion": "b"}, ["user a", "assistant b"]),
         ({"prompt": [USER], "completion": [{"role": "tool", "content": ""}]}, ["user Hi", "tool "]),
         (
+            {"prompt": [USER, {"from": "gpt", "value": "a"}], "completion": "b"},
+            ["user Hi", "assistant a", "assistant b"],
+        ),
+        (
             {
                 "messages": [
                     {"from": speaker, "value": speaker[:1]}
@@ -95,6 +99,19 @@ def _walk(value: Any) -> Any:
 def test_forms(row: dict[str, Any], messages: list[str]) -> None:
     found = json.loads(canonical(row))["messages"]
     assert [f"{each['role']} {each['content']}" for each in found] == messages
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [({}, {"weight": 0}), ({"weight": None}, {"weight": 0}), ({"train": True}, {"train": True})],
+)
+def test_answers_in_a_prompt_are_not_learned_unless_they_say_so(
+    fields: dict[str, Any], found: dict[str, Any]
+) -> None:
+    answer = {"role": "assistant", "content": "a"}
+    row = {"prompt": [USER, answer | fields, USER], "completion": [answer]}
+    assert json.loads(canonical(row))["messages"] == [USER, answer | found, USER, answer]
+    assert answer == {"role": "assistant", "content": "a"}
 
 
 def test_null_fields_are_absent() -> None:

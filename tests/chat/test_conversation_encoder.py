@@ -1,5 +1,6 @@
 """Tokens of conversations and what is learned, compared with plain definitions."""
 
+import json
 import random
 import re
 from collections.abc import Callable
@@ -175,6 +176,78 @@ def test_tags_in_content_may_be_special_strings() -> None:
     answers = [HELLO[0], HELLO[1] | {"content": " <tool_call>Hello", "weight": 0}, *HELLO]
     document = encoded(encoder, canonical({"messages": answers}))
     assert learned_texts(family, document) == ["Hello<|im_end|>"]
+
+
+TAGS = ("<think>", " <tool_error>\n", "<think>\n\n</think>\n\n", "[/THINK]", " ", "")
+
+
+@pytest.mark.parametrize("content", [{"content": text} for text in (*TAGS, "4")] + [{}])
+def test_a_result_in_an_answer_is_not_learned_whatever_its_text(content: dict[str, str]) -> None:
+    """A template as Gemma 4's, which writes it before the text of the answer that called."""
+    result = "{% set next = messages[loop.index0 + 1] %}{% if next.role == 'tool' %}<result>"
+    template = (
+        f"{HEAD}{CALLS}{{% if not loop.last %}}{result}{{{{ next.content|trim }}}}</result>"
+        f"{{% endif %}}{{% endif %}}{{{{ m.content }}}}{FOOT}{PROMPT}{{% endif %}}"
+    )
+    messages = [HELLO[0], HELLO[1] | {"tool_calls": [CALL]}, {"role": "tool", **content}, HELLO[1]]
+    assert reason(encoder_of(FAMILIES["qwen2.5"], template), messages).startswith(
+        "message 2 (assistant): the chat template does not show where it begins and ends"
+    )
+
+
+@pytest.mark.parametrize("text", TAGS)
+@pytest.mark.parametrize("content", ["m.content", "m.content.split('</think>')[-1]|trim"])
+@pytest.mark.parametrize("calls", [{}, {"tool_calls": []}])
+def test_a_text_of_tags_alone_is_not_learned_either(
+    text: str, content: str, calls: dict[str, Any]
+) -> None:
+    family = FAMILIES["qwen2.5"]
+    answers = "{% for m in messages if m.role == 'assistant' %}"
+    enclosed = f"{answers}{{% generation %}}{{{{ {content} }}}}|{{% endgeneration %}}{{% endfor %}}"
+    messages = [HELLO[0], {"role": "assistant", "content": text, "weight": 0, **calls}, *HELLO]
+    found = encoded(encoder_of(family, enclosed), canonical({"messages": messages}))
+    assert learned_texts(family, found) == ["Hello|"]
+    together = f"{{% generation %}}{answers}{{{{ {content} }}}}{{% endfor %}}{{% endgeneration %}}"
+    assert "does not show which text is of" in reason(encoder_of(family, together), messages)
+
+
+@pytest.mark.parametrize(
+    ("head", "learned"),
+    [
+        ("<|im_start|>{{ m.role }}\n{{ m.thinking }}", ["whyHello", "Hello"]),
+        ("{{ m.role }}:\n", ["Hello", "Hello"]),
+        ("{% if m.role == 'user' %}[INST]{% else %}[/INST]{% endif %}", ["Hello", "Hello"]),
+        # Whitespace alone is no header: in Llama 2's, the question ends with [/INST].
+        (" ", [" Hello", " Hello"]),
+    ],
+)
+def test_a_header_is_found_in_a_template_that_does_not_ask_for_answers(
+    head: str, learned: list[str]
+) -> None:
+    family = FAMILIES["qwen2.5"]
+    template = f"{{% for m in messages %}}{head}{{{{ m.content }}}}{FOOT}"
+    messages = [HELLO[0], HELLO[1] | {"thinking": "why"}, *HELLO]
+    found = encoded(encoder_of(family, template), canonical({"messages": messages}))
+    assert learned_texts(family, found) == [text + "<|im_end|>" for text in learned]
+
+
+@pytest.mark.parametrize("use", [False, True])
+def test_special_tokens_of_merges_are_refused(use: bool) -> None:
+    vocabulary = vocabulary_of(FAMILIES["qwen2.5"])
+    content = json.loads(vocabulary.data)
+    first, second = content["model"]["merges"][0]
+    token = next(iter(content["added_tokens"])) | {
+        "content": first if use else first + second,
+        "id": content["model"]["vocab"][first if use else first + second],
+    }
+    content["added_tokens"] = [token, *content["added_tokens"]]
+    path = Path(mkdtemp()) / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    changed = read_tokenizer(str(path), FAMILIES["qwen2.5"].eot)
+    with pytest.raises(UsageError) as caught:
+        ConversationEncoder(ChatTemplate("{{ messages[0].content }}"), changed, ASSISTANT)
+    assert str(caught.value).startswith("--tokenizer tokenizer.json: conversations cannot be enc")
+    assert "Remove these merges" in str(caught.value)
 
 
 @pytest.mark.parametrize(
