@@ -81,7 +81,7 @@ MOST_LINES = {
     "reports": 981,
     "root": 1_523,
     "shards": 6_488,
-    "sources": 4_089,
+    "sources": 4_122,
     "storage": 2_054,
     "templates": 462,
     "transforms": 874,

@@ -6,12 +6,13 @@ pattern gives the beginning of its name: see `is_beside_data`.
 """
 
 import errno
+import fnmatch
 import glob
 import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import BinaryIO
@@ -31,6 +32,7 @@ from fineshards.sources.formats.format import (
     readable,
 )
 from fineshards.sources.places.place import (
+    WILDCARDS,
     FoundFile,
     Place,
     check_same,
@@ -50,6 +52,7 @@ _RECORDS = {
     EXPORT_NAME,
 }
 _CACHED_COPY = re.compile(r"cache-[^/]*\.arrow")
+_OF_SAVES = re.compile(r"state\.json|(cache-.*|data-\d+-of-\d+)\.arrow")
 _PLACES: Plugins[Place] = Plugins("places", makes=True)
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _LFS_POINTER, _LFS_POINTER_BYTES = b"version https://git-lfs.github.com/spec/v1\n", 1024
@@ -251,8 +254,12 @@ def walk(folder: str) -> Iterator[str]:
 def _find(named: str, pattern: str) -> list[SourceFile]:
     """The files of a pattern or folder. named: the flag with it."""
     place = place_of(refuse_secrets(pattern, "--input")) if is_url(pattern) else None
-    matches = _as_saved(place.find(pattern) if place else _find_local(pattern))
-    files = [file for file in matches if not is_beside_data(file.within)]
+
+    def find(pattern: str) -> list[FoundFile]:
+        matches = place.find(pattern) if place else _find_local(pattern)
+        return [file for file in matches if not is_beside_data(file.within)]
+
+    files = _as_saved(named, pattern, find)
     if not files:
         raise UsageError(
             f"{named}: no file matches. Check the path, and quote the pattern so that the shell "
@@ -284,26 +291,52 @@ def refuse_cached_copies(named: str, paths: Sequence[str]) -> None:
         )
 
 
-def _as_saved(matches: list[FoundFile]) -> list[FoundFile]:
+def _as_saved(named: str, pattern: str, find: Callable[[str], list[FoundFile]]) -> list[FoundFile]:
     """The matches without those that lie beside what `save_to_disk` of the datasets library wrote.
 
-    Its state.json lists the data files of its folder: others are caches, or of an earlier save.
+    Its state.json lists the data files of its folder; caches and files of an earlier save are left
+    out where the pattern does not name them. Raises InputError for a file that is listed and not
+    there, and UsageError for other data.
     """
-    listed: dict[str, set[str]] = {}
+    matches = find(pattern)
+    parent, wanted = os.path.split(pattern)
+    states = [file for file in matches if file.within and file.path.endswith("/state.json")]
+    names = (os.path.basename(file.path) for file in matches)
+    if any(name.endswith(".arrow") and fnmatch.fnmatchcase(name, wanted) for name in names) and (
+        not is_url(pattern) or WILDCARDS.search(wanted)
+    ):
+        states += find(os.path.join(parent, "state.json"))
+    there, listed = {file.path for file in matches}, dict[str, set[str]]()
+    for state in states:
+        file = SourceFile(0, state.path, state.size, state.identity, *format_of(state.path))
+        with explain_failures(file), open_file(file) as opened:
+            content = opened.read()
+        folder, saved = os.path.dirname(state.path), set[str]()
+        with suppress(ValueError, KeyError, TypeError):  # another file of that name is data
+            saved = {str(data["filename"]) for data in json.loads(content)["_data_files"]}
+            listed[folder] = saved
+        for name in sorted(saved):
+            is_wanted = os.path.basename(state.within) or fnmatch.fnmatchcase(name, wanted)
+            if is_wanted and f"{folder}/{name}" not in there:
+                raise InputError(
+                    f"{named}: {folder}/{name} is not there, although {state.path} lists it. Copy "
+                    "it there, or save the dataset again."
+                )
+    kept, others = list[FoundFile](), list[str]()
     for match in matches:
-        if match.within and os.path.basename(match.path) == "state.json":
-            file = SourceFile(0, match.path, match.size, match.identity, *format_of(match.path))
-            with explain_failures(file), open_file(file) as opened:
-                content = opened.read()
-            with suppress(ValueError, KeyError, TypeError):  # another file of that name is data
-                names = {str(data["filename"]) for data in json.loads(content)["_data_files"]}
-                listed[os.path.dirname(match.path)] = names
-    return [
-        match
-        for match in matches
-        for folder, name in [os.path.split(match.path)]
-        if folder not in listed or name in listed[folder]
-    ]
+        folder, name = os.path.split(match.path)
+        is_named = not os.path.basename(match.within)
+        is_copy = _CACHED_COPY.fullmatch(name)
+        if folder not in listed or name in listed[folder] or (is_named and is_copy):
+            kept.append(match)
+        elif has_known_format(name) and (is_named or not _OF_SAVES.fullmatch(name)):
+            others.append(match.path)
+    if others:
+        raise UsageError(
+            f"{named}: {some(others)}: not listed by state.json beside it, and so no part of what "
+            "save_to_disk wrote there. Move such files away, or give the files that you want."
+        )
+    return kept
 
 
 def _find_local(pattern: str) -> list[FoundFile]:

@@ -215,6 +215,23 @@ def test_a_saved_dataset_is_what_its_state_lists(tree: Path) -> None:
     assert len([*(tree / "saved").glob("cache-*.arrow")]) == 1
     names = [f"saved/data-0000{number}-of-00002.arrow" for number in range(2)]
     assert found(tree, "in/saved") == found(tree, "in/saved/*") == found(tree, "in/s*") == names
+    assert found(tree, "in/saved/*-of-00002.arrow") == names
+    assert len(found(tree, "in/saved/cache-*")) == 1
+    for pattern in ("saved/data*.arrow", "**/*.arrow", "saved/data-00002-of-00003.arrow"):
+        with pytest.raises(UsageError, match=r"-of-00003\.arrow.*: not listed by state\.json"):
+            find_files([f"in/{pattern}"])
+    for name in ("more.jsonl", "mine.parquet", "old.arrow"):
+        (tree / "saved" / name).write_text("")
+        for pattern in ("in", "in/saved", "in/saved/*"):
+            with pytest.raises(UsageError, match=rf"{name}: not listed by state\.json"):
+                find_files([pattern])
+        assert name == "old.arrow" or found(tree, f"in/saved/{name}") == [f"saved/{name}"]
+        (tree / "saved" / name).unlink()
+    (tree / names[1]).unlink()
+    for pattern in ("in", "in/saved", "in/s*", "in/saved/*", "in/saved/data*-of-00002.arrow"):
+        with pytest.raises(InputError, match=rf"{names[1]} is not there, although .*/state\.json"):
+            find_files([pattern])
+    assert found(tree, f"in/{names[0]}") == names[:1]
     # Another file of that name is data.
     (tree / "d/state.json").write_text('{"text": "a"}\n')
     assert "d/state.json" in found(tree, "in/d")
