@@ -1,5 +1,6 @@
 """Input through fsspec, on its file system in memory: patterns, versions, what is missing."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -61,6 +62,23 @@ def test_a_file_has_one_identity_however_it_is_found(store: Any) -> None:
     assert (file.path, file.size) == ("memory://one/in/a.jsonl", len(LINES))
     assert file.identity.startswith("mtime:")
     assert texts_of(file) == ["a", "b"]
+
+
+def test_a_saved_dataset_is_what_its_state_lists(store: Any) -> None:
+    names = [f"data-0000{number}-of-00002.arrow" for number in range(2)]
+    state = {"_data_files": [{"filename": name} for name in names]}
+    store.pipe("/saved/d/state.json", json.dumps(state).encode())
+    for name in (*names, "data-00000-of-00003.arrow"):
+        store.pipe(f"/saved/d/{name}", b"")
+    for pattern in ("", "/d", "/d/*", "/d/*2.arrow"):
+        found = find_files([f"memory://saved{pattern}"])
+        assert [file.path for file in found] == [f"memory://saved/d/{name}" for name in names]
+    with pytest.raises(UsageError, match=r"-of-00003\.arrow: not listed by state\.json"):
+        find_files(["memory://saved/d/*.arrow"])
+    store.rm(f"/saved/d/{names[1]}")
+    for pattern in ("", "/d", "/d/*", "/d/*2.arrow"):
+        with pytest.raises(InputError, match=rf"{names[1]} is not there, although memory://"):
+            find_files([f"memory://saved{pattern}"])
 
 
 def test_a_changed_or_deleted_file_is_noticed(store: Any) -> None:
