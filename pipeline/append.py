@@ -7,7 +7,7 @@ from typing import Any
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import find_input, refuse_overlap, settle_input
+from fineshards.pipeline.input_files import Patterns, find_input, refuse_overlap, settle_input
 from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -42,8 +42,9 @@ def prepare_append(config: BuildConfig) -> Launch:
     before = manifest.job
     _refuse_lost_keys(storage, before)
     roots = [generation.root for generation in before.generations]
-    files, origin = find_input(config, roots)
-    refuse_overlap(storage, files, config)
+    patterns = Patterns.of(config)
+    files, origin = find_input(config, patterns, roots)
+    refuse_overlap(storage, files, config.dataset, patterns)
     if config.has_test_files and not isinstance(before.settings.split, ByInput):
         raise UsageError(
             f"--test_input: {storage.root} was built with {before.settings.split.described()}, "
@@ -52,7 +53,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     output_folder.refuse_foreign_files(storage)
     config = read_as_before(config, before, files)
     files = settle_input(files, before.settings.columns, config)
-    there = job_with_sources(before, config.sources, config.patterns + config.test_patterns)
+    there = job_with_sources(before, config.sources, patterns.train + patterns.test)
     if not are_new(there, files, config):
         checkpoints = Checkpoints.of(storage, before)
         end_finished(manifest, checkpoints, config)

@@ -6,7 +6,7 @@ import glob
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,22 @@ _WRITTEN = (
 _log = logging.getLogger("fineshards")
 
 
+class Patterns(NamedTuple):
+    """The patterns of an input, with those of its lists."""
+
+    test: list[str]
+    train: list[str]
+
+    @classmethod
+    def of(cls, config: BuildConfig) -> Patterns:
+        """Reads the lists, which must happen once; raises InputError for one that is empty."""
+        return cls(
+            expand_lists(config.test_patterns, "--test_input"), expand_lists(config.patterns)
+        )
+
+
 def find_input(
-    config: BuildConfig, roots: Sequence[str] = ()
+    config: BuildConfig, patterns: Patterns, roots: Sequence[str] = ()
 ) -> tuple[list[SourceFile], dict[str, str]]:
     """Returns the ordered files, and which dataset they are, for the manifest.
 
@@ -75,10 +89,9 @@ def find_input(
         os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
     given, files = (*config.test_patterns, *config.patterns), list[SourceFile]()
     if given:
-        tests = len(expand_lists(config.test_patterns))
-        patterns = moved_patterns(expand_lists(given), config.sources, roots)
-        splits = (patterns[tests:], patterns[:tests])
-        apart = any(map(is_url, patterns))
+        moved = moved_patterns(patterns.test + patterns.train, config.sources, roots)
+        splits = (moved[len(patterns.test) :], moved[: len(patterns.test)])
+        apart = any(map(is_url, moved))
         files = call_apart(find_files, *splits) if apart else find_files(*splits)
     if config.dataset is None:
         # The DAG of Composer knows by it that files in a store are in the dataset already.
@@ -144,7 +157,9 @@ def _resolve(config: BuildConfig) -> tuple[ResolvedDataset, ResolvedDataset | No
     return train, resolve_dataset(DatasetRequest(config.dataset, *where, flag))
 
 
-def refuse_overlap(storage: Storage, files: Sequence[SourceFile], config: BuildConfig) -> None:
+def refuse_overlap(
+    storage: Storage, files: Sequence[SourceFile], dataset: str | None, patterns: Patterns
+) -> None:
     """Raises UsageError if an input file lies in the output folder, or would match input there.
 
     `--overwrite` would delete such files, and the next run would take output for input. Links
@@ -157,8 +172,7 @@ def refuse_overlap(storage: Storage, files: Sequence[SourceFile], config: BuildC
                 f"{file.path} is input and lies in --output {storage.root}. Choose an --output "
                 "that does not hold the input."
             )
-    named = (config.dataset,) if config.dataset else config.patterns
-    for pattern in expand_lists((*named, *config.test_patterns)):
+    for pattern in [*([dataset] if dataset else []), *patterns.train, *patterns.test]:
         if _would_match(output, without_scheme(pattern)):
             raise UsageError(
                 f"--output {storage.root} lies where --input or --dataset {pattern} would find "

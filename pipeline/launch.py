@@ -20,7 +20,7 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, OutputError, UsageError, quoted
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import find_input, refuse_overlap, settle_input
+from fineshards.pipeline.input_files import Patterns, find_input, refuse_overlap, settle_input
 from fineshards.shards import split_rule
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
@@ -75,8 +75,9 @@ def prepare(config: BuildConfig) -> Launch:
     Raises UsageError if the input is not found or the output belongs to another job.
     """
     storage = open_storage(config.folder, config.s3_endpoint)
-    job, stored = describe_job(config)
-    refuse_overlap(storage, job.files, config)
+    patterns = Patterns.of(config)
+    job, stored = describe_job(config, patterns)
+    refuse_overlap(storage, job.files, config.dataset, patterns)
     if not any(file.size for file in job.files):
         which = f"{len(job.files):,} files have" if job.files[1:] else f"{job.files[0].path} has"
         raise InputError(f"the input has no documents: {which} no bytes. Check --input.")
@@ -126,14 +127,18 @@ def refuse_damage(storage: Storage, files: Iterable[tuple[str, int, str]], so: s
                 )
 
 
-def describe_job(config: BuildConfig) -> tuple[Job, tuple[bytes, ...]]:
+def describe_job(
+    config: BuildConfig, patterns: Patterns | None = None
+) -> tuple[Job, tuple[bytes, ...]]:
     """The job of a configuration, and the contents of its `stored_files`; writes nothing.
+
+    patterns: those of its input, if its lists are read already.
 
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
     from fineshards.sources.places.hub import fetch_tokenizer, is_on_hub  # late: it is slow
 
-    files, origin = find_input(config)
+    files, origin = find_input(config, patterns or Patterns.of(config))
     of_tokens = [file.path for file in files if FORMATS[file.format].holds_tokens]
     if of_tokens and config.tokens_column is None:
         try:

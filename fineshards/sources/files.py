@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import BinaryIO
@@ -22,7 +22,7 @@ from fineshards.credentials import refuse_secrets
 from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
 from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.manifest_file import EXPORT_NAME
-from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.records import INDEX, SourceFile
 from fineshards.shards.record import replace
 from fineshards.sources.formats.format import (
     FORMATS,
@@ -31,6 +31,7 @@ from fineshards.sources.formats.format import (
     has_known_format,
     readable,
 )
+from fineshards.sources.places.http_files import MissingError
 from fineshards.sources.places.place import (
     WILDCARDS,
     FoundFile,
@@ -81,8 +82,9 @@ def describe_files(paths: Iterable[str]) -> list[SourceFile]:
     with a name in UTF-8.
     """
     return [
-        SourceFile(index, path, *local_state(path), *format_of(path))
+        SourceFile(index, path, size, _with_index(path, identity), *format_of(path))
         for index, path in enumerate(paths)
+        for size, identity in [local_state(path)]
     ]
 
 
@@ -94,8 +96,26 @@ def check_unchanged(file: SourceFile) -> None:
 def state_of(file: SourceFile) -> tuple[int, str] | None:
     """The size and the identity of a file now; None if it is not there any more."""
     if is_url(file.path):
-        return place_of(file.path).state(file)
-    return local_state(file.path) if os.path.lexists(file.path) else None
+        state = place_of(file.path).state(file)
+    else:
+        state = local_state(file.path) if os.path.lexists(file.path) else None
+    return state and (state[0], _with_index(file.path, state[1]))
+
+
+def _with_index(path: str, identity: str, listed: Mapping[str, FoundFile] | None = None) -> str:
+    """The identity of a file, and that of its index, if it is read by one that may change.
+
+    listed: files by path, as they are now, for which no store is asked again.
+    """
+    for index in companions_of(path)[:1]:
+        if is_url(path) and place_of(path).pinned:
+            break
+        if found := (listed or {}).get(index):
+            return f"{identity}{INDEX}{found.size} {found.identity}"
+        with suppress(MissingError):
+            if state := state_of(SourceFile(0, index, 0, "", "text", "none")):
+                return f"{identity}{INDEX}{state[0]} {state[1]}"
+    return identity
 
 
 def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
@@ -107,7 +127,8 @@ def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
     if not is_url(file.path):
         opened: BinaryIO = open(file.path, "rb")  # noqa: SIM115
     else:
-        read = partial(place_of(file.path).read, file)
+        alone = replace(file, identity=file.version.partition(INDEX)[0], trusted=None)
+        read = partial(place_of(file.path).read, alone)
         ahead = FORMATS[file.format].read_ahead if read_ahead is None else read_ahead
         opened = RangeReader(file.size, read).buffered(ahead)
     if file.size < _LFS_POINTER_BYTES:
@@ -178,10 +199,11 @@ def find_files(patterns: Sequence[str], test: Sequence[str] = ()) -> list[Source
     return files
 
 
-def expand_lists(patterns: Sequence[str]) -> list[str]:
+def expand_lists(patterns: Sequence[str], flag: str = "--input") -> list[str]:
     """The patterns, with those in the file instead of `@FILE`: one per line, without blank lines.
 
-    Raises InputError for a list that cannot be read.
+    A list may be a pipe, so it is read once. flag: which names it. Raises InputError for a list
+    that cannot be read, or is empty.
     """
     expanded = list[str]()
     for pattern in patterns:
@@ -190,13 +212,17 @@ def expand_lists(patterns: Sequence[str]) -> list[str]:
             continue
         try:
             with open(without_scheme(pattern[1:]), encoding="utf-8-sig") as opened:
-                lines = (line.strip() for line in opened)
-                expanded += [without_scheme(line) for line in lines if line]
+                lines = [line.strip() for line in opened]
         except (OSError, ValueError) as error:
             raise InputError(
-                f"--input {pattern}: the list cannot be read ({error}). Give a local file with a "
+                f"{flag} {pattern}: the list cannot be read ({error}). Give a local file with a "
                 "path, pattern or URL per line, or ./@NAME for input with such a name."
             ) from error
+        if not any(lines):
+            raise InputError(
+                f"{flag} {pattern}: the list is empty. Write a path, pattern or URL per line."
+            )
+        expanded += [without_scheme(line) for line in lines if line]
     return expanded
 
 
@@ -277,7 +303,11 @@ def _find(named: str, pattern: str) -> list[SourceFile]:
         )
     if not os.path.basename(pattern).startswith("cache-"):
         refuse_cached_copies(named, [file.path for file in files])
-    return [SourceFile(0, f.path, f.size, f.identity, *format_of(f.path)) for f in files]
+    listed = {match.path: match for match in matches}
+    return [
+        SourceFile(0, f.path, f.size, _with_index(f.path, f.identity, listed), *format_of(f.path))
+        for f in files
+    ]
 
 
 def refuse_cached_copies(named: str, paths: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fineshards.config import BuildConfig
 from fineshards.errors import UsageError
-from fineshards.pipeline.input_files import refuse_overlap
+from fineshards.pipeline.input_files import Patterns, refuse_overlap
 from fineshards.pipeline.launch import prepare
 from fineshards.shards.job.records import SourceFile
 from fineshards.storage.open import open_storage
@@ -121,8 +121,9 @@ def test_neighbours_do_not_overlap(data: Path, given: str, output: str) -> None:
 def test_buckets_overlap_as_folders_do(given: str, output: str, words: str | None) -> None:
     files = [SourceFile(0, "gs://b/in/a.parquet", 1, "generation:1", "parquet", "none")]
     config = BuildConfig(input=given, output=output)
+    patterns = Patterns.of(config)
     if words is None:
-        refuse_overlap(open_storage(output), files, config)
+        refuse_overlap(open_storage(output), files, None, patterns)
     else:
         with pytest.raises(UsageError, match=words):
-            refuse_overlap(open_storage(output), files, config)
+            refuse_overlap(open_storage(output), files, None, patterns)

@@ -195,6 +195,31 @@ def test_files_of_one_name_in_several_generations(
     assert verify(out, sample="100%", sources=[moves.partition("=")[2]]).ok
 
 
+def through_a_pipe(*paths: Path) -> str:
+    """A list of input that can be read once, as @<(command) of a shell."""
+    read, write = os.pipe()
+    os.write(write, "".join(f"{path}\n" for path in paths).encode())
+    os.close(write)
+    return f"@/dev/fd/{read}"
+
+
+def test_a_list_may_be_a_pipe(tmp_path: Path) -> None:
+    test, train, new, late = (
+        write_rows(tmp_path / f"{name}/{name}.jsonl", [{"text": name, "id": name}])
+        for name in ("test", "train", "new", "late")
+    )
+    out, moves = tmp_path / "out", f"--sources={tmp_path}/late={tmp_path}/now"
+    flags = ("--test_input", through_a_pipe(test))
+    assert main(["build", f"--output={out}", "--input", through_a_pipe(train), *flags]) == 0
+    append(out, through_a_pipe(new))
+    (tmp_path / "late").rename(tmp_path / "now")
+    append(out, through_a_pipe(late), moves)
+    files = Manifest.load_finished(open_storage(out)).files
+    names = [(os.path.basename(file.name), file.test) for file in files]
+    expected = [("test.jsonl", True), ("train.jsonl", False), ("new.jsonl", False)]
+    assert names == [*expected, ("late.jsonl", False)]
+
+
 def test_an_append_goes_on_with_input_that_was_touched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

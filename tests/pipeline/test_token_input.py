@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.damage import load, save_consistently
 from support.growing import append, build, content_of, made_up_rows, write_rows
+from support.kills import kill
 from support.oracle import files_in
 from support.web_server import Web
 
@@ -23,6 +24,9 @@ from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
 from fineshards.maintenance.redact import redact
 from fineshards.maintenance.repair import repair
+from fineshards.shards.job.settings import Columns, TokenIds
+from fineshards.sources.files import find_files
+from fineshards.sources.reading import discover_blocks, read_block
 
 Run = Callable[..., CompletedProcess[str]]
 # Of cl100k_base.
@@ -187,13 +191,71 @@ def test_datatrove_s_tokens_may_have_two_bytes(tmp_path: Path) -> None:
     assert stream(tmp_path / "out") == [EOT, 1, 2, EOT, 65_535]
 
 
-def test_files_on_a_server_are_read_with_their_indexes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("absent", [403, 404])
+@pytest.mark.parametrize("query", ["", "?v=1", "?v=1.ds#x"])
+def test_files_on_a_server_are_read_with_their_indexes(
+    query: str, absent: int, tmp_path: Path
+) -> None:
     path = write_datatrove(tmp_path / "a.ds", [[1, 2], [3]])
+    bin_ = write_megatron(tmp_path / "b.bin", [[4], [5, 6]], [0, 1, 2])
+    with Web(absent=absent) as web:
+        urls = [f"{web.put(name.name, name.read_bytes())}{query}" for name in (path, bin_)]
+        web.put("a.ds.index", Path(f"{path}.index").read_bytes())
+        web.put("b.idx", bin_.with_suffix(".idx").read_bytes())
+        build(tmp_path / "out", *urls, *ONE_SPLIT)
+    assert stream(tmp_path / "out") == [EOT, 1, 2, EOT, 3, EOT, 4, EOT, 5, 6]
+
+
+def test_an_ending_may_be_in_capitals(tmp_path: Path) -> None:
+    bin_ = write_megatron(tmp_path / "a.bin", [[4], [5, 6]], [0, 1, 2])
+    build(tmp_path / "out", bin_.rename(tmp_path / "a.BIN"), *ONE_SPLIT)
+    assert stream(tmp_path / "out") == [EOT, 4, EOT, 5, 6]
+
+
+def test_an_index_that_changes_while_a_job_runs_ends_it(tmp_path: Path, capsys: Any) -> None:
+    """Also where the blocks that are to be read have as many tokens as before."""
+    path = write_datatrove(tmp_path / "a.ds", [[1, 2], [3, 4], [5, 6], [7, 8]])
+    index, out = Path(f"{path}.index"), tmp_path / "out"
+    command = ["build", f"--input={path}", f"--output={out}", "--block_bytes=16", *ONE_SPLIT]
+    kill("replace:9", *command)
+    assert [*out.glob("checkpoints/*/*")]
+    np.array([1, 4, 5, 8, 8], "<u8").tofile(index)
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert f"{path} changed: it had 32 bytes and the time 20" in said
+    assert "Z, and an index of 40 bytes and the time 20" in said
+    assert main([*command, "--trust_input"]) == 2  # it has other documents
+    np.array([1, 4, 5, 8], "<u8").tofile(index)
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "Give --trust_input if the content is the same" in capsys.readouterr().err
+    np.array([2, 4, 6, 8], "<u8").tofile(index)
+    assert main([*command, "--trust_input"]) == 0
+    assert documents(out) == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert fineshards.verify(out, sample="100%").ok
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_an_index_of_another_version_is_not_read(far: bool, tmp_path: Path) -> None:
+    path = write_datatrove(tmp_path / "a.ds", [[1, 2], [3, 4]])
+    index, columns = (
+        Path(f"{path}.index"),
+        Columns("input_ids", "id", id_required=False, tokens=TokenIds(EOT, IDS)),
+    )
     with Web() as web:
         url = web.put("a.ds", path.read_bytes())
-        web.put("a.ds.index", Path(f"{path}.index").read_bytes())
-        build(tmp_path / "out", url, *ONE_SPLIT)
-    assert stream(tmp_path / "out") == [EOT, 1, 2, EOT, 3]
+        web.put("a.ds.index", index.read_bytes())
+        (file,) = find_files([url if far else str(path)])
+        (block,) = discover_blocks(file, columns, 1 << 20)
+        other = np.array([1, 4], "<u8").tobytes()
+        web.put("a.ds.index", other, "02:00:00")
+        index.write_bytes(other)
+        with pytest.raises(InputError, match=r"a\.ds changed since .* and an index of 16 bytes"):
+            [*read_block(file, columns, block)]
+        if not far:
+            index.unlink()
+            with pytest.raises(InputError, match=r"a\.ds changed since .*, now 16 bytes"):
+                [*read_block(file, columns, block)]
 
 
 def test_splits_shuffles_appends_redactions_and_repairs_are_those_of_texts(

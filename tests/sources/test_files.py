@@ -205,6 +205,9 @@ def test_a_list_of_files_stands_for_them(tree: Path) -> None:
     assert expand_lists(["a", "@in/list.txt"]) == ["a", "in/d/*.jsonl", "in/b.parquet"]
     with pytest.raises(InputError, match=r"--input @in/no: the list cannot be read"):
         expand_lists(["@in/no"])
+    (tree / "list.txt").write_text("\ufeff\n \n")
+    with pytest.raises(InputError, match=r"--test_input @in/list\.txt: the list is empty\. Write"):
+        expand_lists(["in/b.parquet", "@in/list.txt"], "--test_input")
 
 
 def test_a_saved_dataset_is_what_its_state_lists(tree: Path) -> None:

@@ -336,10 +336,11 @@ def test_launch_describes_files_in_another_process(web: Web) -> None:
     done = run_program(
         "import sys\n"
         "from fineshards.worker import own_process\n"
-        "from fineshards.pipeline.input_files import find_input\n"
+        "from fineshards.pipeline.input_files import Patterns, find_input\n"
         "from fineshards.config import BuildConfig\n"
         "own_process.claim()\n"
-        f"files = find_input(BuildConfig(input={url!r}, output='x'))[0]\n"
+        f"config = BuildConfig(input={url!r}, output='x')\n"
+        "files = find_input(config, Patterns.of(config))[0]\n"
         "print(files[0].size, 'requests' in sys.modules)\n"
     )
     assert done.stdout.split() == [str(len(LINES)), "False"], done.stderr

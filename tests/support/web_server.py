@@ -25,7 +25,7 @@ class Web(Served):
     ranges: whether it reads parts of files. says: which headers tell a file's version. faults: one
     for each coming request, in order: a status, the number of bytes after which the body is cut, or
     a function that is called before the answer; None for none. retry_after: when faults ask to be
-    asked again.
+    asked again. absent: the status for what is not there.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -37,6 +37,7 @@ class Web(Served):
     redirects: dict[str, str] = field(default_factory=dict)
     times: dict[str, str] = field(default_factory=dict)
     retry_after: str = ""
+    absent: int = 404
 
     def __post_init__(self) -> None:
         self.url = f"http://127.0.0.1:{self.listen(_Handler, web=self)}"
@@ -65,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
             waits = {"Retry-After": self.web.retry_after} if self.web.retry_after else {}
             self._send(fault, b"", waits)
         elif content is None:
-            self._send(404, b"")
+            self._send(web.absent, b"")
         else:
             self._send_file(path, content, fault if isinstance(fault, int) else None)
 

@@ -299,7 +299,7 @@ def _deciding(file: SourceFile) -> SourceFile:
 
 def _as_begun(now: SourceFile, was: SourceFile) -> SourceFile:
     """A file with the identity that it had, and its version as trusted, if that is another."""
-    if (now.name, now.size) != (was.name, was.size):
+    if (now.name, now.sizes) != (was.name, was.sizes):
         return now
     trusted = was.trusted if now.version == was.version else now.version
     return replace(now, identity=was.identity, trusted=trusted)

@@ -39,8 +39,16 @@ ShardName = Annotated[str, Meta(pattern=SHARD_NAME)]
 MetadataName = Annotated[str, Meta(pattern=r"^metadata/([a-z]+/)?[a-z0-9][a-z0-9_.-]*$")]
 
 
-def describe_state(size: int, identity: str) -> str:
+# What follows it in an identity is the size and the identity of the file's index.
+INDEX = "; index "
+
+
+def describe_state(size: int | str, identity: str) -> str:
     """A file's size and identity for an error message, with times of local files as times."""
+    identity, _, index = identity.partition(INDEX)
+    if index:
+        of, _, its = index.partition(" ")
+        return f"{describe_state(size, identity)}, and an index of {describe_state(of, its)}"
     kind, _, value = identity.partition(":")
     if kind == "mtime" and value.isdecimal() and len(value) <= 20:  # no year beyond 9999
         seconds, rest = divmod(int(value), 10**9)
@@ -58,7 +66,8 @@ class SourceFile(Record, frozen=True):
         size: Size in bytes.
         identity: Version of the content: `mtime:<nanoseconds>`, of URLs `mtime:<time>` in the
             words of the store, `generation:<number>`, `etag:<text>`, or `size:<bytes>` where a
-            store tells nothing else.
+            store tells nothing else. Where the file is read by an index beside it,
+            `; index <bytes> <identity>` follows.
         format: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `warc`, `wet` or `text`.
         compression: `none`, `gzip`, `zstd`, `xz` or `bzip2`; always `none` for parquet and arrow,
             which compress inside.
@@ -93,6 +102,11 @@ class SourceFile(Record, frozen=True):
     def version(self) -> str:
         """The version of the content that is read."""
         return self.trusted or self.identity
+
+    @property
+    def sizes(self) -> tuple[int, str]:
+        """Its size, and that of its index, which no other version may change."""
+        return self.size, self.version.partition(INDEX)[2].partition(" ")[0]
 
     def described(self) -> str:
         """Its size and version for an error message."""

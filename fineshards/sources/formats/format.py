@@ -1,6 +1,7 @@
 """What a format of source files is: a class with its endings, what it can do, and its reader."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, BinaryIO
@@ -49,7 +50,7 @@ class Format:
         raise NotImplementedError
 
     def companions(self, path: str) -> tuple[str, ...]:
-        """The paths of files that may lie beside one, and are read with it, such as its index."""
+        """The paths of files that may lie beside one. The first is its index, pinned with it."""
         return ()
 
     def blocks(
@@ -82,6 +83,16 @@ def file_name(path: str) -> str:
     """The name of a file, without the query that a URL of a web server may end with."""
     is_web = path.startswith(("http://", "https://"))
     return os.path.basename(urlsplit(path).path if is_web else path)
+
+
+def beside(path: str, ending: str, replaced: str = "") -> str:
+    """A path whose name has one more ending, before the query of a URL of a web server.
+
+    replaced: the ending that makes way for it.
+    """
+    is_web = path.startswith(("http://", "https://"))
+    end = len(re.split("[?#]", path, maxsplit=1)[0] if is_web else path)
+    return path[: end - len(replaced)] + ending + path[end:]
 
 
 def readable() -> str:

@@ -21,8 +21,8 @@ from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import check_columns
 from fineshards.sources.files import is_url, local_state, open_file, place_of, state_of
-from fineshards.sources.formats.format import Format
-from fineshards.sources.places.http_files import MissingError
+from fineshards.sources.formats.format import Format, beside
+from fineshards.sources.places.http_files import MissingError, RefusedError
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
 from fineshards.sources.tokens import TOKENS_COLUMN
 
@@ -117,16 +117,17 @@ class Datatrove(TokenFile):
 
     def companions(self, path: str) -> tuple[str, ...]:
         """See Format."""
-        return tuple(f"{path}.{name}" for name in ("index", "metadata", "loss"))
+        return tuple(beside(path, f".{name}") for name in ("index", "metadata", "loss"))
 
     def ends(self, file: SourceFile, begin: int, stop: int | None) -> _Ends:
         """See TokenFile."""
         index, _, loss = self.companions(file.path)
-        if begin == 0 and stop is None and _described(loss) is not None:
-            raise InputError(
-                f"{loss} says which tokens are learned, which is not read, so a model would learn "
-                "prompts too. Move it away, if that is right."
-            )
+        with suppress(RefusedError):  # which some servers answer for what is not there
+            if begin == 0 and stop is None and _described(loss) is not None:
+                raise InputError(
+                    f"{loss} says which tokens are learned, which is not read, so a model would "
+                    "learn prompts too. Move it away, if that is right."
+                )
         with _opened(file, index) as (described, opened):
             count = described.size // 8
             (total,) = _numbers(file, opened, "<u8", count - 1, count) if count else (0,)
@@ -144,7 +145,7 @@ class Megatron(TokenFile):
 
     def companions(self, path: str) -> tuple[str, ...]:
         """See Format."""
-        return (f"{path.removesuffix('.bin')}.idx",)
+        return (beside(path, ".idx", replaced=".bin"),)
 
     def ends(self, file: SourceFile, begin: int, stop: int | None) -> _Ends:
         """See TokenFile. A document may consist of several sequences, such as its sentences."""
