@@ -286,6 +286,7 @@ def _find(named: str, pattern: str) -> list[SourceFile]:
         return [file for file in matches if not is_beside_data(file.within)]
 
     files = _as_saved(named, pattern, find)
+    listed = {file.path: file for file in files}
     if not files:
         raise UsageError(
             f"{named}: no file matches. Check the path, and quote the pattern so that the shell "
@@ -303,7 +304,6 @@ def _find(named: str, pattern: str) -> list[SourceFile]:
         )
     if not os.path.basename(pattern).startswith("cache-"):
         refuse_cached_copies(named, [file.path for file in files])
-    listed = {match.path: match for match in matches}
     return [
         SourceFile(0, f.path, f.size, _with_index(f.path, f.identity, listed), *format_of(f.path))
         for f in files
