@@ -196,10 +196,14 @@ class ByInput(_Rule, frozen=True, tag="input"):
     """The documents of test files are test: of `--test_input`, or of `--dataset_test_split`."""
 
     test_input = "files"
-    flags_against_leaks = "--dedup exact"
+    flags_against_leaks = "all files and --dedup exact"
 
     def described(self) -> str:
         return "--test_input"
+
+    def why_empty(self, split: str) -> str:
+        """Why a split is empty, for a message."""
+        return f"the files of {split} have no documents, or the recipe dropped all of them"
 
     def hashes(
         self, sources: pa.RecordBatch, texts: pa.Array, column: pa.Array, is_test: bool

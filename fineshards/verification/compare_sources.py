@@ -189,7 +189,10 @@ class _Judging:
         # step.
         self._wanted: dict[int, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         self._marks: list[dict[str, Any]] = []
-        self._keys: dict[tuple[int, int, int], tuple[list[tuple[int, bytes]], Any] | None] = {}
+        # Of a document at a step: the keys of each span, the first span of each key, its content.
+        self._keys: dict[
+            tuple[int, int, int], tuple[dict[int, list[bytes]], dict[bytes, int], Any] | None
+        ] = {}
         self.judged = 0
         self.rewrites = any(map(rewrites, self.curator.steps))
         self._rows: dict[int, set[int]] = {}
@@ -270,10 +273,16 @@ class _Judging:
         read = keyed.keys(batch)
         contents = keyed.contents(batch) if keyed.compared else [None] * len(batch)
         spans = np.zeros(len(read.keys), np.int64) if read.spans is None else read.spans
+        order = np.argsort(read.owners, kind="stable")
+        bounds = np.searchsorted(read.owners[order], np.arange(len(batch) + 1)).tolist()
         for index, (row, content) in enumerate(zip(batch.rows.tolist(), contents, strict=True)):
-            places = np.flatnonzero(read.owners == index).tolist()
-            keys = [(int(spans[at]), read.keys[at].tobytes()) for at in places]
-            self._keys[file, row, step] = keys, content
+            keys: dict[int, list[bytes]] = {}
+            first: dict[bytes, int] = {}
+            for at in order[bounds[index] : bounds[index + 1]].tolist():
+                span, key = int(spans[at]), read.keys[at].tobytes()
+                keys.setdefault(span, []).append(key)
+                first[key] = min(first.get(key, span), span)
+            self._keys[file, row, step] = keys, first, content
 
     def compare_witnesses(self) -> Iterator[str]:
         """What is wrong with the witnesses; to be called after all files were read."""
@@ -304,13 +313,17 @@ class _Judging:
         if getattr(step, "rule", "earlier") == "components":
             (dropping,) = self.decisions(place[0]).dropping(np.array([place[1]]))
             return "was dropped by this step itself" if dropping == number else None
-        keys = {key for of, key in own[0] if span in (None, of)}
+        spans, keys, text = own
+        _, first, earlier_text = earlier
         # A span that a document repeats has an earlier one of its own document as witness.
-        if not keys & {key for of, key in earlier[0] if place != at or of < span}:
+        if not any(
+            key in first and (place != at or first[key] < span)
+            for key in (keys if span is None else spans.get(span, ()))
+        ):
             return "has none of its keys"
         if not step.compared:
             return None
-        similarity, was = step.similarity(own[1], earlier[1]), mark["similarity"]
+        similarity, was = step.similarity(text, earlier_text), mark["similarity"]
         if similarity < step.threshold or was is None or np.float32(similarity) != np.float32(was):
             return f"is {similarity:.4g} alike, and {was} is recorded"
         return None

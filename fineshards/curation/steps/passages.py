@@ -6,7 +6,7 @@ them, and 2 / (w + 1) of the words begin a window with a key. n + w - 1 is `min_
 third of it.
 
 A window's hash is that of a shingle of `minhash`; of equal ones the last counts. Its key is the
-XXH3-128 of the hashes of its words.
+XXH3-128 of the hashes of its words, of 8 bytes each: little-endian, and big-endian of characters.
 """
 
 import re
