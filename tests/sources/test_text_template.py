@@ -187,10 +187,11 @@ def test_numbers_and_booleans_are_as_json_writes_them(tmp_path: Path) -> None:
     assert read.rows == [(0, str(10**30), None)], "beyond 64 bits"
 
 
-def test_a_text_file_has_a_text_and_its_name(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
+def test_a_text_file_has_a_text_and_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("text")
     columns = Columns("text", "id", False, template="{id}: {text}")
-    assert read_all(tmp_path / "a.txt", columns=columns).rows == [(0, "a.txt: text", "a.txt")]
+    assert read_all(path, columns=columns).rows == [(0, f"{path}: text", str(path))]
 
 
 @pytest.mark.parametrize(
