@@ -15,7 +15,7 @@ from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import Manifest, unfinished_redaction
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.records import Generation, SourceFile, blocks_name, kept_name
+from fineshards.shards.job.records import Generation, SourceFile, blocks_name, copy_name
 from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, REJECTED_FOLDER
 from fineshards.shards.piece_plan import EarlierGeneration
 from fineshards.shards.record import replace
@@ -215,7 +215,7 @@ def _discard(
             raise UsageError(_faster(storage))
 
     # A manifest that is kept without checkpoints is that of a finished generation.
-    storage.delete(kept_name(generation), check)
+    storage.delete(copy_name(generation), check)
     storage.delete(blocks_name(generation), check)
     # First, so that workers of an append that still runs finish no shard behind our back.
     storage.delete_folder(folder, check)

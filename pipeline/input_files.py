@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from fineshards.sources.places.hub import ResolvedDataset
 
 _BLOCK_BYTES = 16 << 20
-# Splits that datasets have to evaluate with.
-_EVALUATED = {"validation", "valid", "val", "dev", "test", "eval"}
+# Names of splits for evaluation.
+_EVALUATION = {"validation", "valid", "val", "dev", "test", "eval"}
 
 
 def first_documents(files: Sequence[SourceFile], columns: Columns, limit: int) -> list[SourceFile]:
@@ -96,12 +96,12 @@ def find_input(
     if config.dataset is None:
         # The DAG of Composer knows by it that files in a store are in the dataset already.
         named = {"input": config.patterns, "test_input": config.test_patterns}
-        stored = all("://" in pattern for pattern in given)
+        stored = all(map(is_url, given))
         return files, {name: " ".join(of) for name, of in named.items() if of and stored}
     resolved, test = call_apart(_resolve, config)
     if resolved.warning:
         _log.warning("%s", resolved.warning)
-    unread = [name for name in resolved.splits if name in _EVALUATED - {config.dataset_split}]
+    unread = [name for name in resolved.splits if name in _EVALUATION - {config.dataset_split}]
     if unread and not config.has_test_files:
         _log.warning(
             "not read of --dataset %s: %s. See --dataset_test_split",
@@ -148,13 +148,12 @@ def _resolve(config: BuildConfig) -> tuple[ResolvedDataset, ResolvedDataset | No
     from fineshards.sources.places.hub import DatasetRequest, resolve_dataset
 
     assert config.dataset is not None
-    where = (config.dataset_config, config.dataset_split, config.dataset_revision)
-    train = resolve_dataset(DatasetRequest(config.dataset, *where))
-    if config.dataset_test_split is None:
+    name, of = config.dataset, config.dataset_config
+    train = resolve_dataset(DatasetRequest(name, of, config.dataset_split, config.dataset_revision))
+    if (split := config.dataset_test_split) is None:
         return train, None
-    where = (config.dataset_config, config.dataset_test_split, train.commit)
-    flag = "--dataset_test_split"
-    return train, resolve_dataset(DatasetRequest(config.dataset, *where, flag))
+    request = DatasetRequest(name, of, split, train.commit, flag="--dataset_test_split")
+    return train, resolve_dataset(request)
 
 
 def refuse_overlap(

@@ -97,7 +97,7 @@ class Export(RecordFile, frozen=True, tag_field="format", tag="fineshards export
         (565971, ['train.bin', 'val.bin'])
     """
 
-    MENDED = OTHERWISE = "Delete the folder and export again."
+    IF_DAMAGED = IF_OTHER_VERSION = "Delete the folder and export again."
 
     to: str
     fingerprint: str

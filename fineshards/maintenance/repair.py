@@ -45,7 +45,7 @@ from fineshards.shards.job.records import (
     SourceFile,
     block_tables,
     borders,
-    kept_name,
+    copy_name,
 )
 from fineshards.shards.job.settings import Tokenizer
 from fineshards.shards.piece_plan import EarlierGeneration, StreamPlan, pieces_of_shards
@@ -146,17 +146,17 @@ def _restore_manifests(storage: Storage) -> list[str]:
     stored = {name: storage.read(name) if storage.size(name) else b"" for name in names}
     whole = [content for content in stored.values() if record.seal_holds(content)]
     manifests = [Manifest.parse(content, "a copy") for content in whole]
-    wanted = {kept_name(manifest.generation): manifest.to_bytes() for manifest in manifests}
+    wanted = {copy_name(manifest.generation): manifest.to_bytes() for manifest in manifests}
     unfinished = has_checkpoints(storage)
     # A job that makes a generation keeps its manifest before it is the latest: it will finish that.
     if not wanted or (unfinished and record.seal_holds(stored[MANIFEST_NAME])):
         return []
     latest = max(manifest.generation for manifest in manifests)
-    wanted[MANIFEST_NAME] = wanted[kept_name(latest)]
+    wanted[MANIFEST_NAME] = wanted[copy_name(latest)]
     lost = wanted[MANIFEST_NAME] != stored[MANIFEST_NAME] and storage.size(job_name(latest + 1))
     if lost and not unfinished:
         raise OutputError(
-            f"{storage.path(MANIFEST_NAME)} and {kept_name(latest + 1)} are both damaged. Copy one "
+            f"{storage.path(MANIFEST_NAME)} and {copy_name(latest + 1)} are both damaged. Copy one "
             "of them from its origin. Nothing was repaired."
         )
     wrong = [name for name in stored if wanted.get(name, stored[name]) != stored[name]]
@@ -188,7 +188,7 @@ def _make_again(
     manifest = with_sources(readable_manifest(storage), sources)
     settings, dataset = manifest.settings, Dataset(storage, manifest)
     compares = settings.recipe is not None and bool(settings.recipe.keyed)
-    lost = {*settings.stored_files[1:], *map(kept_name, range(1, manifest.generation))}
+    lost = {*settings.stored_files[1:], *map(copy_name, range(1, manifest.generation))}
     if any(layout.table_name(shard.name) in damaged for shard in manifest.shards):
         # Tables say which documents were redacted, and nothing else does.
         lost |= {job_name(n) for n, each in enumerate(manifest.generations, 1) if each.redacted}
@@ -376,7 +376,7 @@ def _write_what_follows(dataset: Dataset, damaged: list[str], records: Storage) 
             if job.generations[-1].redacted:
                 job = record.replace(job, redaction=_redaction(dataset, number))
             records.write(job.record_name, job.to_bytes())
-    if (name := kept_name(manifest.generation)) in damaged:
+    if (name := copy_name(manifest.generation)) in damaged:
         records.write(name, manifest.to_bytes())
 
 

@@ -207,17 +207,16 @@ def steps(manifest: Manifest) -> list[str]:
             f"Step {number + 1} of the recipe: {step.use}. Documents that it dropped: "
             f"{documents:,}."
         )
+    if any(map(settings.spares, manifest.files)):
+        done.append("The recipe was applied to the train split alone.")
     tokenizer = settings.tokenizer
     done.append(
         f"Each text was encoded with {tokenizer.name}; special tokens in a text are ordinary text."
     )
     done.append(f"Each document begins with the end-of-text token, {tokenizer.eot}.")
     shuffle = settings.shuffle
-    done.append(
-        "The documents are in the order of the sources."
-        if shuffle is None
-        else f"The documents are shuffled with the seed {shuffle.seed}."
-    )
+    order = f"shuffled with the seed {shuffle.seed}" if shuffle else "in the order of the sources"
+    done.append(f"The documents are {order}.")
     done.append(f"The test split was chosen by {settings.split.described()}.")
     return done
 

@@ -17,7 +17,7 @@ from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.job.job import ranges_of
 from fineshards.shards.job.manifest import Manifest, readable_manifest
-from fineshards.shards.job.records import ShardRecord, block_tables, kept_name
+from fineshards.shards.job.records import ShardRecord, block_tables, copy_name
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.tables.block_counts import Rows, read_blocks
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, table_schema
@@ -196,4 +196,4 @@ def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
     for file in manifest.metadata:
         yield file.name, file.bytes, file.crc32c
     content = manifest.to_bytes()
-    yield kept_name(manifest.generation), len(content), checksum_to_base64(crc32c(content))
+    yield copy_name(manifest.generation), len(content), checksum_to_base64(crc32c(content))

@@ -53,12 +53,12 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 class RecordFile(Record, frozen=True):
     """Base of records that are files of their own.
 
-    MENDED: What a person can do where the file is damaged. OTHERWISE: where it is of another
-    version.
+    IF_DAMAGED: what a user can do if the file is damaged. IF_OTHER_VERSION: if another version of
+    fineshards wrote it.
     """
 
-    MENDED: ClassVar[str]
-    OTHERWISE: ClassVar[str]
+    IF_DAMAGED: ClassVar[str]
+    IF_OTHER_VERSION: ClassVar[str]
 
     def to_bytes(self) -> bytes:
         """The content of the file."""
@@ -75,10 +75,10 @@ class RecordFile(Record, frozen=True):
             why = clipped(str(error))
             if why.endswith(("`$.format`", "missing required field `format`")):
                 raise OutputError(
-                    f"{path} is not of the format {wanted!r} ({why}). {cls.OTHERWISE}"
+                    f"{path} is not of the format {wanted!r} ({why}). {cls.IF_OTHER_VERSION}"
                 ) from error
-            raise OutputError(f"{path} is damaged: {why}. {cls.MENDED}") from error
-        raise OutputError(f"{path} is damaged. {cls.MENDED}")
+            raise OutputError(f"{path} is damaged: {why}. {cls.IF_DAMAGED}") from error
+        raise OutputError(f"{path} is damaged. {cls.IF_DAMAGED}")
 
 
 def canonical(value: object) -> bytes:

@@ -47,8 +47,6 @@ FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
 Hashes = npt.NDArray[np.uint32]
 _KEYS = ("text", "id", "host", "row")
 _COLUMN = "column:"
-# The flags of `build` that decide a rule; its fields have their names.
-_FLAGS = ("test_fraction", "test_shards", "test_input", "split_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +101,6 @@ class _Rule(Record, frozen=True, tag_field="rule"):
     def threshold(self) -> int:
         """Hashes below this are test, from 0 to 2**32."""
         return 1
-
-    def flags(self) -> dict[str, object]:
-        """The flags of `build` of which some decide the rule, with their values here, or None."""
-        return {f"--{name}": getattr(self, name, None) for name in _FLAGS}
 
     def described(self) -> str:
         """The rule as flags of `build`, for a reader."""
@@ -195,7 +189,6 @@ class ByFraction(_Rule, frozen=True, tag="fraction"):
 class ByInput(_Rule, frozen=True, tag="input"):
     """The documents of test files are test: of `--test_input`, or of `--dataset_test_split`."""
 
-    test_input = "files"
     flags_against_leaks = "all files and --dedup exact"
 
     def described(self) -> str:

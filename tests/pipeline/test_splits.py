@@ -1,8 +1,5 @@
 """Splits by document: the rule, builds against a plain oracle, and what verify proves."""
 
-import gzip
-import json
-import random
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -17,17 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.build_here import build_here
 from support.damage import edit_table
-from support.growing import KEYS
+from support.growing import KEYS, Row, made_up_rows, write_rows
 from support.oracle import (
     ENCODING,
-    EOT,
-    cut,
     joined,
     oracle_by_document,
     shards_in,
     side_of,
-    tokens_of,
+    split_shards,
 )
+from support.sentences import refused
 
 import fineshards
 from fineshards import TokenDataset
@@ -35,8 +31,6 @@ from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.split_hash import SEED, hash_keys, host_names
 from fineshards.shards.split_rule import ByFraction
-
-Row = dict[str, Any]
 
 # The rule: a hash of the key's bytes.
 
@@ -114,38 +108,12 @@ def test_a_larger_fraction_only_adds_test_documents(first: int, second: int) -> 
 # Builds.
 
 
-def made_up_rows(seed: int, count: int) -> list[Row]:
-    """Rows with repeated texts, texts longer than shards, and missing texts, ids and URLs."""
-    draw = random.Random(seed)
-    rows: list[Row] = []
-    for number in range(count):
-        words = draw.choice([0, 1, 5, 30, 30, 30, 900])
-        text = " ".join(draw.choice(["alpha", "beta", "Γάμμα", "δ", "7"]) for _ in range(words))
-        host = draw.choice(["a.example", "B.example:8080", "me@c.example", "d.example"])
-        rows.append(
-            {
-                "text": None if draw.random() < 0.05 else text,
-                "id": None if draw.random() < 0.1 else f"id{seed}-{number}",
-                "url": draw.choice([None, "none", *[f"https://{host}/{number}"] * 6]),
-                "group": draw.choice([None, 1, 2, 3, 4, 5]),
-            }
-        )
-        if rows and draw.random() < 0.2:
-            rows[-1]["text"] = draw.choice(rows)["text"]
-    return rows
-
-
 def write_parquet(path: Path, rows: list[Row]) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=17)
 
 
-def write_jsonl(path: Path, rows: list[Row]) -> None:
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-FILES = [made_up_rows(1, 90), made_up_rows(2, 40), made_up_rows(3, 1)]
-FORMATS = {".parquet": write_parquet, ".jsonl.gz": write_jsonl}
+NO_HOST = {"text": "a page", "id": "no host", "url": "none", "group": None}
+FILES = [[*made_up_rows(1, 90), NO_HOST], made_up_rows(2, 40), made_up_rows(3, 1)]
 
 
 @pytest.mark.long
@@ -166,7 +134,7 @@ def test_a_build_is_the_oracle_and_is_verified(
     tmp_path: Path, ending: str, key: str, fraction: str, shard_tokens: int, block_bytes: int
 ) -> None:
     for number, rows in enumerate(FILES):
-        FORMATS[ending](tmp_path / f"{number}{ending}", rows)
+        write_rows(tmp_path / f"{number}{ending}", rows)
     manifest = build_here(
         input=tmp_path / f"*{ending}",
         output=tmp_path / "out",
@@ -189,7 +157,7 @@ def test_a_build_is_the_oracle_and_is_verified(
     )
 
 
-def kept_texts(seen: set[str], rows: list[Row], dedup: str | None) -> list[str]:
+def texts_left(seen: set[str], rows: list[Row], dedup: str | None) -> list[str]:
     texts = [row["text"] for row in rows if row["text"] is not None]
     return [text for text in texts if not (dedup and (text in seen or seen.add(text)))]
 
@@ -209,55 +177,46 @@ def test_the_documents_of_test_files_are_test(
         dedup=dedup,
         keep_keys=dedup is not None,
     )
-    test = kept_texts(set(), FILES[1], None)
+    test = texts_left(set(), FILES[1], None)
     seen = set(test)
-    train = [text for rows in (FILES[0], FILES[2]) for text in kept_texts(seen, rows, dedup)]
-    splits = {"test": test, "train": train}
-
+    train = [text for rows in (FILES[0], FILES[2]) for text in texts_left(seen, rows, dedup)]
     made: list[dict[str, bytes]] = []
 
-    def check(added: dict[str, list[str]]) -> None:
-        streams = [[t for text in added[s] for t in (EOT, *tokens_of(text))] for s in splits]
-        made.append(cut(streams[0], 100, len(streams[0])) | cut(streams[1], 100, 0))
+    def check(test: list[str], train: list[str]) -> None:
+        made.append(split_shards(100, test, train))
         assert shards_in(tmp_path / "out") == joined(made)
         assert fineshards.verify(tmp_path / "out", sample=100).ok
 
-    check(splits)
-    shared = {*splits["test"]} & {*splits["train"]}
-    leaked = [sum(text in shared for text in splits[split]) for split in ("test", "train")]
+    check(test, train)
+    leaked = [sum(text in train for text in test), sum(text in test for text in train)]
     assert [manifest.leaks.test_documents, manifest.leaks.train_documents] == leaked
     assert (leaked == [0, 0]) is (dedup is not None)
     more = made_up_rows(4, 30)
     write_parquet(tmp_path / "more.parquet", more)
     build_here(input=tmp_path / "more.parquet", output=tmp_path / "out", append=True)
-    check({"test": [], "train": kept_texts(seen, more, dedup)})
+    check([], texts_left(seen, more, dedup))
 
 
 @pytest.mark.parametrize(
-    ("flags", "reason"),
+    ("given", "reason"),
     [
-        (["--test_fraction=0.1"], "--test_fraction and --test_input exclude each other"),
-        (["--test_shards=1"], "--test_shards and --test_input exclude each other"),
-        (["--split_key=row"], "--split_key and --test_input exclude each other"),
-        (["--append", "--curate_test"], "--curate_test is the dataset's own, and an append takes"),
-        (["--test_input=nothing*.jsonl"], "--test_input nothing*.jsonl: no file matches"),
-        (["--test_input=link.parquet"], "matched twice, by --test_input link.parquet and --input"),
+        ({"test_fraction": 0.1}, "--test_fraction and --test_input exclude each other"),
+        ({"test_shards": 1}, "--test_shards and --test_input exclude each other"),
+        ({"split_key": "row"}, "--split_key and --test_input exclude each other"),
+        ({"append": True, "curate_test": True}, "--curate_test is the dataset's own, and an"),
+        ({"test_input": "nothing*.jsonl"}, "--test_input nothing*.jsonl: no file matches"),
+        ({"test_input": "link.parquet"}, "matched twice, by --test_input link.parquet and --input"),
     ],
 )
 def test_test_files_that_are_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    flags: list[str],
-    reason: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.parquet", "b.parquet"):
         write_parquet(tmp_path / name, [{"text": name}])
     (tmp_path / "link.parquet").symlink_to("a.parquet")
-    given = ["build", "--input=a.parquet", "--test_input=b.parquet", "--output=out"]
-    assert main([*given, *flags]) == UsageError.exit_code
-    assert reason in capsys.readouterr().err
+    options = {"input": "a.parquet", "test_input": "b.parquet", "output": "out"} | given
+    assert reason in refused(lambda: build_here(**options))
     assert not (tmp_path / "out").exists()
 
 
@@ -337,7 +296,7 @@ def test_validation_is_another_name_for_test(tmp_path: Path) -> None:
 def test_a_file_without_the_column_of_the_key_is_refused(
     tmp_path: Path, ending: str, key: str, column: str
 ) -> None:
-    write = write_parquet if ending == ".parquet" else write_jsonl
+    write = write_parquet if ending == ".parquet" else write_rows
     write(tmp_path / f"in{ending}", [{"text": "a"}])
     with pytest.raises(InputError, match=f"has no (column|field) '{column}'.*--(split_key|id_col)"):
         build_here(input=tmp_path / f"in{ending}", output=tmp_path / "out", split_key=key)

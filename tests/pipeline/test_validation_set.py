@@ -1,8 +1,8 @@
 """A validation set of one's own: files that are the test split, which a recipe leaves alone."""
 
-import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from support.curated import (
     write_recipe,
 )
 from support.damage import flip_middle
-from support.oracle import cut, files_in, shards_in, streams_of, tokens_of
+from support.growing import write_rows
+from support.oracle import files_in, shards_in, split_shards, streams_of
+from support.sentences import refused
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.errors import UsageError
+from fineshards.publishing import facts
 
 pytestmark = pytest.mark.curation
 
@@ -55,14 +57,7 @@ RECIPES: dict[str, Steps] = {
 }
 
 
-def shards_of(test: Iterable[str | None], train: Iterable[str | None]) -> dict[str, bytes]:
-    """The shards of two splits of documents."""
-    made = {}
-    for texts, is_test in ((test, True), (train, False)):
-        documents = [(100257, *tokens_of(text)) for text in texts if text is not None]
-        stream = [token for document in documents for token in document]
-        made |= cut(stream, SHARD_TOKENS, len(stream) if is_test else 0)
-    return made
+shards_of = partial(split_shards, SHARD_TOKENS)
 
 
 def options(folder: Path, steps: Steps, **more: Any) -> dict[str, Any]:
@@ -82,15 +77,17 @@ def test_a_recipe_drops_from_train_what_is_in_test_and_leaves_test_as_it_is(
 ) -> None:
     write_files(tmp_path / "in", FILES)
     more = {"output": tmp_path / "out", "block_bytes": 1, "memory_bytes": 4000}
-    build_here(**options(tmp_path, RECIPES[name], curate_test=curate_test, **more))
+    manifest = build_here(**options(tmp_path, RECIPES[name], curate_test=curate_test, **more))
     expected = curate(FILES, RECIPES[name], spared=() if curate_test else {0})
     test, *train = expected.texts
     assert decisions_in(tmp_path / "out", 3) == expected.decisions
     assert list(counts_in(tmp_path / "out")) == [expected.counts(file) for file in range(3)]
     assert shards_in(tmp_path / "out") == shards_of(test, (text for of in train for text in of))
-    witnesses = [each[4] for decisions in expected.decisions[1:] for each in decisions]
-    assert (0 in witnesses) is (name != "in groups" or 0 in witnesses)
+    witnesses = {witness for of in expected.decisions[1:] for *_, witness, _, _ in of}
+    assert name == "in groups" or 0 in witnesses
     assert bool(expected.decisions[0]) is curate_test
+    of_train_alone = "The recipe was applied to the train split alone." in facts.steps(manifest)
+    assert of_train_alone is not curate_test
     assert fineshards.verify(tmp_path / "out", sample="100%").problems == []
     flip_middle(tmp_path / "out/test/test_0000.npy")
     fineshards.repair(tmp_path / "out")
@@ -116,9 +113,7 @@ def made_up_texts(seed: int, count: int) -> list[str]:
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
+    return write_rows(path, [{"text": text} for text in texts])
 
 
 @pytest.mark.parametrize("curate_test", [False, True])
@@ -142,25 +137,24 @@ def test_both_splits_may_grow(tmp_path: Path, curate_test: bool) -> None:
     )
     added = {"input": paths["new_train"], "test_input": paths["new_test"]}
     manifest = build_here(**added, output=output, append=True)
-    first = dict.fromkeys([*test, *train[1:-1]]), dict.fromkeys(train[1:-1])
+    train_before = train[1:-1]
     if curate_test:
         test, new_test = test[:-1], [texts[7], *texts[30:34]]
     expected = {
         "test": [*test, *new_test],
-        "train": [*first[1], *(text for text in new_train if text in texts[34:50])],
+        "train": [*train_before, *(text for text in new_train if text in texts[34:50])],
     }
     streams = streams_of(shards_of(expected["test"], expected["train"]))
     assert streams_of(shards_in(output)) == streams
     # What train had already is never dropped from test, and is counted.
     assert [manifest.leaks.test_documents, manifest.leaks.train_documents] == [1, 1]
     assert fineshards.verify(output, sample="100%").problems == []
-    (only_test,) = [write_texts(tmp_path / "more.jsonl", texts[50:])]
+    only_test = write_texts(tmp_path / "more.jsonl", texts[50:])
     build_here(test_input=only_test, output=output, append=True)
     streams = streams_of(shards_of([*expected["test"], *texts[50:]], expected["train"]))
     assert streams_of(shards_in(output)) == streams
-    again = {"input": paths["new_test"], "output": output, "append": True}
-    with pytest.raises(UsageError, match="is in the dataset already, in test"):
-        build_here(**again)
+    message = refused(lambda: build_here(input=paths["new_test"], output=output, append=True))
+    assert "is in the dataset already, in test" in message
 
 
 def test_documents_of_test_have_no_scores(tmp_path: Path) -> None:
@@ -215,33 +209,32 @@ def test_a_split_of_a_dataset_is_the_test_split(
     assert main([*given, "--output=without"]) == 0
     line = "not read of --dataset mine: validation, test. See --dataset_test_split"
     assert line in capsys.readouterr().err.replace("\n", " ")
-    own = write_texts(tmp_path / "own.jsonl", made_up_texts(5, 4))
-    assert main([*given, "--output=own", f"--test_input={own}"]) == 0
-    assert shards_in(tmp_path / "own") == shards_of(made_up_texts(5, 4), splits["train"])
+    test = made_up_texts(5, 4)
+    write_texts(tmp_path / "test.jsonl", test)
+    assert main([*given, "--output=with_file", "--test_input=test.jsonl"]) == 0
+    assert shards_in(tmp_path / "with_file") == shards_of(test, splits["train"])
 
 
 @pytest.mark.parametrize(
-    ("flags", "reason"),
+    ("given", "reason"),
     [
-        (["--dataset_test_split=dev"], "has no files in split 'dev'. Choose one with --dataset_te"),
-        (["--dataset_test_split=test[:9]"], "--dataset_test_split test[:9]: slices and"),
-        (["--dataset_test_split=train"], "are both 'train'. Name two splits."),
-        (["--dataset_test_split=test", "--test_fraction=0.1"], "exclude each other"),
-        (["--test_input=mine/data/train-00000.jsonl"], "would be in test and in train. Name it"),
-        (["--curate_test"], "--curate_test goes with a recipe, and with --test_input or"),
+        (
+            {"dataset_test_split": "dev"},
+            "has no files in split 'dev'. Choose one with --dataset_te",
+        ),
+        ({"dataset_test_split": "test[:9]"}, "--dataset_test_split test[:9]: slices and"),
+        ({"dataset_test_split": "train"}, "are both 'train'. Name two splits."),
+        ({"dataset_test_split": "test", "test_fraction": 0.1}, "exclude each other"),
+        ({"test_input": "mine/data/train-00000.jsonl"}, "would be in test and in train. Name it"),
+        ({"curate_test": True}, "--curate_test goes with a recipe, and with --test_input or"),
     ],
 )
 def test_splits_that_are_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    flags: list[str],
-    reason: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     dataset_folder(tmp_path / "mine")
-    assert main(["build", "--dataset=mine", "--output=out", *flags]) == UsageError.exit_code
-    assert reason in " ".join(capsys.readouterr().err.split())
+    assert reason in refused(lambda: build_here(dataset="mine", output="out", **given))
 
 
 def test_a_dataset_without_test_files_takes_none(tmp_path: Path) -> None:
@@ -249,5 +242,8 @@ def test_a_dataset_without_test_files_takes_none(tmp_path: Path) -> None:
         write_texts(tmp_path / f"{n}.jsonl", made_up_texts(n, 30)) for n in range(3)
     )
     build_here(input=first, output=tmp_path / "out")
-    with pytest.raises(UsageError, match=r"--test_input: .* was built with --test_fraction 0.01"):
-        build_here(input=second, test_input=third, output=tmp_path / "out", append=True)
+    given = {"input": second, "test_input": third, "output": tmp_path / "out"}
+    message = refused(lambda: build_here(**given, append=True))
+    assert "out was built with --test_fraction 0.01" in message
+    message = refused(lambda: build_here(**given))
+    assert "split: was --test_fraction 0.01 --split_key text, now --test_input; " in message

@@ -47,8 +47,7 @@ def oracle_by_document(
                 found = key(row)
                 side = side_of(f"{file}:{number}" if found is None else found, fraction)
                 streams[side] += [EOT, *tokens_of(row["text"])]
-    test = cut(streams["test"], shard_tokens, test_shards=len(streams["test"]))
-    return test | cut(streams["train"], shard_tokens, test_shards=0)
+    return cut_splits(streams, shard_tokens)
 
 
 def oracle_shuffled(
@@ -77,8 +76,7 @@ def oracle_shuffled(
         streams[side] += encode(text) if encode else [EOT, *tokens_of(text)]
     if fraction is None:
         return cut(streams["all"], shard_tokens, test_shards, dtype)
-    test = cut(streams["test"], shard_tokens, len(streams["test"]), dtype)
-    return test | cut(streams["train"], shard_tokens, 0, dtype)
+    return cut_splits(streams, shard_tokens, dtype)
 
 
 def oracle_by_text(*files: list[str], shard_tokens: int, fraction: str) -> dict[str, bytes]:
@@ -112,6 +110,25 @@ def cut(
         tokens = stream[start : start + shard_tokens]
         shards[f"{split}/{split}_{index:04d}.npy"] = npy_bytes(tokens, dtype)
     return shards
+
+
+def cut_splits(
+    streams: dict[str, list[int]], shard_tokens: int, dtype: str = "<u4"
+) -> dict[str, bytes]:
+    """The shard files of the token streams of both splits."""
+    test = cut(streams["test"], shard_tokens, len(streams["test"]), dtype)
+    return test | cut(streams["train"], shard_tokens, 0, dtype)
+
+
+def split_shards(
+    shard_tokens: int, test: Iterable[str | None], train: Iterable[str | None]
+) -> dict[str, bytes]:
+    """The shard files of the texts of both splits; None is no document."""
+    streams = {
+        split: [token for text in of if text is not None for token in (EOT, *tokens_of(text))]
+        for split, of in (("test", test), ("train", train))
+    }
+    return cut_splits(streams, shard_tokens)
 
 
 def joined(generations: Iterable[dict[str, bytes]]) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ from fineshards.shards.job.records import (
     block_tables,
     borders,
     checked,
-    kept_name,
+    copy_name,
 )
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import CURATED_FOLDERS, REJECTED_FOLDER, Layout
@@ -98,11 +98,11 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
     there are none. redaction: the documents that this generation redacts, if it does.
     """
 
-    MENDED = (
+    IF_DAMAGED = (
         "Put it back with fineshards repair, if what it began is finished. If not, run that "
         "command again, or with --overwrite to discard its work."
     )
-    OTHERWISE = "Use the version that started the job, or start again with --overwrite."
+    IF_OTHER_VERSION = "Use the version that started the job, or start again with --overwrite."
 
     settings: Settings
     files: tuple[SourceFile, ...]
@@ -268,7 +268,7 @@ def metadata_files(
     expected = dict(zip(settings.stored_files, hashes, strict=True))
     rejected = sorted(entry.name for entry in storage.entries(REJECTED_FOLDER))
     records = [job_name(number) for number in range(1, job.generation + 1)]
-    manifests = [kept_name(number) for number in range(1, job.generation)]
+    manifests = [copy_name(number) for number in range(1, job.generation)]
     listed = Counter[str]()
     for name in (*records, *expected, *rejected, *manifests):
         content = storage.read(name)

@@ -31,7 +31,7 @@ from fineshards.shards.job.records import (
     below_roots,
     checked,
     content_fingerprint,
-    kept_name,
+    copy_name,
 )
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import SPLITS, Layout
@@ -98,11 +98,11 @@ class Manifest(
         (1063, 100000)
     """
 
-    MENDED = (
+    IF_DAMAGED = (
         f"If {GENERATIONS_FOLDER}/ has the same manifest, put it back with fineshards repair; "
         "otherwise copy it from its origin."
     )
-    OTHERWISE = (
+    IF_OTHER_VERSION = (
         "Use the version of fineshards that wrote it, or build the dataset again with --overwrite."
     )
 
@@ -252,7 +252,7 @@ class Manifest(
         before: the manifest of the generation before; None for the first one. Raises OutputError if
         the file cannot be written.
         """
-        content, latest, stored_twice = self.to_bytes(), None, kept_name(self.generation)
+        content, latest, copy = self.to_bytes(), None, copy_name(self.generation)
         if before is not None:
             latest = storage.version(MANIFEST_NAME)
             stored = storage.read(MANIFEST_NAME)
@@ -263,8 +263,8 @@ class Manifest(
                     f"{storage.path(MANIFEST_NAME)} was changed while generation "
                     f"{self.generation} was made. Run again when no one else writes there."
                 )
-        if storage.read_if_there(stored_twice) != content:
-            storage.replace(stored_twice, content, storage.version(stored_twice))
+        if storage.read_if_there(copy) != content:
+            storage.replace(copy, content, storage.version(copy))
         storage.replace(MANIFEST_NAME, content, latest)
         return MANIFEST_NAME
 
@@ -294,7 +294,7 @@ class Manifest(
         if not 1 <= generation <= latest.generation:
             there = "one" if latest.generation == 1 else f"1 to {latest.generation}"
             raise OutputError(f"{storage.root} has no generation {generation}: it has {there}.")
-        name = kept_name(generation)
+        name = copy_name(generation)
         manifest = cls.parse(storage.read(name), storage.path(name))
         if (other := manifest.generation) != generation:
             raise OutputError(

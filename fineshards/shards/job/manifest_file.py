@@ -1,6 +1,6 @@
 """Which file is the manifest of a generation, and what to say where it is missing."""
 
-from fineshards.shards.job.records import kept_name
+from fineshards.shards.job.records import copy_name
 from fineshards.storage.base import TEMPORARY, Storage
 
 MANIFEST_NAME = "metadata/manifest.json"
@@ -13,7 +13,7 @@ def forgotten(storage: Storage, latest: int, stored: bytes) -> str:
 
     stored: its content. While a job makes the next generation, that may be kept already.
     """
-    name = kept_name(latest + 1)
+    name = copy_name(latest + 1)
     if storage.size(name) is None or has_checkpoints(storage):
         return ""
     if storage.read_if_there(MANIFEST_NAME) != stored:
@@ -31,7 +31,7 @@ def has_checkpoints(storage: Storage) -> bool:
 
 def unfinished(storage: Storage) -> str:
     """The message for an output folder without a manifest."""
-    if storage.size(kept_name(1)) is not None and not has_checkpoints(storage):
+    if storage.size(copy_name(1)) is not None and not has_checkpoints(storage):
         return (
             f"{storage.path(MANIFEST_NAME)} is missing. Put it back from its copy with fineshards "
             "repair."

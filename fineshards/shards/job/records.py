@@ -314,8 +314,8 @@ class Generation(Record, frozen=True):
     root: str = ""
 
 
-def kept_name(generation: int) -> str:
-    """The file that keeps the manifest of a generation when there is a later one."""
+def copy_name(generation: int) -> str:
+    """The copy of a generation's manifest, which stays when there is a later one."""
     return f"{GENERATIONS_FOLDER}/{generation:04d}.json"
 
 

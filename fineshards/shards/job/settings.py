@@ -335,6 +335,9 @@ class Settings(Record, frozen=True):
             for (name, old), (_, new) in zip(_by_flag(self), _by_flag(other), strict=True)
             if old != new
         ]
+        if self.split != other.split:
+            rules = contrasted_texts(self.split.described(), other.split.described())
+            differences.append(f"split: {rules}")
         mine, theirs = self.recipe, other.recipe
         if mine is not None and theirs is not None:
             return differences + mine.differences(theirs)
@@ -371,7 +374,6 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("vocabulary size", tokenizer.size),
         ("tokens of the golden texts (tokenizer library)", tokenizer.golden_sha256),
         ("--shard_tokens", settings.shard_tokens),
-        *settings.split.flags().items(),
         ("--shuffle_seed", settings.shuffle and settings.shuffle.seed),
         ("--block_bytes", settings.block_bytes),
         ("--dtype", settings.dtype),
