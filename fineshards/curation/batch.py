@@ -90,8 +90,8 @@ class Batch:
             return known
         missing = [index for index, value in enumerate(known) if value is None]
         if missing:
-            found = derive([self.strings[index] for index in missing])
-            for index, value in zip(missing, found, strict=True):
+            derived = derive([self.strings[index] for index in missing])
+            for index, value in zip(missing, derived, strict=True):
                 known[index] = value
         return known
 
@@ -105,12 +105,12 @@ class Batch:
             for index, value in zip(indices, values, strict=True):
                 known[index] = value
 
-    def keep(self, kept: npt.NDArray[np.bool_]) -> Batch:
-        """The documents where `kept`, shape (n,), is true, with all that was derived from them."""
-        if kept.all():
+    def keep(self, chosen: npt.NDArray[np.bool_]) -> Batch:
+        """The documents where `chosen`, shape (n,), is true, with what was derived from them."""
+        if chosen.all():
             return self
-        mask, indices = pa.array(kept), np.flatnonzero(kept).tolist()
-        batch = self._selected(self.rows[kept], lambda values: values.filter(mask))
+        mask, indices = pa.array(chosen), np.flatnonzero(chosen).tolist()
+        batch = self._selected(self.rows[chosen], lambda values: values.filter(mask))
         if "strings" in self.__dict__:
             batch.__dict__["strings"] = [self.strings[index] for index in indices]
         batch._derived = {
@@ -148,8 +148,8 @@ class Batch:
     ) -> Batch:
         """Some of the documents. select: takes their values out of those of all."""
         columns, scores = (
-            {name: select(values) for name, values in each.items()}
-            for each in (self.columns, self.scores)
+            {name: select(values) for name, values in named.items()}
+            for named in (self.columns, self.scores)
         )
         texts, is_json = select(self.texts), self.columns_are_json
         return Batch(self.file, rows, texts, columns, is_json, self.path, scores)

@@ -54,8 +54,8 @@ class Curator:
     """The steps of a job, loaded and checked."""
 
     def __init__(self, steps: Sequence[NamedStep]) -> None:
-        self.steps = [each.step for each in steps]
-        self.names = [f"{number} {each.use}" for number, each in enumerate(steps, 1)]
+        self.steps = [named.step for named in steps]
+        self.names = [f"{number} {named.use}" for number, named in enumerate(steps, 1)]
         keyed = [number for number, step in enumerate(self.steps) if isinstance(step, Keyed)]
         # The keyed step that ends each stage.
         self._ends = [*keyed, len(self.steps)]
@@ -125,7 +125,7 @@ class Curator:
         if scores is not None:
             batch = batch.with_scores(values_at(scores, batch.rows))
         dropped: list[pa.Table] = []
-        found: list[pa.Table] = []
+        scored_tables: list[pa.Table] = []
         for number in range(self.first_step(stage), self._ends[stage]):
             if not len(batch):
                 break
@@ -134,7 +134,7 @@ class Curator:
             if isinstance(step, Judge):
                 self.compare(step, number, batch, outcome)
             if isinstance(step, Scorer):
-                found.append(scored(batch.rows, step.name, outcome.scores))
+                scored_tables.append(scored(batch.rows, step.name, outcome.scores))
             batch = self.left(number, batch, outcome)
             if tally is not None and outcome.texts is not None:
                 changed = [outcome.texts[index] for index in outcome.changed(before.strings)]
@@ -150,7 +150,7 @@ class Curator:
         keys = None
         if stage + 1 < self.stages:
             keys = self.keyed(stage).keys(batch)
-        return Judged(batch, dropped, keys, found)
+        return Judged(batch, dropped, keys, scored_tables)
 
     def decide(self, number: int, batch: Batch, decisions: Decisions) -> Outcome:
         """What a step makes of documents. decisions: what keyed steps do is taken from there."""
@@ -158,8 +158,8 @@ class Curator:
         if isinstance(step, KeyedSpans):
             return _cut(step, batch, number, decisions)
         if isinstance(step, Keyed):
-            marked = (decisions.dropping(batch.rows) == number).tolist()
-            return Outcome([step.reason if each else None for each in marked])
+            dropped = (decisions.dropping(batch.rows) == number).tolist()
+            return Outcome([step.reason if marked else None for marked in dropped])
         assert isinstance(step, Judge)
         return step.apply(batch)
 
@@ -183,11 +183,11 @@ class Curator:
         FineshardsError if a rewrite drops one of them now. spared: they are in a test file, so what
         a rewrite would drop keeps its text.
         """
-        for number, each in enumerate(self.steps[:step]):
-            if rewrites(each):
+        for number, rewrite in enumerate(self.steps[:step]):
+            if rewrites(rewrite):
                 outcome = self.decide(number, batch, decisions)
                 for index, reason in enumerate(outcome.reasons or ()):
-                    if reason is not None and isinstance(each, Judge) and not spared:
+                    if reason is not None and isinstance(rewrite, Judge) and not spared:
                         self._complain(number, batch, index, "kept", "dropped")
                 batch = self._rewritten(number, batch, outcome)
         return batch
@@ -202,16 +202,16 @@ class Curator:
         Returns the step and the reason of those that are dropped, by row; and what each scorer
         gave.
         """
-        found: dict[int, tuple[int, str]] = {}
+        dropped_rows: dict[int, tuple[int, str]] = {}
         scores: list[pa.Table] = []
         for number in range(len(self.steps)):
             outcome, step = self.decide(number, batch, decisions), self.steps[number]
             if isinstance(step, Scorer):
                 scores.append(scored(batch.rows, step.name, outcome.scores))
             dropped = zip(batch.rows.tolist(), outcome.reasons or (), strict=False)
-            found |= {row: (number, reason) for row, reason in dropped if reason is not None}
+            dropped_rows |= {row: (number, reason) for row, reason in dropped if reason is not None}
             batch = self.left(number, batch, outcome)
-        return found, scores
+        return dropped_rows, scores
 
     def left(self, number: int, batch: Batch, outcome: Outcome) -> Batch:
         """The documents that a step keeps, with the texts that it gives them."""
@@ -241,10 +241,10 @@ class Curator:
             return batch.with_texts(texts)
         except UnicodeEncodeError:
             for row, text in zip(batch.rows.tolist(), texts, strict=True):
-                if (found := _LONE_SURROGATE.search(text)) is not None:
+                if (match := _LONE_SURROGATE.search(text)) is not None:
                     raise InputError(
                         f"{batch.place(row)}: step {self.names[number]} gives it a text with the "
-                        f"lone surrogate {found[0]!r} at character {found.start()}, which is not "
+                        f"lone surrogate {match[0]!r} at character {match.start()}, which is not "
                         "valid Unicode. Correct the step, or drop the document before it."
                     ) from None
             raise
@@ -288,8 +288,8 @@ def describe(
     curate_test: bool = False,
 ) -> RecipeRecord:
     """The record of steps; raises FineshardsError if what they need is missing."""
-    golden = golden_sha256(each.step for each in steps)
-    records = tuple(each.record() for each in steps)
+    golden = golden_sha256(named.step for named in steps)
+    records = tuple(named.record() for named in steps)
     return RecipeRecord(records, golden, keep_keys, indexes, curate_test)
 
 

@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Iterator, Sequence
+from itertools import chain, starmap
 from typing import Any, NamedTuple
 
 import orjson
@@ -15,8 +16,6 @@ from fineshards.errors import InputError, UsageError
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
-
-
 # Evaluations have some megabytes. A small compressed file can hold far more.
 _LARGEST = 1 << 30
 
@@ -123,8 +122,6 @@ def _table(content: bytes, format_: str) -> Iterator[EvaluationRecord]:
                 delimiter=_SEPARATORS[format_], newlines_in_values=True
             ),
         )
-    number = 0
-    for batch in table.to_batches(max_chunksize=1024):
-        for values in batch.to_pylist():
-            number += 1
-            yield EvaluationRecord(number, values)
+    batches = table.to_batches(max_chunksize=1024)
+    values = chain.from_iterable(batch.to_pylist() for batch in batches)
+    yield from starmap(EvaluationRecord, enumerate(values, 1))

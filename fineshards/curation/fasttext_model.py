@@ -63,8 +63,8 @@ class Model:
         The model sees a space in place of a line break.
         """
         line = text.replace("\n", " ")
-        found = self._compiled.predict(f"{line}\n", -1, 0.0, "strict")
-        return {label.removeprefix(_PREFIX): score for score, label in found}
+        predicted = self._compiled.predict(f"{line}\n", -1, 0.0, "strict")
+        return {label.removeprefix(_PREFIX): score for score, label in predicted}
 
 
 @lru_cache(maxsize=2)

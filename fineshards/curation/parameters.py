@@ -34,16 +34,16 @@ def check_parameters(step: Any, use: str) -> None:
         if value is False and optional and bool not in types:
             value = None
         if value is not None or not optional:
-            for each in rules:
-                value = checked(use, name, value, each, ", or false" * optional)
+            for rule in rules:
+                value = checked(use, name, value, rule, ", or false" * optional)
         if float in types and is_integer(value):
             value = float(value)
-        for part, each in value.items() if isinstance(value, Mapping) else [(name, value)]:
+        for part, item in value.items() if isinstance(value, Mapping) else [(name, value)]:
             try:
-                json.dumps(each, allow_nan=False)
+                json.dumps(item, allow_nan=False)
             except (TypeError, ValueError):
                 expected = "what JSON has: finite numbers, and dates as text, in quotes"
-                check(use, part, each, False, expected)
+                check(use, part, item, False, expected)
         assign(step, name, _hashable(value))
 
 
@@ -65,18 +65,23 @@ def assign(step: object, name: str, value: object) -> None:
     object.__setattr__(step, name, value)
 
 
+def parameter_names(kind: type[Any]) -> list[str]:
+    """The names of the parameters of a step that a recipe may set."""
+    return [parameter.name for parameter in fields(kind) if parameter.init]
+
+
 def _rules(kind: type[Any]) -> dict[str, tuple[list[Rule], list[Any]]]:
     """The rules of each parameter of a step, and the types that its annotation consists of."""
     hints = get_type_hints(kind, include_extras=True)
-    found: dict[str, tuple[list[Rule], list[Any]]] = {}
-    for name in [each.name for each in fields(kind) if each.init]:
+    rules_by_name: dict[str, tuple[list[Rule], list[Any]]] = {}
+    for name in parameter_names(kind):
         parts = list(_parts(hints[name]))
         of_types: list[Rule] = [_OF_TYPES[part] for part in parts if part in _OF_TYPES]
         # A rule may be any callable, but types and generic types are callable too.
         rules = [part for part in parts if callable(part) and not isinstance(part, type)]
         given: list[Rule] = [part for part in rules if get_origin(part) is None]
-        found[name] = given or of_types, parts
-    return found
+        rules_by_name[name] = given or of_types, parts
+    return rules_by_name
 
 
 def _parts(hint: Any) -> Iterator[Any]:
@@ -94,12 +99,12 @@ def _parts(hint: Any) -> Iterator[Any]:
 def rule(expected: str, holds: Callable[[Any], bool]) -> Rule:
     """A rule that keeps the values for which something holds."""
 
-    def kept(value: Any) -> Any:
+    def allowed(value: Any) -> Any:
         if not holds(value):
             raise ValueError(expected)
         return value
 
-    return kept
+    return allowed
 
 
 def is_number(value: object) -> bool:

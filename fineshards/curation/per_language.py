@@ -62,12 +62,12 @@ class PerLanguage(Judge, name="per_language"):
         )
 
     def pins(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        pins: dict[str, str] = {}
         for language, step in [("others", self.others), *self.steps.items()]:
             for name, value in step.pins().items():
-                if found.setdefault(name, value) != value:
-                    found[f"{name} of {language}"] = value
-        return found
+                if pins.setdefault(name, value) != value:
+                    pins[f"{name} of {language}"] = value
+        return pins
 
     def apply(self, batch: Batch) -> Outcome:
         reasons: list[str | None] = [None] * len(batch)

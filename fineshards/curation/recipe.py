@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
+from fineshards.curation.parameters import parameter_names
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Scorer, Step
 from fineshards.curation.words.tokenizers import SPACE
@@ -115,21 +116,21 @@ def parse_recipe(content: str, path: str) -> Recipe:
 def read_tables(content: str, path: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     """The tables of a recipe, without making its steps: build, steps, and the description."""
     try:
-        found = tomllib.loads(content)
+        tables = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not TOML: {error}.") from error
-    for name in found:
+    for name in tables:
         if name not in _TABLES:
             raise UsageError(
                 f"{path}: unknown key {name!r}; a recipe has {', '.join(_TABLES)}."
                 f"{did_you_mean(name, _TABLES)}"
             )
-    steps, build = found.get("steps", []), found.get("build", {})
+    steps, build = tables.get("steps", []), tables.get("build", {})
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UsageError(f"{path}: steps must be tables, each begun by a line [[steps]].")
     if not isinstance(build, dict):
         raise UsageError(f"{path}: build must be a table, begun by a line [build].")
-    return build, steps, str(found.get("description", ""))
+    return build, steps, str(tables.get("description", ""))
 
 
 def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
@@ -147,19 +148,19 @@ def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
 
 def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
     """The steps of a job's record."""
-    found = []
+    named = []
     for record in records:
         package = f", of {record.pins['package']}" if "package" in record.pins else ""
         where = f"step {record.use} of the job{package}"
-        found.append(make_step(record.use, record.parameters, where))
-    return found
+        named.append(make_step(record.use, record.parameters, where))
+    return named
 
 
 def parameters_of(step: Step) -> dict[str, Any]:
     """All parameters of a step, as values of JSON."""
     if isinstance(step, PerLanguage):
         return _parameters_per_language(step)
-    values = {each.name: getattr(step, each.name) for each in parameters_of_class(type(step))}
+    values = {name: getattr(step, name) for name in parameter_names(type(step))}
     if "parameters" in values:
         # Other people's code. What it is called stands in the recipe's `use`.
         own = {name: values.get(name) for name in ("columns", "batch")}
@@ -191,13 +192,13 @@ def default_parameters(use: str) -> dict[str, Any]:
     """
     if ":" in use:
         return {}
-    found: dict[str, Any] = {}
-    for each in parameters_of_class(step_class(use)):
-        if each.default is not MISSING:
-            found[each.name] = _plain(each.default)
-        elif each.default_factory is not MISSING:
-            found[each.name] = _plain(each.default_factory())
-    return found
+    defaults: dict[str, Any] = {}
+    for parameter in parameters_of_class(step_class(use)):
+        if parameter.default is not MISSING:
+            defaults[parameter.name] = _plain(parameter.default)
+        elif parameter.default_factory is not MISSING:
+            defaults[parameter.name] = _plain(parameter.default_factory())
+    return defaults
 
 
 def step_class(use: str) -> type[Step]:
@@ -222,7 +223,7 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
     also = (PER_LANGUAGE, _COLUMN) if takes_languages(kind) else ()
     if not parameters.keys().isdisjoint(also):
         return _make_per_language(use, dict(parameters))
-    known = [each.name for each in parameters_of_class(kind)]
+    known = parameter_names(kind)
     for name in parameters:
         if name not in known:
             raise UsageError(
@@ -249,7 +250,7 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
             f"each begun by a line [[steps.{PER_LANGUAGE}]]."
         )
     others: Any = _make(use, parameters)
-    has_language = any(each.name == "language" for each in parameters_of_class(type(others)))
+    has_language = "language" in parameter_names(type(others))
     steps: dict[str, Any] = {}
     for number, table in enumerate(tables, 1):
         label = table.get(_LABEL) if isinstance(table, dict) else None
@@ -270,8 +271,8 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
 
 def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:
     """The fields of a step that a recipe may set."""
-    return [each for each in fields(kind) if each.init]  # type: ignore[arg-type]
+    return [parameter for parameter in fields(kind) if parameter.init]  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value

@@ -48,9 +48,9 @@ def toml_of(recipe: Recipe) -> str:
     head = [f"description = {to_toml(recipe.description)}", "[build]"]
     try:
         records = []
-        for each in recipe.steps:
-            parameters = parameters_of(each.step)
-            records.append(StepRecord.of(each.use, parameters, each.step.VERSION, {}, False))
+        for named in recipe.steps:
+            parameters = parameters_of(named.step)
+            records.append(StepRecord.of(named.use, parameters, named.step.VERSION, {}, False))
         for name, value in recipe.build.items():
             if value is not None:
                 # As a flag takes it: paths and fractions as text.
@@ -80,7 +80,7 @@ def to_toml(value: Any) -> str:
         # Strings of JSON are strings of TOML, but for one control character.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{_key(name)} = {to_toml(each)}" for name, each in value.items())
+        pairs = ", ".join(f"{_key(name)} = {to_toml(item)}" for name, item in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, Sequence):
         return f"[{', '.join(map(to_toml, value))}]"
@@ -115,8 +115,8 @@ def _assignment(name: str, value: Any) -> Iterator[str]:
         yield line
         return
     yield f"{_key(name)} = ["
-    for each in value:
-        yield f"    {to_toml(each)},"
+    for item in value:
+        yield f"    {to_toml(item)},"
     yield "]"
 
 
@@ -168,12 +168,12 @@ def describe_step(name: str) -> StepDescription:
     hints, defaults = get_type_hints(step), default_parameters(name)
     parameters = [
         Parameter(
-            each.name,
-            _type(hints[each.name]),
-            to_toml(defaults[each.name]) if each.name in defaults else None,
-            texts[each.name],
+            parameter.name,
+            _type(hints[parameter.name]),
+            to_toml(defaults[parameter.name]) if parameter.name in defaults else None,
+            texts[parameter.name],
         )
-        for each in parameters_of_class(step)
+        for parameter in parameters_of_class(step)
     ]
     return StepDescription(name, _kind(step), about.strip(), tuple(parameters))
 
@@ -202,9 +202,9 @@ def _type(kind: Any) -> str:
 
 def _arguments(section: str) -> Mapping[str, str]:
     """The description of each argument in a section of a docstring, as one line."""
-    found = re.findall(r"^(\w+): (.*(?:\n .*)*)", textwrap.dedent(section), re.MULTILINE)
+    arguments = re.findall(r"^(\w+): (.*(?:\n .*)*)", textwrap.dedent(section), re.MULTILINE)
     # A recipe says false where Python says None.
-    return {name: re.sub(r"\bNone\b", "false", " ".join(text.split())) for name, text in found}
+    return {name: re.sub(r"\bNone\b", "false", " ".join(text.split())) for name, text in arguments}
 
 
 def describe_steps(steps: Sequence[StepDescription]) -> list[str]:
@@ -233,9 +233,10 @@ def describe_parameters(step: StepDescription) -> list[str]:
     lines.append("parameters:" if step.parameters else "It has no parameters.")
     wrapper = textwrap.TextWrapper(_COLUMNS, break_on_hyphens=False, break_long_words=False)
     wrapper.subsequent_indent = " " * 6
-    for each in step.parameters:
-        default = "required" if each.default is None else f"default {each.default}"
-        for indent, text in ((2, f"{each.name}: {each.type}; {default}"), (6, each.description)):
+    for parameter in step.parameters:
+        default = "required" if parameter.default is None else f"default {parameter.default}"
+        head = f"{parameter.name}: {parameter.type}; {default}"
+        for indent, text in ((2, head), (6, parameter.description)):
             wrapper.initial_indent = " " * indent
             lines += wrapper.wrap(text)
     return lines

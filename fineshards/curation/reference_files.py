@@ -34,7 +34,7 @@ class Pinned(NamedTuple):
     sha256: str
 
 
-_found: dict[str, Pinned] = {}
+_pinned: dict[str, Pinned] = {}
 _matched: dict[str, tuple[Pinned, ...]] = {}
 
 
@@ -45,13 +45,13 @@ def pin(path: str) -> Pinned:
         version = storage.version(name)
     if version is None:
         raise InputError(f"{path}: there is no such file. Correct the path, or put the file there.")
-    found = _found[path] = Pinned(path, _sha256(path, version))
-    return found
+    file = _pinned[path] = Pinned(path, _sha256(path, version))
+    return file
 
 
 def pinned(path: str) -> Pinned:
     """Returns the file as this process pinned it last."""
-    return _found.get(path) or pin(path)
+    return _pinned.get(path) or pin(path)
 
 
 def pin_pattern(pattern: str) -> tuple[Pinned, ...]:

@@ -35,9 +35,9 @@ class Reason(str):
 
     def __new__(cls, reason: str, measured: str) -> Reason:
         """The reason as text."""
-        found = super().__new__(cls, reason)
-        found.measured = measured
-        return found
+        instance = super().__new__(cls, reason)
+        instance.measured = measured
+        return instance
 
     def __reduce__(self) -> tuple[type[Reason], tuple[str, str]]:
         return Reason, (str(self), self.measured)
@@ -50,7 +50,7 @@ def compared(
     shown = f"{value:,}"
     if isinstance(value, float):
         rounded = (f"{value:.{digits}g}" for digits in range(2, 18))
-        shown = next(each for each in rounded if (float(each) == bound) == (value == bound))
+        shown = next(text for text in rounded if (float(text) == bound) == (value == bound))
         shown += ".0" * shown.isdecimal()
     return Reason(reason, f"{shown} {what}, {how} {bound:,}: {parameter}")
 

@@ -72,11 +72,11 @@ class C4Quality(Judge, name="c4_quality"):
         # Lines of documents that only have enough sentences if some line has several.
         few: list[tuple[int, list[str]]] = []
         for index, text in enumerate(batch.strings):
-            kept = self._lines(text)
-            reasons.append(kept if isinstance(kept, str) else None)
-            texts.append(text if isinstance(kept, str) else "\n".join(kept).strip())
-            if not isinstance(kept, str) and len(kept) < self.min_num_sentences:
-                few.append((index, kept))
+            judged = self._lines(text)
+            reasons.append(judged if isinstance(judged, str) else None)
+            texts.append(text if isinstance(judged, str) else "\n".join(judged).strip())
+            if not isinstance(judged, str) and len(judged) < self.min_num_sentences:
+                few.append((index, judged))
         left = [line for _, lines in few for line in lines]
         counts = iter(sentence_tokenizer(self.language).sentences(left))
         for index, lines in few:
@@ -86,21 +86,22 @@ class C4Quality(Judge, name="c4_quality"):
 
     def apply_again(self, document: Batch) -> Outcome:
         (text,) = document.strings
-        kept = self._lines(text)
-        if isinstance(kept, str):
-            return Outcome([kept], [text])
-        sentences = len(kept)
+        judged = self._lines(text)
+        if isinstance(judged, str):
+            return Outcome([judged], [text])
+        sentences = len(judged)
         if self.min_num_sentences != -1:
-            sentences = sum(map(sentence_tokenizer(self.language).plain_sentences, kept))
+            split = sentence_tokenizer(self.language).split_sentences
+            sentences = sum(len(split(line)) for line in judged)
         least, reason = self.min_num_sentences, None
         if sentences < least:
             what = "sentences are left"
             reason = below("too_few_sentences", sentences, what, least, "min_num_sentences")
-        return Outcome([reason], ["\n".join(kept).strip()])
+        return Outcome([reason], ["\n".join(judged).strip()])
 
     def _lines(self, text: str) -> list[str] | str:
         """The lines to keep, or why the document is dropped."""
-        kept = []
+        lines = []
         for line in map(str.strip, text.splitlines()):
             words = line.split()
             longest = self.max_word_length
@@ -124,5 +125,5 @@ class C4Quality(Judge, name="c4_quality"):
                 return Reason("curly_bracket", "a line has {: filter_curly_bracket")
             if self.filter_policy and any(phrase in lowered for phrase in _POLICIES):
                 continue
-            kept.append(line)
-        return kept
+            lines.append(line)
+        return lines

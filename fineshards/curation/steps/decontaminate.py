@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -21,15 +22,13 @@ from fineshards.curation.parameters import Positive, some
 from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import normal_form
-from fineshards.curation.words.normal_form import simplified_words, word_hashes
+from fineshards.curation.words.normal_form import joined, simplified_words, word_hashes
 from fineshards.errors import UsageError
 from fineshards.shards.tables.hash_sample import splitmix64
 
 # Odd, so that no word's hash loses bits: the fractions of the golden ratio and of the root of 2.
-_MULTIPLIERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0x6A09E667F3BCC909))
+_BASES = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0x6A09E667F3BCC909))
 _BITS_PER_KEY = 16
-
-Keys = npt.NDArray[np.uint64]
 
 
 class Witness(NamedTuple):
@@ -101,8 +100,7 @@ class Decontaminate(Judge, name="decontaminate"):
         return Witness(task_of(path), path, hit.passage.line, " ".join(words))
 
     def _files(self) -> tuple[Pinned, ...]:
-        found = {file for pattern in self.files for file in pinned_pattern(pattern)}
-        return tuple(sorted(found))
+        return tuple(sorted({file for names in self.files for file in pinned_pattern(names)}))
 
     def _index(self) -> NgramIndex:
         return _index(self, self._files())
@@ -121,8 +119,8 @@ class Decontaminate(Judge, name="decontaminate"):
 
 @lru_cache(maxsize=2)
 def _index(step: Decontaminate, files: tuple[Pinned, ...]) -> NgramIndex:
-    found = [passage for task, file in enumerate(files) for passage in step.passages(task, file)]
-    return NgramIndex(found, step.ngram)
+    passages = (step.passages(task, file) for task, file in enumerate(files))
+    return NgramIndex([*chain.from_iterable(passages)], step.ngram)
 
 
 class Passage(NamedTuple):
@@ -151,11 +149,11 @@ class NgramIndex:
     def __init__(self, passages: Sequence[Passage], n: int) -> None:
         self._passages = passages
         self._n = n
-        hashes, counts = _joined([passage.hashes for passage in passages])
+        hashes, counts = joined([passage.hashes for passage in passages])
         self._ends = np.cumsum(counts)
         # The words at which an n-gram begins, and not at the end of a passage.
         place = np.flatnonzero(np.arange(len(hashes)) + n <= np.repeat(self._ends, counts))
-        first, second = (_keys(hashes, n, multiplier)[place] for multiplier in _MULTIPLIERS)
+        first, second = (_keys(hashes, n, base)[place] for base in _BASES)
         order = np.lexsort((place, second, first))
         first, second, place = first[order], second[order], place[order]
         # Of equal n-grams the first stays. Two that have the same 128 bits are taken for equal:
@@ -174,19 +172,19 @@ class NgramIndex:
 
     def hits(self, texts: Sequence[str]) -> list[Hit | None]:
         """The first n-gram of each text that a passage has, or None."""
-        hashes, counts = _joined(word_hashes(texts))
-        keys = _keys(hashes, self._n, _MULTIPLIERS[0])
+        hashes, counts = joined(word_hashes(texts))
+        keys = _keys(hashes, self._n, _BASES[0])
         bits = keys >> self._shift
         suspects = np.flatnonzero(self._bitmap[bits >> np.uint64(3)] & _bit(bits))
         left = np.searchsorted(self._keys, keys[suspects], "left")
         right = np.searchsorted(self._keys, keys[suspects], "right")
         ends = np.cumsum(counts)
-        found: list[Hit | None] = [None] * len(texts)
+        hits: list[Hit | None] = [None] * len(texts)
         known: tuple[int, list[str]] = (-1, [])
         for index in np.flatnonzero(left < right).tolist():
             document = int(np.searchsorted(ends, suspects[index], "right"))
             word = int(suspects[index] - (ends[document] - counts[document]))
-            if found[document] or word + self._n > counts[document]:
+            if hits[document] or word + self._n > counts[document]:
                 continue
             if known[0] != document:
                 known = (document, simplified_words(texts[document]))
@@ -194,9 +192,9 @@ class NgramIndex:
             for entry in range(left[index], right[index]):
                 passage = self._passage_with(entry, ngram)
                 if passage:
-                    found[document] = Hit(passage, word)
+                    hits[document] = Hit(passage, word)
                     break
-        return found
+        return hits
 
     def _passage_with(self, entry: int, ngram: list[str]) -> Passage | None:
         """The passage of an entry if its n-gram has these words."""
@@ -208,21 +206,9 @@ class NgramIndex:
         return passage if words == ngram else None
 
 
-def _joined(parts: Sequence[bytes]) -> tuple[Keys, npt.NDArray[np.int64]]:
-    """The hashes of the words of all texts, one after the other, and how many each text has."""
-    counts = np.array([len(part) // 8 for part in parts], np.int64)
-    return np.frombuffer(b"".join(parts), "<u8"), counts
+def _keys(hashes: normal_form.U64, n: int, base: np.uint64) -> normal_form.U64:
+    return splitmix64(normal_form.ngram_numbers(hashes, n, base))
 
 
-def _keys(hashes: Keys, n: int, multiplier: np.uint64) -> Keys:
-    """The keys of the n-grams that begin at each word; 0 where fewer than n words are left."""
-    keys = np.zeros(len(hashes), np.uint64)
-    windows = max(0, len(hashes) - n + 1)
-    for word in range(n if windows else 0):
-        keys[:windows] *= multiplier
-        keys[:windows] += hashes[word : word + windows]
-    return splitmix64(keys)
-
-
-def _bit(bits: Keys) -> npt.NDArray[np.uint8]:
+def _bit(bits: normal_form.U64) -> npt.NDArray[np.uint8]:
     return np.left_shift(np.uint8(1), (bits & np.uint64(7)).astype(np.uint8))

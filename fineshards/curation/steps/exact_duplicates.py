@@ -15,9 +15,9 @@ from xxhash import xxh3_64_digest, xxh3_128_digest
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import compared_bytes, values_to_compare
-from fineshards.curation.parameters import rule
+from fineshards.curation.parameters import Rule, rule
 from fineshards.curation.step import Keyed, Keys
-from fineshards.curation.words.normal_form import pins, word_hashes
+from fineshards.curation.words.normal_form import batch_hashes, pins
 
 # RFC 3986, appendix B, of URLs with an authority: scheme, user, host, port, path, query, fragment.
 _URL = re.compile(
@@ -27,24 +27,20 @@ _URL = re.compile(
 )
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21"}
 _ASCII_LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(ord("A"), ord("Z") + 1)})
-
-
 COLUMN = "column:"
 
 
-def names_column(value: object) -> bool:
-    """Whether a value of a parameter is `column:NAME`."""
-    return isinstance(value, str) and value.startswith(COLUMN) and value != COLUMN
+def one_or_column(*names: str) -> Rule:
+    """A rule: one of some names, or `column:NAME`."""
+    listed = ", ".join(f'"{name}"' for name in names)
+    names_column = re.compile(f"{COLUMN}.+", re.DOTALL).fullmatch
+    return rule(
+        f'{listed} or "{COLUMN}NAME"',
+        lambda value: value in names or (isinstance(value, str) and bool(names_column(value))),
+    )
 
 
-Within = Annotated[
-    str,
-    rule('"all", "file" or "column:NAME"', lambda v: v in ("all", "file") or names_column(v)),
-]
-
-
-def _is_compared(by: object) -> bool:
-    return names_column(by) or by in ("text", "normalized", "url")
+Within = Annotated[str, one_or_column("all", "file")]
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Exact(Keyed, name="exact"):
         ([0, 2], True)
     """
 
-    by: Annotated[str, rule('"text", "normalized", "url" or "column:NAME"', _is_compared)] = "text"
+    by: Annotated[str, one_or_column("text", "normalized", "url")] = "text"
     within: Within = "all"
 
     @property
@@ -88,15 +84,14 @@ class Exact(Keyed, name="exact"):
         return pins() if self.by == "normalized" else {}
 
     def keys(self, batch: Batch) -> Keys:
-        found = self._keys(batch)
-        return found._replace(keys=of_group(found.keys, found.owners, batch, self.within))
+        keys = self._keys(batch)
+        return keys._replace(keys=of_group(keys.keys, keys.owners, batch, self.within))
 
     def _keys(self, batch: Batch) -> Keys:
         if self.by == "text":
             return keys_of(text.encode() for text in batch.strings)
         if self.by == "normalized":
-            words = batch.derived("word hashes: space alike", word_hashes)
-            return keys_of(document or None for document in words)
+            return keys_of(words or None for words in batch_hashes(batch))
         values = values_to_compare(batch, *self._compared_column)
         if self.by == "url":
             values = [
@@ -107,7 +102,7 @@ class Exact(Keyed, name="exact"):
 
 def keys_of(compared: Iterable[bytes | None]) -> Keys:
     """The keys of documents from the bytes that are compared; None: the document has no key."""
-    digests = [None if each is None else xxh3_128_digest(each) for each in compared]
+    digests = [None if content is None else xxh3_128_digest(content) for content in compared]
     owners = [index for index, digest in enumerate(digests) if digest is not None]
     return Keys(
         as_keys([digest for digest in digests if digest is not None]), np.array(owners, np.int64)
@@ -132,10 +127,10 @@ def normalized_url(url: str) -> str:
         'http://example.org/?q=A'
     """
     url = url.strip()
-    found = _URL.fullmatch(url)
-    if found is None:
+    match = _URL.fullmatch(url)
+    if match is None:
         return url
-    scheme, user, host, port, path, query = found.groups()
+    scheme, user, host, port, path, query = match.groups()
     scheme = scheme.translate(_ASCII_LOWER)
     authority = "" if user is None else f"{user}@"
     authority += host.translate(_ASCII_LOWER)
@@ -167,7 +162,7 @@ def of_group(
         values = [f"{batch.file}:{row}".encode() for row in batch.rows.tolist()]
     else:
         values = [compared_bytes(value) for value in values_to_compare(batch, *columns_of(within))]
-    groups = [b"" if each is None else xxh3_128_digest(each) for each in values]
+    groups = [b"" if value is None else xxh3_128_digest(value) for value in values]
     digest = xxh3_128_digest if keys.ndim == 2 else xxh3_64_digest
     hashed = b"".join(
         digest(key.tobytes() + groups[owner])

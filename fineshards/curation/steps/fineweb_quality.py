@@ -53,7 +53,7 @@ class FineWebQuality(Judge, name="fineweb_quality"):
         return pins(self.language)
 
     def apply(self, batch: Batch) -> Outcome:
-        counts = [len(found.numbers) for found in words(batch, self.language)]
+        counts = [len(document.numbers) for document in words(batch, self.language)]
         documents = zip(batch.strings, counts, strict=True)
         return Outcome([self._judge(text, count) for text, count in documents])
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Count, Limit
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.step import Judge, Outcome, Reason, above, below
-from fineshards.curation.words.tokenizers import SPACE, WordLanguage, pins, tokenizer, words
+from fineshards.curation.words.tokenizers import ByWords, WordLanguage, WordsOf, tokenizer, words
 from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL, Words
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -27,7 +27,7 @@ class _WordCounts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GopherQuality(Judge, name="gopher_quality"):
+class GopherQuality(ByWords, Judge, name="gopher_quality"):
     """Drops a document by its words: their number, length and symbols, and the stop words.
 
     The rules, names and reasons are those of datatrove's GopherQualityFilter. The reason is the
@@ -73,25 +73,17 @@ class GopherQuality(Judge, name="gopher_quality"):
     min_stop_words: Count | None = 2
     stop_words: tuple[str, ...] | None = None
     language: WordLanguage = "en"
-    words: Literal["language", "space"] = "language"
-
-    def pins(self) -> dict[str, str]:
-        return pins(self._rules)
-
-    @property
-    def _rules(self) -> str:
-        return self.language if self.words == "language" else SPACE
+    words: WordsOf = "language"
 
     def apply(self, batch: Batch) -> Outcome:
-        found = words(batch, self._rules)
         stop_words = self._stop_words()
-        documents = zip(batch.strings, found, strict=True)
+        documents = zip(batch.strings, words(batch, self._rules), strict=True)
         return Outcome([self._judge(text, _count(one, stop_words)) for text, one in documents])
 
     def apply_again(self, document: Batch) -> Outcome:
         (text,) = document.strings
-        found = tokenizer(self._rules).plain(text)
-        return Outcome([self._judge(text, _count_again(found, self._stop_words()))])
+        counts = _count_again(tokenizer(self._rules).plain(text), self._stop_words())
+        return Outcome([self._judge(text, counts)])
 
     def _stop_words(self) -> tuple[str, ...]:
         return STOP_WORDS if self.stop_words is None else self.stop_words
@@ -152,8 +144,8 @@ class GopherQuality(Judge, name="gopher_quality"):
         return None
 
 
-def _count(found: Words, stop_words: tuple[str, ...]) -> _WordCounts:
-    vocabulary, numbers = found
+def _count(document: Words, stop_words: tuple[str, ...]) -> _WordCounts:
+    vocabulary, numbers = document
     properties = vocabulary.properties[numbers]
     textual = (properties & TEXTUAL) != 0
     # Which of the stop words are there; place 0 stands for all other words.
@@ -168,14 +160,14 @@ def _count(found: Words, stop_words: tuple[str, ...]) -> _WordCounts:
     )
 
 
-def _count_again(found: Sequence[str], stop_words: tuple[str, ...]) -> _WordCounts:
-    textual = [word for word in found if any(x not in PUNCTUATION_OR_TERMINAL for x in word)]
+def _count_again(document: Sequence[str], stop_words: tuple[str, ...]) -> _WordCounts:
+    textual = [word for word in document if any(x not in PUNCTUATION_OR_TERMINAL for x in word)]
     return _WordCounts(
-        words=len(found),
+        words=len(document),
         textual=len(textual),
         textual_characters=sum(map(len, textual)),
-        alphabetic=sum(any(x.isalpha() for x in word) for word in found),
-        stop_words=len(set(stop_words) & set(found)),
+        alphabetic=sum(any(x.isalpha() for x in word) for word in document),
+        stop_words=len(set(stop_words) & set(document)),
     )
 
 
@@ -198,10 +190,10 @@ def word_ratios(name: str, batch: Batch, language: str, again: bool = False) -> 
     counts = (
         [_count_again(tokenizer(language).plain(text), STOP_WORDS) for text in batch.strings]
         if again
-        else [_count(found, STOP_WORDS) for found in words(batch, language)]
+        else [_count(document, STOP_WORDS) for document in words(batch, language)]
     )
     least = "textual" if name == "mean_word_length" else "words"
     return [
-        WORD_RATIOS[name](text, each) if getattr(each, least) else None
-        for text, each in zip(batch.strings, counts, strict=True)
+        WORD_RATIOS[name](text, count) if getattr(count, least) else None
+        for text, count in zip(batch.strings, counts, strict=True)
     ]

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Limit, is_integer, is_number
 from fineshards.curation.step import Judge, Outcome, Reason, above
 from fineshards.curation.words import grams
-from fineshards.curation.words.tokenizers import SPACE, WordLanguage, pins, tokenizer, words
+from fineshards.curation.words.tokenizers import ByWords, WordLanguage, WordsOf, tokenizer, words
 
 _PARAGRAPHS = re.compile(r"\n{2,}")
 _LINES = re.compile(r"\n+")
@@ -33,7 +33,7 @@ Limits = Annotated[tuple[tuple[int, float], ...], _limits]
 
 
 @dataclass(frozen=True)
-class GopherRepetition(Judge, name="gopher_repetition"):
+class GopherRepetition(ByWords, Judge, name="gopher_repetition"):
     """Drops a document in which too much is repeated: paragraphs, lines, or n-grams of words.
 
     The rules, names and reasons are those of datatrove's GopherRepetitionFilter. The reason is the
@@ -68,21 +68,14 @@ class GopherRepetition(Judge, name="gopher_repetition"):
     top_n_grams: Limits = ((2, 0.2), (3, 0.18), (4, 0.16))
     dup_n_grams: Limits = ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
     language: WordLanguage = "en"
-    words: Literal["language", "space"] = "language"
-
-    def pins(self) -> dict[str, str]:
-        return pins(self._rules)
-
-    @property
-    def _rules(self) -> str:
-        return self.language if self.words == "language" else SPACE
+    words: WordsOf = "language"
 
     def apply(self, batch: Batch) -> Outcome:
-        found = words(batch, self._rules)
+        documents = words(batch, self._rules)
         top_lengths = [n for n, _ in self.top_n_grams]
         lengths = [n for n, _ in self.dup_n_grams]
         reasons: list[str | None] = []
-        for text, one in zip(batch.strings, found, strict=True):
+        for text, one in zip(batch.strings, documents, strict=True):
             reason = self._by_lines(text)
             if reason is None and top_lengths:
                 reason = self._by_top(text, grams.top_characters(one, top_lengths))
@@ -113,10 +106,10 @@ class GopherRepetition(Judge, name="gopher_repetition"):
             if not whole and not parts:
                 continue
             # Paragraphs are those of the text without white space at its ends, lines are not.
-            found = _PARAGRAPHS.split(text.strip()) if name == "dup_para" else _LINES.split(text)
-            count, characters = grams.repeated_parts(found)
+            units = _PARAGRAPHS.split(text.strip()) if name == "dup_para" else _LINES.split(text)
+            count, characters = grams.repeated_parts(units)
             unit = "paragraphs" if name == "dup_para" else "lines"
-            if whole and (ratio := count / len(found)) > whole:
+            if whole and (ratio := count / len(units)) > whole:
                 reason = f"{name}_frac"
                 return above(reason, ratio, f"of the {unit} repeat another", whole, reason)
             if parts and (ratio := characters / len(text)) > parts:
@@ -126,15 +119,15 @@ class GopherRepetition(Judge, name="gopher_repetition"):
                 )
         return None
 
-    def _by_top(self, text: str, found: Sequence[int | None]) -> str | None:
-        for (n, limit), characters in zip(self.top_n_grams, found, strict=True):
+    def _by_top(self, text: str, counts: Sequence[int | None]) -> str | None:
+        for (n, limit), characters in zip(self.top_n_grams, counts, strict=True):
             if characters is not None and (ratio := characters / len(text)) > limit:
                 what = f"of the characters are in the most frequent {n} words"
                 return above(f"top_{n}_gram", ratio, what, limit, "top_n_grams")
         return None
 
-    def _by_repeated(self, text: str, found: Sequence[int]) -> str | None:
-        for (n, limit), characters in zip(self.dup_n_grams, found, strict=True):
+    def _by_repeated(self, text: str, counts: Sequence[int]) -> str | None:
+        for (n, limit), characters in zip(self.dup_n_grams, counts, strict=True):
             if (ratio := characters / len(text)) > limit:
                 what = f"of the characters are in repeated sequences of {n} words"
                 return above(f"duplicated_{n}_n_grams", ratio, what, limit, "dup_n_grams")

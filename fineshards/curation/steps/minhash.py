@@ -36,13 +36,14 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Seed, Share, check, whole
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.steps.exact_duplicates import Within, columns_of, of_group
-from fineshards.curation.words.normal_form import Numbers, Words, pins, word_hashes
+from fineshards.curation.words import normal_form
+from fineshards.curation.words.normal_form import U64, Numbers, Words
+from fineshards.shards.tables.hash_sample import splitmix64
 from fineshards.shards.tables.marks import MOST_CANDIDATES
-
-U64 = npt.NDArray[np.uint64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
+_BASE = np.uint64(_GOLDEN)
 # Shingles whose products are made at once: 0.5 MB, which stays in the processor's cache.
 _SHINGLES = 1 << 16
 # Products per document are bounded: a mistake should not look like a job that hangs.
@@ -115,7 +116,7 @@ class MinHash(Keyed, name="minhash"):
         return columns_of(self.within)
 
     def pins(self) -> dict[str, str]:
-        return pins(self.words)
+        return normal_form.pins(self.words)
 
     def keys(self, batch: Batch) -> Keys:
         shingles, bounds, owners = self._shingles(batch)
@@ -129,10 +130,10 @@ class MinHash(Keyed, name="minhash"):
 
     def contents(self, batch: Batch) -> list[U64]:
         shingles, bounds, owners = self._shingles(batch)
-        found = [np.empty(0, np.uint64)] * len(batch)
+        contents = [np.empty(0, np.uint64)] * len(batch)
         for owner, (begin, end) in zip(owners.tolist(), pairwise(bounds.tolist()), strict=True):
-            found[owner] = np.unique(shingles[begin:end])
-        return found
+            contents[owner] = np.unique(shingles[begin:end])
+        return contents
 
     def similarity(self, one: U64, other: U64) -> float:
         if len(one) == len(other) and np.array_equal(one, other):
@@ -145,13 +146,9 @@ class MinHash(Keyed, name="minhash"):
 
     def _shingles(self, batch: Batch) -> tuple[U64, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """As `shingle_hashes`, of the documents with words, and their numbers."""
-        derived = f"word hashes: {self.words} {self.numbers}"
-        documents = batch.derived(
-            derived, lambda texts: word_hashes(texts, self.words, self.numbers)
-        )
-        sizes = np.fromiter((len(each) // 8 for each in documents), np.int64, len(documents))
+        documents = normal_form.batch_hashes(batch, self.words, self.numbers)
+        hashes, sizes = normal_form.joined(documents)
         owners = np.flatnonzero(sizes)
-        hashes = np.frombuffer(b"".join(documents), "<u8").astype(np.uint64, copy=False)
         return *shingle_hashes(hashes, sizes[owners], self.n_grams), owners
 
     @cached_property
@@ -161,15 +158,8 @@ class MinHash(Keyed, name="minhash"):
 
 def multipliers(seed: int, count: int) -> U64:
     """Outputs of SplitMix64, with the lowest bit set."""
-    states = [(seed + number * _GOLDEN) & _MASK for number in range(1, count + 1)]
-    return _finalized(np.array(states, np.uint64)) | np.uint64(1)
-
-
-def _finalized(states: U64) -> U64:
-    """The finalizer of SplitMix64: a bijection whose every output bit depends on all input bits."""
-    mixed = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    states = np.uint64(seed) + np.arange(count, dtype=np.uint64) * _BASE
+    return splitmix64(states) | np.uint64(1)
 
 
 def shingle_hashes(
@@ -182,10 +172,7 @@ def shingle_hashes(
     bounds = np.concatenate([[0], np.cumsum(np.maximum(sizes - n + 1, 1))])
     ends = np.cumsum(sizes)
     # The shingle that begins at each word, first as if there were no documents.
-    hashes = np.full(len(words), _number(n * pow(_GOLDEN, n, 2**64)))
-    for place in range(min(n, len(words))):
-        weight = _number(pow(_GOLDEN, n - 1 - place, 2**64))
-        hashes[: len(words) - place] += words[place:] * weight
+    numbers = normal_form.ngram_numbers(words, n, _BASE, n)
     # Those of the last n - 1 words of a document go on in the next one.
     within = np.arange(len(words)) <= np.repeat(ends - n, sizes)
     short = sizes < n
@@ -194,12 +181,9 @@ def shingle_hashes(
         total = size
         for word in words[end - size : end].tolist():
             total = (total * _GOLDEN + word) & _MASK
-        hashes[end - size] = total
-    return _finalized(hashes[within]), bounds
-
-
-def _number(value: int) -> np.uint64:
-    return np.uint64(value & _MASK)
+        numbers[end - size] = total
+    # SplitMix64 adds what is subtracted here before its finalizer.
+    return splitmix64(numbers[within] - _BASE), bounds
 
 
 def minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U64:
@@ -207,16 +191,16 @@ def minima(shingles: U64, bounds: npt.NDArray[np.int64], multipliers: U64) -> U6
 
     shingles, bounds: as of `shingle_hashes`; each document has a shingle.
     """
-    found = np.empty((len(bounds) - 1, len(multipliers)), np.uint64)
+    smallest = np.empty((len(bounds) - 1, len(multipliers)), np.uint64)
     begins = np.arange(0, len(shingles), _SHINGLES)
     first = np.unique(np.searchsorted(bounds, begins, side="right") - 1).tolist()
-    for begin, end in pairwise([*first, len(found)]):
+    for begin, end in pairwise([*first, len(smallest)]):
         these = shingles[bounds[begin] : bounds[end]]
         products, documents = np.empty_like(these), bounds[begin:end] - bounds[begin]
         for number, multiplier in enumerate(multipliers):
             np.multiply(these, multiplier, out=products)
-            np.minimum.reduceat(products, documents, out=found[begin:end, number])
-    return found
+            np.minimum.reduceat(products, documents, out=smallest[begin:end, number])
+    return smallest
 
 
 def band_keys(minima: U64, buckets: int) -> U64:

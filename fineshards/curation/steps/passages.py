@@ -21,22 +21,18 @@ import numpy.typing as npt
 from xxhash import xxh3_64_digest, xxh3_128_digest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Count, rule, whole
+from fineshards.curation.parameters import Count, whole
 from fineshards.curation.step import KeyedSpans, Keys
 from fineshards.curation.steps.exact_duplicates import (
     as_keys,
     columns_of,
-    names_column,
     of_group,
+    one_or_column,
 )
 from fineshards.curation.steps.minhash import shingle_hashes
-from fineshards.curation.words.normal_form import word_hashes
+from fineshards.curation.words.normal_form import batch_hashes, joined
 
 _WORDS = {"space": re.compile(r"\S+"), "characters": re.compile(r"\S")}
-
-
-def _is_group(within: object) -> bool:
-    return names_column(within) or within in ("all", "file", "document")
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Passages(KeyedSpans, name="passages"):
     min_words: Annotated[int, whole(3, 1000)] = 50
     words: Literal["space", "characters"] = "space"
     min_doc_words: Count = 50
-    within: Annotated[str, rule('"all", "file", "document" or "column:NAME"', _is_group)] = "all"
+    within: Annotated[str, one_or_column("all", "file", "document")] = "all"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,32 +83,30 @@ class Passages(KeyedSpans, name="passages"):
         return self.min_words + 1 - self._group
 
     def keys(self, batch: Batch) -> Keys:
-        hashed = batch.derived(f"word hashes: passages {self.words}", self._hashes)
-        sizes = np.fromiter((len(document) // 8 for document in hashed), np.int64, len(hashed))
-        owners = np.flatnonzero(sizes >= self.min_words)
-        data, sizes = b"".join(hashed[owner] for owner in owners), sizes[owners]
-        words = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+        documents = self._hashes(batch)
+        long = [n for n, hashes in enumerate(documents) if len(hashes) >= 8 * self.min_words]
+        words, sizes = joined([documents[owner] for owner in long])
         windows, bounds = shingle_hashes(words, sizes, self._window)
         chosen = winnowed(windows, bounds, self._group)
-        documents = np.searchsorted(bounds, chosen, side="right") - 1
-        spans = chosen - bounds[documents]
-        begins = 8 * ((np.cumsum(sizes) - sizes)[documents] + spans)
-        view, size = memoryview(data), 8 * self._window
-        digests = [xxh3_128_digest(view[begin : begin + size]) for begin in begins.tolist()]
-        owners = owners[documents]
+        numbers = np.searchsorted(bounds, chosen, side="right") - 1
+        spans = chosen - bounds[numbers]
+        begins = ((np.cumsum(sizes) - sizes)[numbers] + spans).tolist()
+        view, size = words.data, self._window
+        digests = [xxh3_128_digest(view[begin : begin + size]) for begin in begins]
+        owners = np.array(long, np.int64)[numbers]
         keys = of_group(as_keys(digests), owners, batch, self.within)
         if self.within == "document":
             # A key that occurs once decides nothing.
-            _, numbers, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-            repeated = counts[numbers.reshape(-1)] > 1
+            _, kinds, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+            repeated = counts[kinds.reshape(-1)] > 1
             keys, owners, spans = keys[repeated], owners[repeated], spans[repeated]
         return Keys(keys, owners, spans.astype(np.uint32))
 
-    def _hashes(self, texts: Sequence[str]) -> list[bytes]:
+    def _hashes(self, batch: Batch) -> list[bytes]:
         """For each text, the hashes of its words, joined."""
         if self.words == "space":
-            return word_hashes(texts, "space", "keep")
-        return [b"".join(map(_character_hash, text)) for text in texts]
+            return batch_hashes(batch, "space", "keep")
+        return [b"".join(map(_character_hash, text)) for text in batch.strings]
 
     def cut(self, text: str, spans: Sequence[int]) -> tuple[str | None, str]:
         bounds, runs = self._runs(text, spans)

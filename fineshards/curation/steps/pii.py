@@ -25,8 +25,7 @@ from fineshards.curation.step import Judge, Outcome
 
 def _replacements(value: object) -> tuple[str, ...]:
     """A rule: some strings, or one."""
-    found: tuple[str, ...] = some("replacement")([value] if isinstance(value, str) else value)
-    return found
+    return tuple(some("replacement")([value] if isinstance(value, str) else value))
 
 
 _Replacements = Annotated[tuple[str, ...] | str, _replacements]
@@ -115,9 +114,9 @@ class Pii(Judge, name="pii"):
     def _ip_spans(self, text: str) -> Iterator[tuple[int, int]]:
         accepted = _is_public if self.only_remove_public_ips else _is_address
         for run in _DIGITS_AND_DOTS.finditer(text):
-            for found in _IP.finditer(text, *run.span()):
-                if accepted(found[0]):
-                    yield found.span()
+            for match in _IP.finditer(text, *run.span()):
+                if accepted(match[0]):
+                    yield match.span()
 
 
 def email_spans(text: str) -> Iterator[tuple[int, int]]:

@@ -155,7 +155,7 @@ class Score(Scorer, name="score"):
 
     def _values(self, batch: Batch) -> Sequence[Any] | pa.Array:
         if self._function is not None:
-            return list(self._function.each(batch, self._read))
+            return list(self._function.answers(batch, self._read))
         if self.by in _MODELS:
             return self._of_model(batch)
         if self.by in WORD_RATIOS:
@@ -176,7 +176,7 @@ class Score(Scorer, name="score"):
             f"the best label of {self._model}",
             lambda texts: [_best(model.scores(text)) for text in texts],
         )
-        return [found[self.score_type == pa.float64()] for found in best]
+        return [label_and_score[self.score_type == pa.float64()] for label_and_score in best]
 
     def _read(self, answer: object, _: str) -> float | str | None:
         """A score from what a function returned."""
@@ -195,12 +195,12 @@ class Score(Scorer, name="score"):
         raise TypeError(f"it returned {answer!r:.100}, expected {expected}, or None")
 
 
-def _best(found: dict[str, float]) -> tuple[str | None, float | None]:
+def _best(scores: dict[str, float]) -> tuple[str | None, float | None]:
     """The label with the highest score, and the score; None if there is none.
 
     Of equal scores, that of the first label in order of the alphabet.
     """
-    if not found:
+    if not scores:
         return None, None
-    label = min(found, key=lambda each: (-found[each], each))
-    return label, found[label]
+    label = min(scores, key=lambda name: (-scores[name], name))
+    return label, scores[label]

@@ -6,7 +6,6 @@ A span's key is the XXH3-128 of the hashes of the words of its simplified text (
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -53,7 +52,7 @@ class _Separated(KeyedSpans):
         left: list[str] = []
         start = 0
         before = ""
-        bounds = [(found.start(), found.end()) for found in self.SEPARATOR.finditer(text)]
+        bounds = [(match.start(), match.end()) for match in self.SEPARATOR.finditer(text)]
         for number, (end, following) in enumerate([*bounds, (len(text), len(text))]):
             if number not in cut:
                 left.append(before + text[start:end] if left else text[start:end])
@@ -175,12 +174,11 @@ def sentences(text: str) -> list[str]:
         >>> sentences("One. Two!  Three ")
         ['One.', ' Two!', '  Three ']
     """
-    lengths = map(len, sentence_tokenizer("en").split_sentences(text))
-    found = [text[start:end] for start, end in pairwise([0, *accumulate(lengths)])]
-    while len(found) > 1 and not found[-1].strip():
-        last = found.pop()
-        found[-1] += last
-    return found
+    parts = sentence_tokenizer("en").split_sentences(text)
+    while len(parts) > 1 and not parts[-1].strip():
+        last = parts.pop()
+        parts[-1] += last
+    return parts
 
 
 def _keys(batch: Batch, keyed: Callable[[str], Iterator[tuple[int, bytes]]]) -> Keys:

@@ -192,14 +192,14 @@ class SymbolLines(Judge, name="symbol_lines"):
         return Outcome(texts=[self._rewrite(text, removable) for text in batch.strings])
 
     def _rewrite(self, text: str, removable: str) -> str:
-        kept, removing = [], False
+        lines, removing = [], False
         for line in text.splitlines():
             # A line is of symbols alone if nothing is left of it without them. Line feeds and
             # other separators that are among them would have ended the line.
             symbols_only = not line.strip(removable) and line.strip() != ""
             if not symbols_only:
-                kept.append(line)
+                lines.append(line)
             elif self.replace_char and not removing:
-                kept.append(self.replace_char)
+                lines.append(self.replace_char)
             removing = symbols_only
-        return "\n".join(kept)
+        return "\n".join(lines)

@@ -50,11 +50,11 @@ class StringSet:
         hashes = hash_texts(pa.array(values, pa.large_string()))
         left = np.searchsorted(self._hashes, hashes, "left")
         right = np.searchsorted(self._hashes, hashes, "right")
-        found = left < right
-        for index in np.flatnonzero(found).tolist():
+        contained = left < right
+        for index in np.flatnonzero(contained).tolist():
             candidates = self._strings.slice(left[index], right[index] - left[index])
-            found[index] = values[index] in candidates.to_pylist()
-        return found
+            contained[index] = values[index] in candidates.to_pylist()
+        return contained
 
 
 def lines_of(file: str, content: bytes) -> pa.Array:
@@ -67,8 +67,8 @@ def lines_of(file: str, content: bytes) -> pa.Array:
     parts = [pa.array([], pa.large_string())]
     try:
         while lines := opened.readlines(_READ_CHARS):
-            kept = [line.strip() for line in lines if not line.startswith("#")]
-            parts.append(pa.array(kept, pa.large_string()))
+            entries = [line.strip() for line in lines if not line.startswith("#")]
+            parts.append(pa.array(entries, pa.large_string()))
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 ({error}). Convert the list.") from error
     return pa.concat_arrays(parts)
@@ -153,8 +153,8 @@ class Url(Judge, name="url"):
         urls = strings_of(batch, self.url_column)
         known = [index for index, url in enumerate(urls) if url]
         reasons: list[str | None] = [None] * len(batch)
-        found = lists.reasons([urls[index] or "" for index in known], self.soft_word_threshold)
-        for index, reason in zip(known, found, strict=True):
+        judged = lists.reasons([urls[index] or "" for index in known], self.soft_word_threshold)
+        for index, reason in zip(known, judged, strict=True):
             reasons[index] = reason
         return Outcome(reasons)
 

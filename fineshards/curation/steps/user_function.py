@@ -103,12 +103,12 @@ class UserFunction(Judge):
         )
 
     def apply(self, batch: Batch) -> Outcome:
-        judged = list(self.each(batch, self._read))
+        judged = list(self.answers(batch, self._read))
         texts = [left for _, left in judged]
         rewritten = any(left is not text for left, text in zip(texts, batch.strings, strict=True))
         return Outcome([reason for reason, _ in judged], texts if rewritten else None)
 
-    def each(self, batch: Batch, read: Callable[[object, str], Read]) -> Iterator[Read]:
+    def answers(self, batch: Batch, read: Callable[[object, str], Read]) -> Iterator[Read]:
         """What `read` makes of the function's answer and the text, document by document.
 
         Raises InputError, with the row, if either of them fails.
@@ -126,11 +126,11 @@ class UserFunction(Judge):
             place = batch.place(rows[first])
             if len(given) > 1:
                 place += f" to row {rows[given[-1]]}"
-            found = []
+            judged = []
             try:
-                for index, answer in zip(given, self._answers(function, documents), strict=True):
+                for index, answer in zip(given, self._called(function, documents), strict=True):
                     place = batch.place(rows[index])
-                    found.append(read(answer, batch.strings[index]))
+                    judged.append(read(answer, batch.strings[index]))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # sys.exit() would end a job as if it were finished
@@ -138,9 +138,9 @@ class UserFunction(Judge):
                 raise InputError(
                     f"{place}: {self.use} failed with {type(error).__name__}: {error}{advice}"
                 ) from error
-            yield from found
+            yield from judged
 
-    def _answers(
+    def _called(
         self, function: Callable[..., object], documents: list[dict[str, Any]]
     ) -> list[object]:
         """What a function returns for each document; without `batch` there is one."""
@@ -149,10 +149,10 @@ class UserFunction(Judge):
         answers = function(documents, **self.parameters)
         if isinstance(answers, list) and len(answers) == len(documents):
             return answers
-        found = f"{type(answers).__name__} {answers!r:.100}"
+        returned = f"{type(answers).__name__} {answers!r:.100}"
         if isinstance(answers, list):
-            found = f"a list of {len(answers)}"
-        raise TypeError(f"it returned {found}, expected a list of {len(documents)} verdicts")
+            returned = f"a list of {len(answers)}"
+        raise TypeError(f"it returned {returned}, expected a list of {len(documents)} verdicts")
 
     def _read(self, answer: object, text: str) -> tuple[str | None, str]:
         """The reason to drop, or None, and the text, from what a function returned."""
@@ -196,9 +196,9 @@ def _function(use: str) -> tuple[ModuleType, Callable[..., object]]:
         raise
     except BaseException as error:  # of what the module does when it is imported
         is_clear = isinstance(error, ImportError | AttributeError | SyntaxError)
-        said = str(error) if is_clear else f"{type(error).__name__}: {error}"
+        message = str(error) if is_clear else f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"{use} cannot be imported: {said}. Install its package, or start the job in "
+            f"{use} cannot be imported: {message}. Install its package, or start the job in "
             "the folder where it is."
         ) from error
     with suppress(ImportError):  # which a process of ours has kept from pyarrow
@@ -233,16 +233,16 @@ def own_modules(roots: Iterable[str]) -> dict[str, str]:
     known, tops = {*left}, {name.partition(".")[0] for name in left}
     if any(_INSTALLED.search(getattr(_find(name), "origin", None) or "") for name in left):
         by_top = packages_distributions()
-        mine = {each for top in tops for each in by_top.get(top, ())}
+        mine = {package for top in tops for package in by_top.get(top, ())}
         tops |= {top for top, names in by_top.items() if not mine.isdisjoint(names)}
-    found: dict[str, tuple[str, bytes]] = {}
+    files: dict[str, tuple[str, bytes]] = {}
     while left:
         spec = _find(name := left.pop())
-        if spec is None or name in found or not (name in known or _is_own(spec, tops)):
+        if spec is None or name in files or not (name in known or _is_own(spec, tops)):
             continue
-        found[name] = _file(spec)
-        left += [*_imports(spec, found[name][1]), name.rpartition(".")[0]]
-    named = {file: content for file, content in found.values() if file}
+        files[name] = _file(spec)
+        left += [*_imports(spec, files[name][1]), name.rpartition(".")[0]]
+    named = {file: content for file, content in files.values() if file}
     return {file: hashlib.sha256(content).hexdigest() for file, content in named.items()}
 
 
@@ -263,7 +263,7 @@ def _find(name: str) -> ModuleSpec | None:
 def _is_own(spec: ModuleSpec, tops: set[str]) -> bool:
     top = spec.name.partition(".")[0]
     folders = [spec.origin or ""] if spec.has_location else spec.submodule_search_locations or ()
-    installed = [_INSTALLED.search(f"{each}/") or each.startswith(_LIBRARY) for each in folders]
+    installed = [_INSTALLED.search(f"{at}/") or at.startswith(_LIBRARY) for at in folders]
     return top in tops or not (top == "fineshards" or all(installed))
 
 

@@ -44,6 +44,10 @@ _REFUSED = {
 _CLOCKS = {"current_localtime", "current_localtimestamp"}
 # What a node holds in addition to expressions.
 _PLACES = {"query_location", "query_location_length"}
+_KINDS = (
+    "SELECT function_type, stability, parameters, macro_definition FROM duckdb_functions() "
+    "WHERE lower(function_name) = lower($1)"
+)
 _TEXT = "text"
 # No expression names this table or this column by chance.
 _TABLE = "the documents of a batch"
@@ -111,14 +115,14 @@ class Where(Judge, name="where"):
         named = {
             name: batch.columns[name] for name in self.columns if name.lower() not in batch.scores
         }
-        kept = np.zeros(len(batch), np.bool_)
+        is_true = np.zeros(len(batch), np.bool_)
         if batch.columns_are_json:
             parts = _parts(named, len(batch))
         else:
             parts = iter([_Part(np.arange(len(batch)), named, ())])
         for part in parts:
-            kept[part.places] = self._judge(batch, part)
-        return Outcome([None if keep else "where" for keep in kept.tolist()])
+            is_true[part.places] = self._judge(batch, part)
+        return Outcome([None if true else "where" for true in is_true.tolist()])
 
     @naming_the_extra()
     def _judge(self, batch: Batch, part: _Part) -> npt.NDArray[np.bool_]:
@@ -147,15 +151,14 @@ class Where(Judge, name="where"):
         try:
             kind, values = self._evaluate(table, part.json)
         except duckdb.Error as error:
-            said = str(error).splitlines()[0]
+            why = str(error).splitlines()[0]
             if not batch.columns_are_json and fails(0):
                 types = ", ".join(f"{name} {values.type}" for name, values in part.columns.items())
                 where = f". In {batch.path} it reads {types}." if types else ""
-                raise UsageError(f"where: {named} DuckDB cannot evaluate: {said}{where}") from error
+                raise UsageError(f"where: {named} DuckDB cannot evaluate: {why}{where}") from error
             first = bisect_left(range(1, len(table)), True, key=fails)
-            raise InputError(
-                f"{place(first)}: {named} DuckDB cannot evaluate here: {said}"
-            ) from error
+            at = place(first)
+            raise InputError(f"{at}: {named} DuckDB cannot evaluate here: {why}") from error
         if kind == "BOOLEAN":
             return np.ma.filled(values, False).astype(np.bool_)
         if not batch.columns_are_json:
@@ -290,15 +293,15 @@ def columns_read(sql: str) -> tuple[str, ...]:
     """
     if not sql.strip():
         raise _refusal(sql, "is empty")
-    found = sorted(set(_columns(_tree(sql), sql, frozenset())))
+    columns = sorted(set(_columns(_tree(sql), sql, frozenset())))
     lowered: dict[str, str] = {}
-    for name in found:
+    for name in columns:
         if _is_clock(name):
             raise _refusal(sql, f"names {name}, which does not depend on the row alone")
         other = lowered.setdefault(name.lower(), name)
         if other != name:
             raise _refusal(sql, f"names {other!r} and {name!r}, which are one to SQL. Use one")
-    return tuple(found)
+    return tuple(columns)
 
 
 def _refusal(sql: str, reason: str) -> UsageError:
@@ -385,23 +388,16 @@ def _check_function(node: Any, sql: str) -> None:
         raise _refusal(
             sql, f"calls {before}.{name}; write {name}({before}), or {name}(…) if that is a schema"
         )
-    kinds = (
-        connection()
-        .execute(
-            "SELECT function_type, stability, parameters, macro_definition FROM duckdb_functions() "
-            "WHERE lower(function_name) = lower($1)",
-            [name],
-        )
-        .fetchall()
-    )
+    kinds = connection().execute(_KINDS, [name]).fetchall()
     if not kinds:
         raise _refusal(sql, f"calls {name}, which is not a function of DuckDB")
-    # With one argument, the age is that of today.
-    is_age_now = name.lower() == "age" and len(_arguments(node)) == 1
+    # With one argument, the age is that of today. Versions of DuckDB name arguments differently.
+    arguments = node["arguments"] if "arguments" in node else node["children"]
+    is_age_now = name.lower() == "age" and len(arguments) == 1
     if is_age_now or name.lower() in _CLOCKS:
         raise _refusal(sql, f"calls {name}, which does not depend on the row alone")
     # A scalar may share its name with a table function or a pragma, which no expression can call.
-    per_row = [each for each in kinds if each[0] in ("scalar", "macro")]
+    per_row = [kind for kind in kinds if kind[0] in ("scalar", "macro")]
     if not per_row or any(kind in ("aggregate", "window") for kind, *_ in kinds):
         raise _refusal(sql, f"calls {name}, which looks at other rows or makes new ones")
     for kind, stability, parameters, definition in per_row:
@@ -409,12 +405,6 @@ def _check_function(node: Any, sql: str) -> None:
             raise _refusal(sql, f"calls {name}, which does not depend on the row alone")
         if kind == "macro":
             _check_macro(name, parameters, definition, sql)
-
-
-def _arguments(node: Any) -> list[Any]:
-    """The arguments of a call, under the name that they have in this version of DuckDB."""
-    found: list[Any] = node["arguments"] if "arguments" in node else node["children"]
-    return found
 
 
 def _check_macro(name: str, parameters: list[str], definition: str, sql: str) -> None:

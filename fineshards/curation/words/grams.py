@@ -43,10 +43,10 @@ def top_characters(words: Words, lengths: Sequence[int]) -> list[int | None]:
     powers = vocabulary.powers[numbers]
     repeats = _repeats(hashes + _SPACE * powers, powers * BASE, lengths)
     characters = vocabulary.lengths[numbers]
-    found: list[int | None] = []
+    counts: list[int | None] = []
     for n, repeat in zip(lengths, repeats, strict=True):
         if not len(repeat.places):
-            found.append(None)
+            counts.append(None)
             continue
         first, count = 0, 1
         if repeat.same.any():
@@ -56,8 +56,8 @@ def top_characters(words: Words, lengths: Sequence[int]) -> list[int | None]:
             runs = np.diff(starts, append=len(repeat.places))
             count = int(runs.max())
             first = int(repeat.places[starts[runs == count]].min())
-        found.append((int(characters[first : first + n].sum()) + n - 1) * count)
-    return found
+        counts.append((int(characters[first : first + n].sum()) + n - 1) * count)
+    return counts
 
 
 def repeated_characters(
@@ -76,25 +76,25 @@ def repeated_characters(
     if not any(repeat.same.any() for repeat in repeats):
         return [0] * len(lengths)
     offsets = np.concatenate([[0], np.cumsum(vocabulary.lengths[numbers])])
-    found = []
+    counts = []
     for index, (n, repeat) in enumerate(zip(lengths, repeats, strict=True)):
         later = repeat.places[1:][repeat.same]
         if not later.size:
-            found.append(0)
+            counts.append(0)
             continue
         covered = _covered(later, n, offsets)
         if ignored is not None and covered <= ignored[index]:
-            found.append(covered)
+            counts.append(covered)
             continue
         if not _equal_joined(words, repeat, n):
             return exact_repeated_characters(words.strings, lengths)
-        found.append(_walk(repeat, n, offsets))
-    return found
+        counts.append(_walk(repeat, n, offsets))
+    return counts
 
 
 def exact_top_characters(words: Sequence[str], lengths: Sequence[int]) -> list[int | None]:
     """The same as `top_characters`, in plain Python."""
-    found: list[int | None] = []
+    totals: list[int | None] = []
     for n in lengths:
         counts: dict[str, int] = {}
         for start in range(len(words) - n + 1):
@@ -102,13 +102,13 @@ def exact_top_characters(words: Sequence[str], lengths: Sequence[int]) -> list[i
             counts[joined] = counts.get(joined, 0) + 1
         # max takes the first of several.
         top = max(counts, key=counts.__getitem__, default=None)
-        found.append(None if top is None else len(top) * counts[top])
-    return found
+        totals.append(None if top is None else len(top) * counts[top])
+    return totals
 
 
 def exact_repeated_characters(words: Sequence[str], lengths: Sequence[int]) -> list[int]:
     """The same as `repeated_characters`, in plain Python."""
-    found = []
+    totals = []
     for n in lengths:
         remembered: set[str] = set()
         characters = start = 0
@@ -120,8 +120,8 @@ def exact_repeated_characters(words: Sequence[str], lengths: Sequence[int]) -> l
             else:
                 remembered.add(joined)
                 start += 1
-        found.append(characters)
-    return found
+        totals.append(characters)
+    return totals
 
 
 def _repeats(

@@ -16,13 +16,16 @@ library `regex`, which may know digits of a newer Unicode than Python's.
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Literal
 from unicodedata import category, combining, normalize, unidata_version
 
+import numpy as np
+import numpy.typing as npt
 from xxhash import xxh3_64_digest
 
+from fineshards.curation.batch import Batch
 from fineshards.curation.words.tokenizers import pins as spacy_pins
 from fineshards.curation.words.tokenizers import tokenizer
 
@@ -31,6 +34,7 @@ from fineshards.curation.words.tokenizers import tokenizer
 Words = Literal["space", "spacy", "characters"]
 # Whether words are hashed as the text has them, or as the simplified text has them.
 Numbers = Literal["keep", "alike"]
+U64 = npt.NDArray[np.uint64]
 
 # datatrove's list. U+FF11, a digit among the brackets, is in the original, and has no effect: it
 # has become 0 before.
@@ -82,9 +86,34 @@ def word_hashes(
     get = _memo(words, numbers).__getitem__
     if words == "spacy":
         forms = map(simplify, texts) if numbers == "alike" else texts
-        found = tokenizer("en").words(list(forms))
-        return [b"".join(map(get, each.strings)) for each in found]
+        tokens = tokenizer("en").words(list(forms))
+        return [b"".join(map(get, document.strings)) for document in tokens]
     return [b"".join(map(get, text.split())) for text in texts]
+
+
+def batch_hashes(batch: Batch, words: Words = "space", numbers: Numbers = "alike") -> list[bytes]:
+    """`word_hashes` of a batch's documents, shared by its steps while the texts stay the same."""
+    derive = partial(word_hashes, words=words, numbers=numbers)
+    return batch.derived(f"word hashes: {words} {numbers}", derive)
+
+
+def joined(documents: Sequence[bytes]) -> tuple[U64, npt.NDArray[np.int64]]:
+    """The hashes of the words of all documents, one after the other, and how many each has."""
+    sizes = np.fromiter((len(hashes) // 8 for hashes in documents), np.int64, len(documents))
+    return np.frombuffer(b"".join(documents), "<u8").astype(np.uint64, copy=False), sizes
+
+
+def ngram_numbers(words: U64, n: int, base: np.uint64, start: int = 0) -> U64:
+    """start * base^n + w[0] * base^(n-1) + … + w[n-1], modulo 2^64, of the n words from each on.
+
+    What is where fewer than n words are left has no meaning.
+    """
+    numbers = np.full(len(words), start, np.uint64)
+    count = max(0, len(words) - n + 1)
+    for word in range(n if count else 0):
+        numbers[:count] *= base
+        numbers[:count] += words[word : word + count]
+    return numbers
 
 
 def pins(words: Words = "space") -> dict[str, str]:
@@ -103,12 +132,12 @@ class _Memo(dict[str, bytes]):
         self._hashes = hashes
 
     def __missing__(self, chunk: str) -> bytes:
-        found = self._hashes(chunk)
+        hashes = self._hashes(chunk)
         if len(chunk) <= _LONGEST_CHUNK:
             if len(self) >= _MOST_CHUNKS:
                 self.clear()
-            self[chunk] = found
-        return found
+            self[chunk] = hashes
+        return hashes
 
 
 @lru_cache(maxsize=6)

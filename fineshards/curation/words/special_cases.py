@@ -122,12 +122,12 @@ class SpecialCases:
         """The tokens of a text and where each begins, by a matcher of our own."""
         tokens = [(token.idx, token.text) for token in self._unmatched(text)]
         words = [word for _, word in tokens]
-        firsts, longest = {case[0] for case in self._matched}, max(map(len, self._matched))
+        firsts = {case[0] for case in self._matched}
         matches = [
             (start, start + size)
             for start, word in enumerate(words)
             if word in firsts
-            for size in range(1, min(longest, len(words) - start) + 1)
+            for size in range(1, min(self._longest, len(words) - start) + 1)
             if tuple(words[start : start + size]) in self._matched
         ]
         # The longest match wins, then the first. One that loses takes its tokens from others, too.
@@ -167,11 +167,10 @@ def load_table() -> dict[str, Any]:
     return table
 
 
-def proven(language: str, cases: SpecialCases) -> bool:
-    """Whether the table holds for the special cases of a language."""
+def proven_sha256(language: str) -> str | None:
+    """The hash of the special cases for which the table holds; None with another spaCy."""
     table = load_table()
-    same_version = bool(table["spacy"] == version("spacy"))
-    return same_version and cases.sha256 == table["languages"].get(language)
+    return table["languages"].get(language) if table["spacy"] == version("spacy") else None
 
 
 def _is_matched(tokenizer: Any, text: str) -> bool:

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import Rule
@@ -136,6 +136,20 @@ def _one_of(*segmented: str) -> Rule:
 WordLanguage = Annotated[str, _one_of(*SEGMENTERS)]
 WordRules = Annotated[str, _one_of(*SEGMENTERS, SPACE)]
 SentenceLanguage = Annotated[str, _one_of()]
+WordsOf = Literal["language", "space"]
+
+
+class ByWords:
+    """What steps with the parameters `language` and `words` have in common."""
+
+    @property
+    def _rules(self: Any) -> str:
+        """What decides words: a language, or SPACE."""
+        return SPACE if self.words == SPACE else str(self.language)
+
+    def pins(self) -> dict[str, str]:
+        """See Step."""
+        return pins(self._rules)
 
 
 def words(batch: Batch, language: str) -> list[Words]:

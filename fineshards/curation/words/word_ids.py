@@ -109,10 +109,10 @@ class WordTable:
         """The numbers of words, uint32, shape (n,). Words without a number get one."""
         numbers = self._numbers
         added = len(self.words)
-        found = [numbers.setdefault(word, len(numbers)) for word in words]
+        given = [numbers.setdefault(word, len(numbers)) for word in words]
         if len(numbers) > added:
             self._add(_last(numbers, len(numbers) - added))
-        return np.array(found, np.uint32)
+        return np.array(given, np.uint32)
 
     def _add(self, words: list[str]) -> None:
         self.words += words

@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import lru_cache
-from importlib.metadata import version
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -25,7 +24,7 @@ from fineshards.curation.words.special_cases import (
     RIGHT,
     SpecialCases,
     load_table,
-    proven,
+    proven_sha256,
     without_matcher,
 )
 from fineshards.curation.words.word_ids import BEGINNING, ENDING, Words, WordTable
@@ -141,14 +140,14 @@ class WordTokenizer(Tokenizer):
         MissingLibraryError: If spaCy is not installed.
 
     Example:
-        >>> [found.strings for found in WordTokenizer("en").words(["Don't  stop.", ""])]
+        >>> [words.strings for words in WordTokenizer("en").words(["Don't  stop.", ""])]
         [['Do', "n't", 'stop', '.'], []]
     """
 
     def __init__(self, language: str, limit: int = LIMIT) -> None:
         self._tokenizer = _load(language)
         self._cases = SpecialCases(self._tokenizer)
-        self._proven = proven(language, self._cases)
+        self._proven = self._cases.sha256 == proven_sha256(language)
         self._simple = self._proven and language in load_table()["simple"]
         super().__init__(limit)
         # How many texts, or parts of them with several chunks, went to spaCy.
@@ -165,12 +164,8 @@ class WordTokenizer(Tokenizer):
         words_of_pieces = iter(self.words([piece for parts in pieces for piece in parts]))
         return [_sentences([next(words_of_pieces) for _ in parts]) for parts in pieces]
 
-    def plain_sentences(self, line: str) -> int:
-        """The number of sentences of a line, from spaCy's own rules on its tokens, one by one."""
-        return len(self.split_sentences(line))
-
     def split_sentences(self, text: str) -> list[str]:
-        """A text cut into its sentences, each with the white space before it."""
+        """A text cut into its sentences by spaCy's tokens, with the white space before each."""
         with self._lock, self._tokenizer.vocab.memory_zone():
             cuts, ended, end = [], False, 0
             for index, word in self._placed(text):
@@ -335,9 +330,8 @@ def _load(language: str) -> Any:
         import spacy
         from spacy.attrs import IS_PUNCT
     tokenizer: Any = spacy.blank(language).tokenizer
-    table = load_table()
-    if table["spacy"] == version("spacy") and language in table["languages"]:
-        tokenizer = linear(tokenizer, language in table["bounded"])
+    if proven_sha256(language):
+        tokenizer = linear(tokenizer, language in load_table()["bounded"])
     # What spaCy finds out about each new word takes a quarter of its time. Only this is asked for.
     getters = tokenizer.vocab.lex_attr_getters
     tokenizer.vocab.lex_attr_getters = {IS_PUNCT: getters[IS_PUNCT]}
