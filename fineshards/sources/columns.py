@@ -101,11 +101,11 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> pa.S
     others = [_Required(name, _can_be_filtered, expected, advice) for name in columns.others]
     for name, fits, expected, advice in named_columns(columns, schema.names) + others:
         if schema.names.count(name) != 1:
-            found = "several columns" if name in schema.names else "no column"
-            if file.format in ("csv", "tsv") and any(each.startswith('"') for each in names):
+            has = "several columns" if name in schema.names else "no column"
+            if file.format in ("csv", "tsv") and any(other.startswith('"') for other in names):
                 advice += " If its header is quoted, give --quoting quotes."
             raise InputError(
-                f"{file.path} has {found} {name!r}; its columns are {', '.join(names)}. {advice}"
+                f"{file.path} has {has} {name!r}; its columns are {', '.join(names)}. {advice}"
             )
         if not fits(kind := schema.field(name).type):
             raise InputError(
@@ -267,7 +267,7 @@ def _joined(columns: Columns, values: Mapping[str, pa.Array]) -> pa.Array:
     joined = pc.binary_join_element_wise(
         *parts, pa.scalar("", pa.large_string()), null_handling="replace", null_replacement=""
     )
-    is_null = reduce(pc.and_, [each.is_null() for each in values.values()])
+    is_null = reduce(pc.and_, [column.is_null() for column in values.values()])
     return pc.if_else(is_null, pa.scalar(None, pa.large_string()), joined)
 
 
@@ -309,9 +309,7 @@ def _json_form(values: pa.Array) -> pa.Array:
     """Strings as they are, numbers and booleans as JSON writes them, as large_string."""
     if pa.types.is_floating(values.type):
         numbers = values.cast(pa.float64()).to_pylist()
-        return pa.array(
-            [None if each is None else json.dumps(each) for each in numbers], pa.large_string()
-        )
+        return pa.array([None if n is None else json.dumps(n) for n in numbers], pa.large_string())
     return _as_text(values, pa.large_string())
 
 

@@ -116,16 +116,16 @@ def _rest_of_line(piece: bytes, stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _bounded(file: SourceFile, what: str, pieces: Iterator[bytes]) -> bytes:
-    kept, size = [], 0
+    read, size = [], 0
     for piece in pieces:
-        kept.append(piece)
+        read.append(piece)
         size += len(piece)
         if size > LONGEST:
             raise InputError(
                 f"{file.path}: {what} has more than {LONGEST:,} bytes, which is the most that is "
                 "read. Cut it into several documents, or exclude the file."
             )
-    return b"".join(kept)
+    return b"".join(read)
 
 
 def wide_encoding(start: bytes) -> str | None:

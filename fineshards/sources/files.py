@@ -102,24 +102,25 @@ def state_of(file: SourceFile) -> tuple[int, str] | None:
     return state and (state[0], _with_index(file.path, state[1]))
 
 
-def _with_index(path: str, identity: str, listed: Mapping[str, FoundFile] | None = None) -> str:
+def _with_index(
+    path: str, identity: str, listed: Mapping[str, tuple[int, str]] | None = None
+) -> str:
     """The identity of a file, and that of its index, if it is read by one that may change.
 
-    listed: files by path, as they are now, for which no store is asked again.
+    listed: the states of files by path, for which no store is asked.
     """
     for index in companions_of(path)[:1]:
         if is_url(path) and place_of(path).pinned:
             break
-        if found := (listed or {}).get(index):
-            return f"{identity}{INDEX}{found.size} {found.identity}"
         with suppress(MissingError):
-            if state := state_of(SourceFile(0, index, 0, "", "text", "none")):
+            state = (listed or {}).get(index)
+            if state := state or state_of(SourceFile(0, index, 0, "", "text", "none")):
                 return f"{identity}{INDEX}{state[0]} {state[1]}"
     return identity
 
 
 def open_file(file: SourceFile, read_ahead: int | None = None) -> BinaryIO:
-    """Opens the file's raw bytes for random access; `explain_failures` is about it.
+    """Opens the file's raw bytes for random access, within `explain_failures`.
 
     read_ahead: least bytes per request of a remote file, 0 for exactly the bytes read; None for
     those of its format. Raises InputError for a pointer of Git LFS.
@@ -286,7 +287,7 @@ def _find(named: str, pattern: str) -> list[SourceFile]:
         return [file for file in matches if not is_beside_data(file.within)]
 
     files = _as_saved(named, pattern, find)
-    listed = {file.path: file for file in files}
+    listed = {file.path: (file.size, file.identity) for file in files}
     if not files:
         raise UsageError(
             f"{named}: no file matches. Check the path, and quote the pattern so that the shell "
@@ -352,21 +353,21 @@ def _as_saved(named: str, pattern: str, find: Callable[[str], list[FoundFile]]) 
                     f"{named}: {folder}/{name} is not there, although {state.path} lists it. Copy "
                     "it there, or save the dataset again."
                 )
-    kept, others = list[FoundFile](), list[str]()
+    data, unlisted = list[FoundFile](), list[str]()
     for match in matches:
         folder, name = os.path.split(match.path)
         is_named = not os.path.basename(match.within)
         is_copy = _CACHED_COPY.fullmatch(name)
         if folder not in listed or name in listed[folder] or (is_named and is_copy):
-            kept.append(match)
+            data.append(match)
         elif has_known_format(name) and (is_named or not _OF_SAVES.fullmatch(name)):
-            others.append(match.path)
-    if others:
+            unlisted.append(match.path)
+    if unlisted:
         raise UsageError(
-            f"{named}: {some(others)}: not listed by state.json beside it, and so no part of what "
-            "save_to_disk wrote there. Move such files away, or give the files that you want."
+            f"{named}: {some(unlisted)}: not listed by state.json beside it, and so no part of "
+            "what save_to_disk wrote there. Move such files away, or give the files that you want."
         )
-    return kept
+    return data
 
 
 def _find_local(pattern: str) -> list[FoundFile]:

@@ -29,8 +29,8 @@ def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> lis
         blocks = kind.blocks(file, opened, columns, block_bytes)
     if file.stop_row is None:
         return blocks
-    kept = [block for block in blocks if block.first_row < file.stop_row]
-    return [replace(block, blocks=len(kept)) for block in kept]
+    needed = [block for block in blocks if block.first_row < file.stop_row]
+    return [replace(block, blocks=len(needed)) for block in needed]
 
 
 def column_types(file: SourceFile, columns: Columns) -> pa.Schema:
@@ -64,7 +64,7 @@ def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) ->
         if file.stop_row is None:
             yield rows
             continue
-        bad = [each for each in rows.bad if each.row < file.stop_row]
+        bad = [row for row in rows.bad if row.row < file.stop_row]
         yield rows.filter(rows.numbers < file.stop_row, bad)
         if any(int(row) >= file.stop_row for row in rows.numbers[-1:]):
             return

@@ -68,7 +68,7 @@ def job_with_sources(job: Job, sources: Sequence[str], patterns: Sequence[str] =
         return job
     roots = [generation.root for generation in job.generations]
     roots = moved(roots, sources, _absolute(patterns))
-    now = [replace(each, root=root) for each, root in zip(job.generations, roots, strict=True)]
+    now = [replace(part, root=root) for part, root in zip(job.generations, roots, strict=True)]
     return replace(job, files=below_roots(now, job.files))
 
 
@@ -86,7 +86,7 @@ def opened(storage: Storage, generation: int | None, sources: Sequence[str]) -> 
 
 
 def _absolute(patterns: Sequence[str]) -> list[str]:
-    return [each if is_url(each) else os.path.abspath(each) for each in patterns]
+    return [path if is_url(path) else os.path.abspath(path) for path in patterns]
 
 
 def _folder_of(path: str) -> str:

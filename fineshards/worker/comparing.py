@@ -167,6 +167,7 @@ class Comparing(Marking):
     ) -> Iterator[tuple[npt.NDArray[np.uint64], list[Contents]]]:
         """The positions of rows, and the contents of their texts as the step finds them."""
         source = self._files[file]
+        numbering = positions_in(source, self._work.settings)
         batches = documents(
             source,
             self._work.settings,
@@ -176,7 +177,6 @@ class Comparing(Marking):
             upto=self._step,
         )
         for batch in batches:
-            numbering = positions_in(source, self._work.settings)
             yield numbering(file, batch.batch.rows), self._keyed.contents(batch.batch)
 
     @cached_property
@@ -255,7 +255,7 @@ class _CandidateContents:
 
 def _packed(places: npt.NDArray[np.uint64], contents: Sequence[Contents]) -> Contents:
     """Contents as one array: their number, positions, numbers of hashes, and hashes."""
-    sizes = np.array([len(each) for each in contents], np.uint64)
+    sizes = np.array([*map(len, contents)], np.uint64)
     return np.concatenate([np.array([len(places)], np.uint64), places, sizes, *contents])
 
 

@@ -122,13 +122,12 @@ def documents(
         read = RowReader(file, settings).read(rows) if rows else iter(())
     else:
         blocks = [block] if block else discover_blocks(file, settings.columns, settings.block_bytes)
-        read = chain.from_iterable(read_block(file, settings.columns, each) for each in blocks)
-    for all_rows in read:
-        rows_with_text = all_rows.with_text()
-        columns = rows_with_text.others, rows_with_text.others_are_json
-        numbers, texts = rows_with_text.numbers, rows_with_text.texts
-        texts_there = Batch(file.index, numbers, texts, *columns, file.path)
-        batch = DocumentBatch(all_rows, texts_there, spared=settings.spares(file))
+        read = chain.from_iterable(read_block(file, settings.columns, part) for part in blocks)
+    for rows_read in read:
+        texts = rows_read.with_text()
+        columns = texts.others, texts.others_are_json
+        whole = Batch(file.index, texts.numbers, texts.texts, *columns, file.path)
+        batch = DocumentBatch(rows_read, whole, spared=settings.spares(file))
         yield batch if curator is None else batch.found_by(curator, decisions, upto)
 
 
@@ -154,7 +153,8 @@ def _build(settings: Settings, storage: Storage, engine: str | None) -> Encoder:
 
     template = ChatTemplate(storage.read(CHAT_TEMPLATE_NAME).decode(), chat.special_strings)
     load_reference(tokenizer, storage)
-    vocabulary, is_fast = load_vocabulary(tokenizer, storage), engine in ("auto", "gigatoken")
+    vocabulary = load_vocabulary(tokenizer, storage)
+    is_fast = engine in ("auto", "gigatoken")
     conversations = ConversationEncoder(template, vocabulary, chat.learn, is_fast)
     for encoder in (conversations.reference, conversations):
         golden, _ = encoder.golden()

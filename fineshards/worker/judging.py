@@ -80,7 +80,8 @@ class Judging:
         earlier = earlier_decisions(work.checkpoints, block, number, self._marked)
         scores_before = self._scores([block], range(number))
         parts, tally, stop_row = list[Records](), Tally(), block.first_row
-        upto, steps = curator.first_step(number), None if work.settings.spares(file) else curator
+        steps = None if work.settings.spares(file) else curator
+        numbering, upto = positions_in(file, work.settings), curator.first_step(number)
         for batch in documents(
             file, work.settings, block, curator=steps, decisions=earlier, upto=upto
         ):
@@ -91,7 +92,6 @@ class Judging:
             dropped += judged.dropped
             given += judged.scores
             if judged.keys is not None:
-                numbering = positions_in(file, work.settings)
                 parts.append(records_of(judged.kept, judged.keys, numbering))
             stop_row = max(stop_row, int(batch.read.numbers.max(initial=-1)) + 1)
             now = Decisions(merged(judged.dropped))

@@ -234,7 +234,7 @@ def key_type(keyed: Keyed) -> np.dtype[np.void]:
 
 
 def positions_in(file: SourceFile, settings: Settings) -> Numbering:
-    """What gives the positions of the documents of a source file."""
+    """Returns a function that numbers the documents of a source file."""
     kind = SPARED if settings.spares(file) else TEST if file.test else TRAIN
     return partial(positions, kind=kind)
 

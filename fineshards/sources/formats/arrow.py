@@ -18,7 +18,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import check_columns, wanted_columns
-from fineshards.sources.formats.format import Format, whole
+from fineshards.sources.formats.format import Format, reason_of, whole
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
@@ -150,6 +150,6 @@ def _damage_explained(file: SourceFile, place: str = "") -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise InputError(
             f"{file.path}{place} ({file.size} bytes) is not readable Arrow IPC: "
-            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}. "
-            "It may be truncated or in another format; download it again, or exclude it."
+            f"{reason_of(error)}. It may be truncated or in another format; download it again, "
+            "or exclude it."
         ) from error

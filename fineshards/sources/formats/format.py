@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -81,8 +80,7 @@ def whole(file: SourceFile) -> list[Block]:
 
 def file_name(path: str) -> str:
     """The name of a file, without the query that a URL of a web server may end with."""
-    is_web = path.startswith(("http://", "https://"))
-    return os.path.basename(urlsplit(path).path if is_web else path)
+    return os.path.basename(_without_query(path))
 
 
 def beside(path: str, ending: str, replaced: str = "") -> str:
@@ -90,9 +88,13 @@ def beside(path: str, ending: str, replaced: str = "") -> str:
 
     replaced: the ending that makes way for it.
     """
-    is_web = path.startswith(("http://", "https://"))
-    end = len(re.split("[?#]", path, maxsplit=1)[0] if is_web else path)
+    end = len(_without_query(path))
     return path[: end - len(replaced)] + ending + path[end:]
+
+
+def _without_query(path: str) -> str:
+    is_web = path.startswith(("http://", "https://"))
+    return re.split("[?#]", path, maxsplit=1)[0] if is_web else path
 
 
 def readable() -> str:
@@ -141,6 +143,12 @@ def _format(path: str) -> tuple[str, str] | None:
     return None
 
 
+def reason_of(error: Exception) -> str:
+    """The first line of a library's message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")
+
+
 def gathered(
     rows: Iterable[BadRow | tuple[int, Sequence[Any], int]], schema: pa.Schema
 ) -> Iterator[RowBatch]:
@@ -174,6 +182,6 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind)
     except UnicodeEncodeError:
         # Without a check: a value that is not UTF-8 makes a bad row, or is left out.
-        utf8 = [each and each.encode("utf-8", "surrogateescape") for each in values]
+        utf8 = [value and value.encode("utf-8", "surrogateescape") for value in values]
         raw = pa.array(utf8, pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
         return pa.Array.from_buffers(kind, len(raw), raw.buffers(), raw.null_count)

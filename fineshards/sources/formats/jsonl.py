@@ -4,6 +4,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import msgspec
@@ -57,18 +58,15 @@ class JsonLines(Format):
 
         A first row that is not an object is left to `read`, which reports it as a bad row.
         """
-        for place, text in _texts(file, opened):
-            try:
-                record = named_fields(_parse(text)[0], asked_for(columns))
-            except ValueError:
-                break
-            for named in named_columns(columns, record):
-                if named.name not in record:
+        place, text = next(_texts(file, opened), ("", b""))
+        with suppress(ValueError):
+            record = named_fields(_parse(text)[0], asked_for(columns))
+            for required in named_columns(columns, record):
+                if required.name not in record:
                     raise InputError(
-                        f"{file.path}, {place}: has no field {named.name!r}; its fields are "
-                        f"{', '.join(record)}. {named.advice}"
+                        f"{file.path}, {place}: has no field {required.name!r}; its fields are "
+                        f"{', '.join(record)}. {required.advice}"
                     )
-            break
         return whole(file)
 
     def read(
@@ -144,7 +142,7 @@ def _check_ids(name: str, value: object) -> None:
     """Raises ValueError for anything but a list of integers."""
     if not isinstance(value, list):
         raise ValueError(f"its {name!r} is {_kind(value)}, expected a list of integers")
-    if any(type(each) is not int or each >= 1 << 63 for each in value):
+    if any(type(token) is not int or token >= 1 << 63 for token in value):
         raise ValueError(f"its {name!r} holds something that is not an integer")
 
 

@@ -23,7 +23,7 @@ from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.parquet_file import open_parquet
 from fineshards.sources.columns import check_columns, text_columns, wanted_columns
-from fineshards.sources.formats.format import Format
+from fineshards.sources.formats.format import Format, reason_of
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
 from fineshards.storage.ranges import RangeReader
 
@@ -125,12 +125,12 @@ def open_source(file: SourceFile, opened: BinaryIO) -> pq.ParquetFile:
         ) from error
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"{file.path} ({file.size} bytes) is not a readable parquet file: {_reason(error)}. "
+            f"{file.path} ({file.size} bytes) is not a readable parquet file: {reason_of(error)}. "
             "It may be truncated or in another format; download it again, or exclude it."
         ) from error
     if footer is None:
-        kept = [parquet.metadata, *_footers.values()]
-        if sum(each.serialized_size for each in kept) > _FOOTER_BYTES:
+        footers = [parquet.metadata, *_footers.values()]
+        if sum(parsed.serialized_size for parsed in footers) > _FOOTER_BYTES:
             _footers.clear()
         _footers[file] = parquet.metadata
     return parquet
@@ -196,7 +196,7 @@ def _cannot_decode(file: SourceFile, groups: range, error: Exception) -> InputEr
             "the file, or exclude it."
         )
     return InputError(
-        f"{file.path}, {_place(groups)}: cannot be decoded: {_reason(error)}. "
+        f"{file.path}, {_place(groups)}: cannot be decoded: {reason_of(error)}. "
         "The file is damaged; download it again."
     )
 
@@ -205,12 +205,6 @@ def _place(groups: range) -> str:
     """Row groups as words."""
     more = len(groups) > 1
     return f"row groups {groups[0]} to {groups[-1]}" if more else f"row group {groups[0]}"
-
-
-def _reason(error: Exception) -> str:
-    """The first line of a library's message."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
 
 
 class _ReadError(Exception):

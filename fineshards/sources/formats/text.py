@@ -78,6 +78,7 @@ class Csv(Format):
         self, file: SourceFile, opened: BinaryIO, count: int, indices: list[int]
     ) -> Iterator[BadRow | tuple[int, list[str | None], int]]:
         """The values of rows at some places in them."""
+        has_quotes = self._has_quotes(file)
         for row, (values, lines) in enumerate(self._records(file, opened), start=-1):
             if row < 0:
                 continue  # the header
@@ -85,13 +86,9 @@ class Csv(Format):
                 yield BadRow(row, "", f"has {len(values)} values, expected {count}")
                 continue
             cells: list[str | None] = [values[index] for index in indices]
-            if "" in cells and not self._has_quotes(file):
-                cells = [cell or None for cell in cells]
-            elif "" in cells:
-                quoted = _quoted("".join(lines), self.delimiter)
-                cells = [
-                    values[index] if quoted[index] else values[index] or None for index in indices
-                ]
+            if "" in cells:
+                quoted = _quoted("".join(lines), self.delimiter) if has_quotes else [False] * count
+                cells = [values[index] or ("" if quoted[index] else None) for index in indices]
             yield row, cells, sum(map(len, lines))
 
     def _records(self, file: SourceFile, opened: BinaryIO) -> Iterator[tuple[list[str], list[str]]]:

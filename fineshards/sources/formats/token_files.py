@@ -20,7 +20,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import check_columns
-from fineshards.sources.files import is_url, local_state, open_file, place_of, state_of
+from fineshards.sources.files import is_url, open_file, place_of, state_of
 from fineshards.sources.formats.format import Format, beside
 from fineshards.sources.places.http_files import MissingError, RefusedError
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
@@ -211,10 +211,8 @@ def _described(path: str) -> SourceFile | None:
     """A file beside another one, as it is now; None if there is none."""
     if is_url(path):
         return _described_far(path)
-    file = SourceFile(0, path, 0, "", "text", "none")
-    if state_of(file) is None:
-        return None
-    return SourceFile(0, path, *local_state(path), "text", "none")
+    state = state_of(SourceFile(0, path, 0, "", "text", "none"))
+    return state and SourceFile(0, path, *state, "text", "none")
 
 
 @lru_cache(maxsize=64)

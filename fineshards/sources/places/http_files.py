@@ -178,8 +178,8 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
     if status != 206 or content_range is None or content_range[1] is None:
         why = "its server ignores range requests"
         if status != 200:
-            found = headers.get("Content-Range")
-            why = f"to a range request the server answered {status} with Content-Range {found!r}"
+            answer = f"{status} with Content-Range {headers.get('Content-Range')!r}"
+            why = f"to a range request the server answered {answer}"
         raise InputError(
             f"{url} cannot be read in parts: {why}. Download the file, and give its path."
         )

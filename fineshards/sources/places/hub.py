@@ -126,17 +126,17 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
     with hub_failures(flags):
         info = pin(request.name, request.revision, flags)
         builder, urls = _list_files(request, info.id, info.sha)
-        known = {file.path: file for file in list_files(info.id, info.sha, "", deep=True)[0]}
-    if others := [url for url in urls if url not in known]:
-        raise InputError(f"{flags}: {others[0]} is not a file of this commit. Give it by --input.")
+        listed = {file.path: file for file in list_files(info.id, info.sha, "", deep=True)[0]}
+    if missing := [url for url in urls if url not in listed]:
+        raise InputError(f"{flags}: {missing[0]} is not a file of this commit. Give it by --input.")
     files = [
-        SourceFile(index, url, known[url].size, known[url].identity, *format_of(url))
+        SourceFile(index, url, listed[url].size, listed[url].identity, *format_of(url))
         for index, url in enumerate(urls)
     ]
     left_out = [
-        known[url].name
-        for url in known.keys() - _files_of_config(builder)
-        if has_known_format(url) and not is_beside_data(known[url].name)
+        listed[url].name
+        for url in listed.keys() - _files_of_config(builder)
+        if has_known_format(url) and not is_beside_data(listed[url].name)
     ]
     warning = _warning(request, builder, left_out)
     return ResolvedDataset(files, str(builder.config.name), info.sha, _splits(builder), warning)

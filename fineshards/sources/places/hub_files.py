@@ -90,9 +90,11 @@ class HubFiles(Place):
                 answer = _fetch(address, file, start, stop)
         if answer is None:
             with _in_turn(file.path):
-                other = _addresses.get(file.path, "")  # of another thread
-                known = other != address
-                answer = _fetch(other, file, start, stop) if known else _resolved(file, start, stop)
+                newer = _addresses.get(file.path, "")  # of another thread
+                if newer != address:
+                    answer = _fetch(newer, file, start, stop)
+                else:
+                    answer = _resolved(file, start, stop)
         if answer.size != file.size:
             raise InputError(
                 f"{file.path} cannot be read: the hub sends {answer.size} bytes, expected "
@@ -126,8 +128,8 @@ def _fetch(address: str, file: SourceFile, start: int, stop: int) -> WebRange:
     """As `fetch`, with the token for what the hub sends itself; other addresses are signed."""
     from huggingface_hub import constants, get_token
 
-    own = urlsplit(address).netloc == urlsplit(constants.ENDPOINT).netloc
-    token = get_token() if own else None
+    is_hub = urlsplit(address).netloc == urlsplit(constants.ENDPOINT).netloc
+    token = get_token() if is_hub else None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return fetch(address, start, stop, name=file.path, headers=headers)
 
@@ -264,5 +266,5 @@ def access_refused(flags: str, what: str = "dataset") -> UsageError:
 
 def brief(error: Exception) -> str:
     """A library's message on one line; some go on with examples or every known format."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    return textwrap.shorten(said.rstrip("."), 300, placeholder=" ...")
+    words = " ".join(str(error).split()) or type(error).__name__
+    return textwrap.shorten(words.rstrip("."), 300, placeholder=" ...")

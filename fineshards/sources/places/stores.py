@@ -194,9 +194,9 @@ def _tried(what: str, url: str, action: Callable[[], _Result]) -> _Result:
     """Runs an action, again after a broken connection. Each package of fsspec has own errors."""
 
     def reason(error: Exception, *_: str) -> str:
-        said = " ".join(str(error).split()).rstrip(".") or "no reason given"
+        words = " ".join(str(error).split()).rstrip(".") or "no reason given"
         advice = "Check the URL and the credentials, or try again later"
-        return f"{type(error).__name__}: {said}. {advice}."
+        return f"{type(error).__name__}: {words}. {advice}."
 
     with translating(reason, what, url, InputError):
         return retried(
