@@ -1,11 +1,10 @@
-"""Mixtures: weights, schedules, plans, sources that end, and batches of a mixture."""
+"""Mixtures: weights, plans, and batches of a mixture."""
 
 import json
 import math
 import pickle
 import re
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +20,7 @@ from support.sentences import refused
 from support.tokenizer_files import EOT, sample_texts, save, train, trained
 
 from benchmarks.made_up_dataset import make_dataset, stream
-from fineshards import linear_schedule
-from fineshards.errors import OutputError, UsageError
+from fineshards.errors import OutputError
 from fineshards.loader.batch_loader import BatchLoader
 from fineshards.loader.mixing.apportionment import MAX_DRAWS, WEIGHT_SUM
 from fineshards.loader.mixing.mixture import Mixture
@@ -198,29 +196,6 @@ def test_datasets_of_different_vocabularies_are_refused(tmp_path: Path) -> None:
     assert "two-out/metadata/tokenizer.json" in refused(lambda: Mixture(damaged), OutputError)
 
 
-def test_weights_may_be_changed_where_a_run_is_resumed() -> None:
-    before, after = {"a": 1, "b": 2}, {"a": 5, "b": 1}
-    plain = mixture([1, 2])
-    with BatchLoader(plain, 4, seed=3) as loader:
-        first = [next(loader) for _ in range(5)]
-        state = loader.state_dict()
-    changed = mixture([1, 2], schedule={20: after}, exhausted="repeat")
-    with BatchLoader(changed, 4, seed=3) as loader:
-        whole = [next(loader) for _ in range(15)]
-        loader.load_state_dict(state)
-        assert np.array_equal([next(loader) for _ in range(10)], whole[5:])
-        later = loader.state_dict()
-    assert np.array_equal(first, whole[:5])
-    # Past draws cannot be changed.
-    for other in (plain, mixture([1, 2], schedule={19: after}), mixture([5, 1])):
-        with pytest.raises(UsageError, match="fingerprint"):
-            BatchLoader(other, 4, seed=3).load_state_dict(later)
-    again = mixture([1, 2], schedule={20: after, 60: before})
-    BatchLoader(again, 4, seed=3).load_state_dict(later)
-    with pytest.raises(UsageError, match="fingerprint"):
-        BatchLoader(mixture([1, 2], schedule={19: after}), 4, seed=3).load_state_dict(state)
-
-
 def test_the_fingerprint_covers_everything_the_draws_depend_on() -> None:
     variants = [
         mixture([1, 2]),
@@ -301,125 +276,6 @@ def test_the_plan_of_a_mixture_that_ends_early_covers_all_of_it() -> None:
     assert str(plan).splitlines()[-1].split() == ["1.5", "steps", "24", "96"]
 
 
-# The end of a source: it is repeated, or the mixture stops, or the source is dropped
-
-ends = st.lists(
-    st.tuples(st.sampled_from([1e-9, 0.001, 0.3, 1, 5]), st.integers(1, 60)),
-    min_size=1,
-    max_size=6,
-)
-
-
-@given(ends, st.integers(0, 3))
-def test_stop_ends_before_the_first_repeated_sample(
-    sources: list[tuple[float, int]], seed: int
-) -> None:
-    weights, lengths = map(list, zip(*sources, strict=True))
-    mix = mixture(weights, lengths, seed=seed, exhausted="stop")
-    every = pairs(mixture(weights, lengths, seed=seed).draws(0, len(mix) + 1))
-    assert pairs(mix.draws(0, len(mix))) == every[:-1]
-    assert all(number < lengths[source] for source, number in every[:-1])
-    source, number = every[-1]
-    assert number == lengths[source]
-
-
-@given(ends, st.integers(0, 3))
-def test_drop_draws_every_sample_once_and_keeps_the_proportions(
-    sources: list[tuple[float, int]], seed: int
-) -> None:
-    weights, lengths = map(list, zip(*sources, strict=True))
-    mix = mixture(weights, lengths, seed=seed, exhausted="drop")
-    assert len(mix) == sum(lengths)
-    every = pairs(mix.draws(0, len(mix)))
-    assert is_a_prefix_of_each(every)
-    assert Counter(source for source, _ in every) == dict(enumerate(lengths))
-    for at in range(0, len(mix), 7):
-        assert pairs(mix.draws(at, at + 1)) == every[at : at + 1]
-    # Between the last draws of two sources, the others follow their weights.
-    last = [
-        max(at for at, (each, _) in enumerate(every) if each == source) + 1
-        for source in range(len(lengths))
-    ]
-    for start, stop in pairwise([0, *sorted(last)]):
-        left = [source for source in range(len(lengths)) if last[source] > start]
-        total = sum(weights[source] for source in left)
-        drawn = Counter(source for source, _ in every[start:stop])
-        for source in left:
-            share = weights[source] / total
-            assert abs(drawn[source] - share * (stop - start)) < 1.01 + share * len(left)
-
-
-def test_a_tiny_source_is_drawn_to_its_end_when_all_others_are_dropped() -> None:
-    mix = mixture([1, 1e-9, 1e-12], [1000, 10**9, 50], exhausted="drop")
-    assert len(mix) == 10**9 + 1050
-    counts = mix.counts(10**9 + 1000)
-    assert counts["a"] == 1000
-    assert abs(counts["c"] - 50) <= 50
-    assert mix.counts(len(mix)) == {"a": 1000, "b": 10**9, "c": 50}
-    with pytest.raises(IndexError):
-        mix[len(mix)]
-
-
-schedules = st.dictionaries(
-    st.integers(1, 100),
-    st.lists(st.sampled_from([0, 1, 7]), min_size=3, max_size=3).filter(any),
-    min_size=1,
-    max_size=3,
-)
-
-
-@given(schedules, st.lists(st.integers(1, 60), min_size=3, max_size=3))
-def test_sources_end_correctly_under_a_schedule(
-    schedule: dict[int, list[int]], lengths: list[int]
-) -> None:
-    changes = {at: dict(zip("abc", weights, strict=True)) for at, weights in schedule.items()}
-    endless = pairs(mixture([5, 1, 1], lengths, schedule=changes).draws(0, 500))
-    repeats = [at for at, (source, number) in enumerate(endless) if number == lengths[source]]
-    stopped = mixture([5, 1, 1], lengths, schedule=changes, exhausted="stop")
-    assert stopped.length == (repeats[0] if repeats else None)
-
-    dropped = mixture([5, 1, 1], lengths, schedule=changes, exhausted="drop")
-    end = 500 if dropped.length is None else dropped.length
-    every = pairs(dropped.draws(0, end))
-    assert is_a_prefix_of_each(every)
-    assert all(number < lengths[source] for source, number in every)
-    # Up to the first end both are equal. The counts are right everywhere.
-    assert every[: repeats[0]] == endless[: repeats[0]]
-    for draws in range(0, end, 11):
-        counts = Counter(source for source, _ in every[:draws])
-        assert list(dropped.counts(draws).values()) == [counts[source] for source in range(3)]
-    # It ends when every source with a weight at that time is exhausted.
-    weights = dict(sorted({0: [5, 1, 1], **schedule}.items()))
-    current = [each for at, each in weights.items() if at <= end][-1]
-    counts = Counter(source for source, _ in every)
-    assert all(counts[source] == lengths[source] for source in range(3) if current[source])
-
-
-def test_dropped_sources_stay_dropped_when_weights_change() -> None:
-    mix = mixture([1, 1], [10, 1000], exhausted="drop", schedule={50: {"a": 1, "b": 1}})
-    assert len(mix) == 1010
-    assert is_a_prefix_of_each(pairs(mix.draws(0, 1010)))
-
-
-def test_a_mixture_ends_when_only_sources_of_weight_zero_are_left() -> None:
-    assert len(mixture([1, 0], [10, 1000], exhausted="drop")) == 10
-
-
-def test_repeat_shuffles_every_epoch_differently() -> None:
-    mix = mixture([0.9, 0.1], [10_000, 20])
-    rows = np.concatenate(
-        [batch for _, batch in zip(range(60), BatchLoader(mix, 10), strict=False)]
-    )
-    assert (rows[:, 0] == 1).sum() == 60
-    epochs = rows[rows[:, 0] == 1][:, 1].reshape(3, 20).tolist()
-    assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-    large = rows[rows[:, 0] == 0][:, 1].tolist()
-    assert len(set(large)) == 540
-
-
-# Mistakes
-
 A, B = MadeUp(10), MadeUp(20, 1)
 
 
@@ -490,78 +346,3 @@ def test_draws_beyond_the_end_are_an_index_error() -> None:
         len(endless)
     assert endless.counts(MAX_DRAWS) == {"a": MAX_DRAWS}
     assert WEIGHT_SUM == 2**50
-
-
-def test_a_small_source_gets_its_share_under_a_schedule_that_changes_often() -> None:
-    # Its share of each stretch is 0.01 of a draw.
-    schedule = {10 * step: {"a": 0.9 + step % 2, "b": 0.001} for step in range(1, 2000)}
-    mix = mixture([0.9, 0.001], schedule=schedule)
-    expected = sum(10 * 0.001 / (0.901 + step % 2) for step in range(2000))
-    assert abs(mix.counts(20_000)["b"] - expected) < 2
-
-
-def long_schedule() -> dict[int, dict[str, float]]:
-    random = np.random.default_rng(8)
-    return {
-        7 * at: dict(zip("abc", random.random(3).tolist(), strict=True)) for at in range(1, 2001)
-    }
-
-
-def test_draws_far_along_a_schedule_are_those_of_going_there_step_by_step() -> None:
-    schedule = long_schedule()
-    slow = mixture([1, 1, 1], schedule=schedule)
-    every = [pair for at in range(0, 14_100, 50) for pair in pairs(slow.draws(at, at + 50))]
-    assert is_a_prefix_of_each(every)
-    for at in (13_999, 14_050, 6_543, 0, 7_001):
-        mix = mixture([1, 1, 1], schedule=schedule)
-        assert pairs(mix.draws(at, at + 50)) == every[at : at + 50]
-        counts = Counter(source for source, _ in every[:at])
-        assert list(mix.counts(at).values()) == [counts[source] for source in range(3)]
-        source, number = every[at]
-        assert mix.position(source, number) == at
-        assert pickle.loads(pickle.dumps(mix))[at] == ("abc"[source], number)
-
-
-def test_threads_share_a_mixture_whose_schedule_is_laid_out_while_they_read() -> None:
-    schedule = long_schedule()
-    expected = mixture([1, 1, 1], schedule=schedule).draws(0, 14_000)
-    for _ in range(3):
-        mix = mixture([1, 1, 1], schedule=schedule)
-
-        def read(at: int, mix: Mixture = mix) -> bool:
-            sources, numbers = mix.draws(at, at + 100)
-            return bool(
-                (sources == expected[0][at : at + 100]).all()
-                and (numbers == expected[1][at : at + 100]).all()
-            )
-
-        with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(read, [*range(0, 13_900, 700)] * 2))
-
-
-@pytest.mark.parametrize("changes", [1, 7, 100])
-def test_a_linear_schedule_follows_the_line(changes: int) -> None:
-    start, stop = 1000, 5003
-    first, last = {"a": 6, "b": 2, "c": 0}, {"a": 0.25, "b": 0.25, "c": 0.5}
-    schedule = linear_schedule(start, stop, first, last, changes)
-    mix = mixture(list(first.values()), schedule=schedule)
-    shares = [
-        (Fraction(6, 8), Fraction(1, 4)),
-        (Fraction(1, 4), Fraction(1, 4)),
-        (0, Fraction(1, 2)),
-    ]
-    for draws in (0, 900, 1000, *schedule, 6000):
-        for (before, after), count in zip(shares, mix.counts(draws).values(), strict=True):
-            # The line's area, in closed form.
-            along = Fraction(min(max(draws - start, 0), stop - start))
-            slope = Fraction(after - before) / (stop - start)
-            area = before * min(draws, stop) + slope * along**2 / 2 + after * max(draws - stop, 0)
-            # Parts begin at whole draws, and a source's draws are whole.
-            assert abs(count - area) < 4
-    assert (list(schedule)[-1], len(schedule)) == (stop, changes + 1)
-
-
-def test_a_line_that_cannot_be_cut_is_refused() -> None:
-    weights = {"a": 1, "b": 1}
-    assert "stop is 10" in refused(lambda: linear_schedule(5, 10, weights, weights, 6))
-    assert "no weight for 'b'" in refused(lambda: linear_schedule(5, 10, weights, {"a": 1}, 2))
