@@ -108,7 +108,7 @@ test-pythons: .venv/installed ## test on Python 3.12 and 3.13, where they are in
 
 $(PYTHONS:%=test-python-%): test-python-%: .py%-venv/installed
 	.py$*-venv/bin/pytest -k 'not kill' tests/pipeline/test_build.py tests/pipeline/test_restart.py tests/verification/test_verify.py \
-	    tests/loader/test_batch_loader.py tests/loader/test_loader_state.py tests/loader/mixing/test_mixture.py
+	    tests/loader/test_batch_loader.py tests/loader/test_loader_state.py tests/loader/mixing/test_mixture*.py
 	@rm -rf .py$*-venv/builds
 	$(BIN)/fineshards build --input $(SAMPLE) --output .py$*-venv/builds/here --shard_tokens 100000
 	.py$*-venv/bin/fineshards build --input $(SAMPLE) --output .py$*-venv/builds/there --shard_tokens 100000

@@ -1,6 +1,6 @@
 """The charts of results, as SVG: drawn from the JSON of a result, and from nothing else.
 
-`python -m benchmarks.chart` draws again what is committed: a chart beside each result, and
+`python -m benchmarks.chart` redraws what is committed: a chart next to each result, and
 docs/images/speed.svg, which the README shows, from the latest result of the corpus.
 """
 
@@ -27,7 +27,7 @@ _TITLES = {
 
 _WIDTH, _MARGIN = 560, 24
 _BAR, _ROW, _HEADING, _LINE = 20, 54, 34, 22
-# What remains of the width is for the figures beside the bars.
+# The rest of the width is for the figures next to the bars.
 _LONGEST_BAR = 290
 # The width of a letter, about.
 _LETTER = 8
@@ -69,11 +69,11 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """limit: what a line across all bars shows, because nothing can be longer."""
+    """limits: drawn as a line across all bars, because nothing can be longer; one, or none."""
 
     heading: str
-    bars: tuple[_Bar, ...]
-    limit: _Bar | None = None
+    bars: Sequence[_Bar]
+    limits: Sequence[_Bar] = ()
 
 
 def draw(result: Mapping[str, Any]) -> str:
@@ -84,26 +84,26 @@ def draw(result: Mapping[str, Any]) -> str:
             _Panel("MB of text per second: longer is better", _bars(result, _speed)),
             _Panel("Peak memory of all processes: shorter is better", _bars(result, _memory)),
         ],
-        _caption([result]),
+        result,
     )
 
 
 def draw_speed(result: Mapping[str, Any]) -> str:
     """The speeds of one result, from its JSON; the lower bound of the time as a thin line."""
     bars = _bars(result, _speed)
-    bound = next((bar for bar in bars if bar.contestant == "bound"), None)
+    limits = [bar for bar in bars if bar.contestant == "bound"]
     panel = _Panel(
         f"Tokenizing {_text_of(result)} of text: longer is better",
-        tuple(bar for bar in bars if bar is not bound),
-        bound,
+        [bar for bar in bars if bar not in limits],
+        limits,
     )
-    return _draw("MB of text per second", [panel], _caption([result]))
+    return _draw("MB of text per second", [panel], result)
 
 
 def _bars(
     result: Mapping[str, Any], measure: Callable[[Mapping[str, Any], Mapping[str, Any]], _Bar]
-) -> tuple[_Bar, ...]:
-    return tuple(measure(result, contestant) for contestant in result["contestants"])
+) -> list[_Bar]:
+    return [measure(result, contestant) for contestant in result["contestants"]]
 
 
 def _speed(result: Mapping[str, Any], contestant: Mapping[str, Any]) -> _Bar:
@@ -133,49 +133,42 @@ def _day_of(result: Mapping[str, Any]) -> str:
     return f"{day.day} {day:%B %Y}"
 
 
-def _caption(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    machines, inputs = [], []
-    for result in results:
-        machine, contents = result["machine"], result["input"]
-        memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
-        machines.append(
-            f"{machine['cores']} cores of {machine['cpu']}, {memory}; {_day_of(result)}"
-        )
-        times = f" taken {contents['repeat']} times" if contents["repeat"] > 1 else ""
-        inputs.append(
-            f"{_text_of(result)}: {contents['files'] // contents['repeat']} Parquet files{times}, "
-            f"medians of {result['rounds']} runs"
-        )
-    ends = "Lines in the bars: from the slowest to the fastest run"
-    return [*dict.fromkeys(machines), *inputs, ends]
+def _caption(result: Mapping[str, Any]) -> list[str]:
+    machine, contents = result["machine"], result["input"]
+    memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
+    times = f" taken {contents['repeat']} times" if contents["repeat"] > 1 else ""
+    return [
+        f"{machine['cores']} cores of {machine['cpu']}, {memory}; {_day_of(result)}",
+        f"{_text_of(result)}: {contents['files'] // contents['repeat']} Parquet files{times}, "
+        f"medians of {result['rounds']} runs",
+        "Lines in the bars: from the slowest to the fastest run",
+    ]
 
 
-def _draw(title: str, panels: Sequence[_Panel], caption: Sequence[str]) -> str:
+def _draw(title: str, panels: Sequence[_Panel], result: Mapping[str, Any]) -> str:
     lines, y = [_text(_MARGIN, 40, title, "title")], 52
     for panel in panels:
         y += _HEADING
         lines.append(_text(_MARGIN, y, panel.heading, "heading"))
-        limits = [panel.limit] if panel.limit else []
-        scale = _LONGEST_BAR / max(bar.high for bar in (*panel.bars, *limits))
+        scale = _LONGEST_BAR / max(bar.high for bar in (*panel.bars, *panel.limits))
         for number, bar in enumerate(panel.bars):
-            lines += _bar(bar, y + 14 + _ROW * number, scale, panel.limit, ours=number == 0)
+            lines += _bar(bar, y + 14 + _ROW * number, scale, panel.limits, ours=number == 0)
         top, y = y + 20, y + 14 + _ROW * len(panel.bars)
-        for bar in limits:
+        for bar in panel.limits:
             x = _MARGIN + bar.value * scale
             lines.append(f'<path class="limit" d="M{x:.1f} {top}V{y + 8}"/>')
             words = f"{title_of(bar.contestant)}: {bar.figures.partition(',')[0]}"
             lines.append(_text(_MARGIN, y + 26, words, ""))
             y += 26
     y += 10
-    for line in caption:
+    for line in _caption(result):
         y += _LINE
         lines.append(_text(_MARGIN, y, line, "caption"))
     height = y + 20
     description = ". ".join(
         f"{panel.heading}: "
         + "; ".join(
-            f"{title_of(bar.contestant)}, {bar.figures}"
-            for bar in (*panel.bars, *([panel.limit] if panel.limit else []))
+            f"{title_of(bar.contestant)}, {bar.figures}" for bar in (*panel.bars, *panel.limits)
         )
         for panel in panels
     )
@@ -193,14 +186,15 @@ def _draw(title: str, panels: Sequence[_Panel], caption: Sequence[str]) -> str:
     )
 
 
-def _bar(bar: _Bar, top: float, scale: float, limit: _Bar | None, *, ours: bool) -> list[str]:
+def _bar(bar: _Bar, top: float, scale: float, limits: Sequence[_Bar], *, ours: bool) -> list[str]:
     kind = "ours" if ours else "bound" if bar.contestant == "bound" else ""
     bar_top = top + 24
     middle = bar_top + _BAR / 2
-    end, line = bar.high * scale, limit.value * scale if limit else 0.0
-    # The figures are not where the line of the limit crosses them.
-    if end < line < end + _LETTER * len(bar.figures):
-        end = line
+    end = bar.high * scale
+    for limit in limits:
+        # The figures are not where the line of the limit crosses them.
+        if end < limit.value * scale < end + _LETTER * len(bar.figures):
+            end = limit.value * scale
     return [
         _text(_MARGIN, top + 18, title_of(bar.contestant), kind),
         f'<rect class="bar {kind}" x="{_MARGIN}" y="{bar_top}" '
@@ -212,7 +206,7 @@ def _bar(bar: _Bar, top: float, scale: float, limit: _Bar | None, *, ours: bool)
 
 
 def title_of(contestant: str) -> str:
-    """What a chart calls a contestant: words for people who do not know its name."""
+    """A contestant's name in a chart: words for people who do not know it."""
     return _TITLES.get(contestant, contestant)
 
 

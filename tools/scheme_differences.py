@@ -88,11 +88,13 @@ def compositions() -> list[str]:
     that compose are in the same block of 256 and are not ideographs.
     """
     characters = list(map(chr, code_points()))
-    known = [unicodedata.normalize("NFD", character) for character in characters]
-    found = [form for character, form in zip(characters, known, strict=True) if form != character]
+    decomposed = [unicodedata.normalize("NFD", character) for character in characters]
+    composed = [
+        form for character, form in zip(characters, decomposed, strict=True) if form != character
+    ]
     assigned = regex.compile(r"[\p{M}\p{L}--\p{Ideographic}--\p{Egyptian_Hieroglyphs}]", regex.V1)
     newer = [x for x in characters if unicodedata.category(x) == "Cn" and assigned.match(x)]
-    return found + [a + b for a in newer for b in newer if ord(a) >> 8 == ord(b) >> 8]
+    return composed + [a + b for a in newer for b in newer if ord(a) >> 8 == ord(b) >> 8]
 
 
 def revealing_pairs() -> list[bytes]:
@@ -117,17 +119,19 @@ def derive(names: Iterable[str]) -> Iterator[tuple[str, Scheme | None]]:
         for name in names:
             starts = range(0, len(code_points()), _CHUNK)
             codes = pool.map(_differing, [name] * len(starts), starts)
-            found = [code for chunk in codes for code in chunk]
+            differing = [code for chunk in codes for code in chunk]
             if _normalizes(name):
                 starts = range(0, len(compositions()), _CHUNK)
                 sequences = pool.map(_differing_compositions, [name] * len(starts), starts)
-                found = _with_compositions(found, [x for chunk in sequences for x in chunk])
-            print(f"{name}: {len(found):,} code points differ, {found[:3]} first", flush=True)
-            if len(found) > LIMIT or any(code < 128 for code in found):
+                differing = _with_compositions(differing, [x for chunk in sequences for x in chunk])
+            print(
+                f"{name}: {len(differing):,} code points differ, {differing[:3]} first", flush=True
+            )
+            if len(differing) > LIMIT or any(code < 128 for code in differing):
                 yield name, None
             else:
                 fast, pattern = _described(name)
-                yield name, Scheme(pattern, tuple(_runs(found)), fast)
+                yield name, Scheme(pattern, tuple(_runs(differing)), fast)
 
 
 def _differing(name: str, start: int) -> list[int]:
@@ -147,9 +151,9 @@ def _differing_compositions(name: str, start: int) -> list[str]:
     return [sequences[index] for index in _differing_texts(name, texts)]
 
 
-def _with_compositions(found: list[int], sequences: Iterable[str]) -> list[int]:
+def _with_compositions(differing: list[int], sequences: Iterable[str]) -> list[int]:
     """Adds the characters of differing sequences, unless one of them already differs alone."""
-    alone = set(found)
+    alone = set(differing)
     more = {ord(x) for text in sequences for x in text if alone.isdisjoint(map(ord, text))}
     return sorted(alone | more)
 
@@ -226,8 +230,8 @@ def main(names: list[str]) -> None:
     elif table.versions != versions:
         sys.exit(f"the table was derived with {table.versions}: derive all schemes again")
     for name, scheme in derive(names or [*SCHEMES, *PIPELINES]):
-        others = {x: table.schemes[x] for x in table.schemes if x != name}
-        table = SchemeTable(versions, others | ({name: scheme} if scheme else {}))
+        unchanged = {x: table.schemes[x] for x in table.schemes if x != name}
+        table = SchemeTable(versions, unchanged | ({name: scheme} if scheme else {}))
         TABLE.write_text(content_of(table), "utf-8")
 
 

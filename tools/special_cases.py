@@ -71,19 +71,19 @@ def derive(language: str) -> str | None:
 
 def unforeseen(tokenizer: Any, cases: SpecialCases) -> Iterator[str]:
     """Texts whose words are not those of their chunks, although no chunks meet."""
-    known: dict[str, tuple[list[str], int]] = {}
+    words_of_chunks: dict[str, tuple[list[str], int]] = {}
 
     def of_chunk(chunk: str) -> tuple[list[str], int]:
-        if chunk not in known:
+        if chunk not in words_of_chunks:
             words = [token.text for token in tokenizer(chunk)]
-            known[chunk] = words, cases.flags(chunk, words)
-        return known[chunk]
+            words_of_chunks[chunk] = words, cases.flags(chunk, words)
+        return words_of_chunks[chunk]
 
     for texts in in_groups(meetings(cases)):
         with tokenizer.vocab.memory_zone():
             tokens = [token.text for token in tokenizer("\n".join(texts))]
-            found = "\x00".join(tokens).split("\x00\n\x00")
-            for text, words in zip(texts, found, strict=True):
+            words_of_texts = "\x00".join(tokens).split("\x00\n\x00")
+            for text, words in zip(texts, words_of_texts, strict=True):
                 chunks = [of_chunk(chunk) for chunk in text.split(" ")]
                 joined = [word for part, _ in chunks for word in part]
                 flags = [flag for _, flag in chunks]
@@ -102,8 +102,8 @@ def is_simple(tokenizer: Any) -> bool:
     for chunks in in_groups(simple_chunks()):
         with tokenizer.vocab.memory_zone():
             tokens = [token.text for token in tokenizer("\n".join(chunks))]
-        found = "\x00".join(tokens).split("\x00\n\x00")
-        for chunk, words in zip(chunks, found, strict=True):
+        words_of_chunks = "\x00".join(tokens).split("\x00\n\x00")
+        for chunk, words in zip(chunks, words_of_chunks, strict=True):
             if simple_words(chunk, texts) not in (None, words.split("\x00")):
                 return False
     return True
@@ -211,25 +211,25 @@ def around(pattern: Any) -> int:
 
 def main(names: list[str]) -> None:
     """Derives the named languages, or all, and writes the table after each."""
-    found, simple = {}, set()
+    proven, simple = {}, set()
     if names and TABLE.exists():
-        found, simple = dict(load_table()["languages"]), set(load_table()["simple"])
-    if found and load_table()["spacy"] != version("spacy"):
+        proven, simple = dict(load_table()["languages"]), set(load_table()["simple"])
+    if proven and load_table()["spacy"] != version("spacy"):
         sys.exit(f"the table was derived with spaCy {load_table()['spacy']}: derive all again")
     names = names or languages()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for name, sha256 in zip(names, pool.map(derive, names), strict=True):
             print(f"{name}: {'proven' if sha256 else 'no'}", flush=True)
-            found.pop(name, None)
-            found |= {name: sha256} if sha256 else {}
+            proven.pop(name, None)
+            proven |= {name: sha256} if sha256 else {}
             simple = simple - {name} | (
                 {name} if sha256 and is_simple(rule_tokenizer(name)) else set()
             )
             content = {
                 "spacy": version("spacy"),
                 "simple": sorted(simple),
-                "bounded": [x for x in sorted(found) if is_bounded(rule_tokenizer(x))],
-                "languages": dict(sorted(found.items())),
+                "bounded": [x for x in sorted(proven) if is_bounded(rule_tokenizer(x))],
+                "languages": dict(sorted(proven.items())),
             }
             TABLE.write_text(json.dumps(content) + "\n", "utf-8")
 

@@ -48,7 +48,7 @@ def help_page() -> Answer:
     """What `fineshards` without a command prints."""
     lines = ["usage: fineshards COMMAND ...", "", "Raw text in, exact token shards out.", ""]
     for title, group in GROUPS.items():
-        lines += [f"{title}:", *(f"  {each.name:<12}{each.summary}" for each in group), ""]
+        lines += [f"{title}:", *(f"  {command.name:<12}{command.summary}" for command in group), ""]
     lines += ["more:", *(f"  {name:<12}{summary}" for name, summary in _OTHERS.items()), ""]
     lines.append("fineshards COMMAND --help shows examples and a command's flags.")
     return Answer({}, lines)
@@ -118,7 +118,7 @@ def _completion(*arguments: str) -> str:
 
 
 def _files_or(words: Sequence[str]) -> dict[str, Any]:
-    """What completes file names, and words that are no files; as shtab takes it, by shell."""
+    """The completion of file names and of other words; as shtab takes it, by shell."""
     import shtab
 
     if not words:

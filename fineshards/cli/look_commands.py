@@ -266,8 +266,8 @@ def _add_report_flags(parser: Parser) -> None:
         what,
         "--output FILE",
         "The file to write, local, or a URL of gs:// or s3://. Default: NAME-report.html "
-        "by the name of the dataset's folder, in the current folder, or beside the dataset if that "
-        "is the dataset's own.",
+        "by the name of the dataset's folder, in the current folder, or next to the dataset if "
+        "that is the dataset's own.",
     )
     add_flag(what, "--title TEXT", "Its heading. Default: the dataset's name or folder.")
 

@@ -103,7 +103,7 @@ def set_up_logging(console: Console, local: bool) -> None:
     logging.getLogger("fineshards").setLevel(logging.INFO)
     # The steps log for remote workers; on this machine `watch` reports the same.
     logging.getLogger("fineshards.worker").setLevel(logging.WARNING if local else logging.INFO)
-    # What Commit warns of is in the summary of a local run.
+    # The summary of a local run has the warnings of Commit.
     logging.getLogger("fineshards.worker.commit").setLevel(logging.ERROR if local else logging.INFO)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL if local else logging.INFO)
     # A worker in this process (--environment_type=LOOPBACK) logs each connection, and its end as an

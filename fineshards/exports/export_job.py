@@ -1,7 +1,7 @@
 """An export as a job: its parts, each done once, and `export.json` at the end.
 
 Parts are independent, so any number of workers may do them, and a part that was finished by an
-earlier run is found finished. What was read is proven before the end.
+earlier run is not done again. All tokens that were read are proven before the end.
 """
 
 import os
@@ -312,7 +312,7 @@ def _refuse_damage(job: ExportJob, records: list[PartRecord]) -> None:
 def _problem(
     job: ExportJob, shard: ShardRecord, stream: Stream, reads: list[Read]
 ) -> OutputError | None:
-    """What to raise for a shard that is not what the manifest says, or was not read whole."""
+    """The error for a shard that differs from the manifest, or was not read whole; None if fine."""
     checksum, position = crc32c(npy.header(shard.tokens, stream.dtype)), 0
     end = Read(shard.name, shard.tokens, shard.tokens, 0)
     for read in [*sorted(reads, key=lambda read: read.start), end]:

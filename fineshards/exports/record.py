@@ -51,7 +51,7 @@ class FileRecord(Record, frozen=True):
     def __post_init__(self) -> None:
         # A file of this name is opened, and may be deleted, so the name must stay in the folder.
         if not is_below(self.name) or self.name == EXPORT_NAME:
-            raise ValueError(f"it names {shortened(self.name)}, which is no file of an export")
+            raise ValueError(f"it names {shortened(self.name)}, which is not a file of an export")
 
 
 class PartRecord(Record, frozen=True):

@@ -134,7 +134,7 @@ class ColumnReader:
         Raises InputError for a source that has changed.
         """
         table = gathered(self._manifest, sources, self._schema, self._read)
-        # `types_in_sources` refuses files with types beside others.
+        # `types_in_sources` refuses a mix of files with and without types.
         return SourceColumns(table, not FORMATS[self._manifest.files[0].format].typed)
 
     def _read(self, file: SourceFile, wanted: npt.NDArray[np.int64]) -> pa.Table:

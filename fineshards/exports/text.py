@@ -28,7 +28,7 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.tables.decisions import read_decisions
 
-# exact: duplicates by equal keys. near: those that `minhash` found.
+# exact: duplicates by equal keys. near: those of `minhash`.
 COPIES = pa.schema([pa.field(f"{kind}_copies", pa.int64(), False) for kind in ("exact", "near")])
 
 # Threads wait for the first one, which counts.

@@ -231,7 +231,7 @@ class _Progress:
             self._log(line)
         self._logged = max(self._logged, len(over))
         now, still = time.monotonic(), idle_note(status, self._surely_runs)
-        # That a job is not running any more, or again, is said at once.
+        # Whether a job is running is logged at once.
         if status.now is not None and (now >= self._next_line or still != self._still):
             self._next_line, self._still = now + _LINE_SECONDS, still
             words = describe_stage(status.now, status)

@@ -181,7 +181,7 @@ class StatusReader:
         is_finished = manifest is not None and manifest.generation >= job.generation
         self._finished = manifest if is_finished else None
         self._record = None if is_finished else storage.version(job.record_name)
-        # What the dataset holds already, if this job makes it grow.
+        # The contents before this job, if it makes a dataset grow.
         self._before = None if is_finished else manifest
         self._since = time.time() if from_now else 0.0
 
@@ -270,7 +270,7 @@ class StatusReader:
         judged = self._judged() if all_listed else None
         done, shards = self._finished_blocks(), [*self._checkpoints.ledger.list(SHARDS).values()]
         tokens, shards_total = sum(count for count, _ in done.values()), None
-        # What is finished by the present stage, as (time, amount), of how much, and in its rate.
+        # Of the present stage: finished pieces as (time, amount), those of the rate, the total.
         pieces = [(time_, sizes.get(key, 0)) for key, (_, time_) in done.items()]
         rated, total = [(time_, count) for count, time_ in done.values()], sum(sizes.values())
         text, shuffled, expected = sum(amount for _, amount in pieces), 0, None
@@ -311,8 +311,8 @@ class StatusReader:
             left = max(0, total - sum(amount for _, amount in pieces)) / speed
             rate = None if stage == "writing" else self._rate(rated, began)
             stages = tuple(
-                replace(each, rate=rate, seconds_left=left) if each.state == "now" else each
-                for each in stages
+                replace(one, rate=rate, seconds_left=left) if one.state == "now" else one
+                for one in stages
             )
         return Status(
             stage=stage,

@@ -100,7 +100,7 @@ def to_bytes(manifest: Manifest, digests: Sums, description: Description) -> byt
 
 
 def read(content: bytes) -> tuple[Description, str]:
-    """What the owner of a dataset said of it, and the SHA-256 of `SHA256SUMS`.
+    """The owner's facts about a dataset, and the SHA-256 of `SHA256SUMS`.
 
     Raises OutputError for a `metadata/croissant.json` that is damaged.
     """

@@ -14,7 +14,7 @@ from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import borders
 from fineshards.shards.record import Record, replace
 
-# What Croissant requires, and no dataset can say of itself.
+# Croissant requires these, and a dataset does not contain them.
 _REQUIRED = ("license", "creator", "url", "date_published")
 PERSON = "person:"
 _PAGES = "https://spdx.org/licenses/"
@@ -149,7 +149,7 @@ def default_name(manifest: Manifest) -> str:
 
 
 def in_short(manifest: Manifest) -> str:
-    """What a dataset is, as one paragraph."""
+    """A description of a dataset, as one paragraph."""
     totals, settings = manifest.totals, manifest.settings
     return (
         f"{totals['tokens']:,} tokens of {totals['documents']:,} documents, encoded with "
@@ -177,7 +177,7 @@ def languages(manifest: Manifest) -> list[str]:
 
 
 def inputs(manifest: Manifest) -> list[str]:
-    """What each generation was made of, one line each. Local files have no folder here."""
+    """The input of each generation, one line each. Local files have no folder here."""
     ends = [0, *borders(manifest.generations)]
     lines = []
     for number, (first, end) in enumerate(pairwise(ends), 1):
@@ -198,7 +198,7 @@ def inputs(manifest: Manifest) -> list[str]:
 
 
 def steps(manifest: Manifest) -> list[str]:
-    """What was done with the input, in order, one sentence each."""
+    """The steps from input to tokens, in order, one sentence each."""
     settings, recipe = manifest.settings, manifest.settings.recipe
     done, dropped = [], manifest.counts().dropped
     for number, step in enumerate(recipe.steps if recipe else ()):

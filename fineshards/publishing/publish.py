@@ -98,7 +98,7 @@ def publish_files(
     given: Mapping[str, str | None],
     report: Callable[[int], None] = lambda done: None,
 ) -> Published:
-    """As `publish`. report: is told how many files of the dataset are hashed."""
+    """As `publish`. report: takes the number of files hashed."""
     for library in ("license-expression", "mlcroissant"):
         require(library.replace("-", "_"), library, "publish")
     manifest = readable_manifest(storage)
@@ -117,13 +117,13 @@ def publish_files(
     hashed = sums.hash_files(storage, manifest, report)
     listed = hashed | {name: _sha256(content) for name, content in contents.items()}
     contents[SUMS_NAME] = sums.to_bytes(listed)
-    # The last one has what was said, and verify misses it until it is there.
+    # Written last: it has the arguments, and verify misses it until it is there.
     contents[CROISSANT_NAME] = croissant.to_bytes(manifest, listed, description)
     keep = has_checkpoints(storage)
     for name, content in contents.items():
         if storage.read_if_there(name) != content:
             storage.replace(name, content, storage.version(name))
-    # Where files are written at first, also those that a killed process has left.
+    # The folder of unfinished files, also those that a killed process has left.
     Checkpoints.of(storage, manifest.job).clear(keep)
     digests = {name: _sha256(content) for name, content in contents.items()}
     return Published(storage.root, digests, len(hashed), own_card, description.missing())
@@ -134,7 +134,7 @@ def _sha256(content: bytes) -> str:
 
 
 def describe_published(done: Published) -> list[str]:
-    """What was done, in a few lines."""
+    """The result, in a few lines."""
     lines = [f"published: {done.hashed:,} files of {done.folder} are what the manifest says"]
     lines += [f"  {digest[:12]}  {name}" for name, digest in sorted(done.files.items())]
     if done.own_card:

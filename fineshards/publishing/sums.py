@@ -42,7 +42,7 @@ def hash_files(
 ) -> dict[str, str]:
     """Reads every file of a dataset; returns the SHA-256 of each, by name.
 
-    report: is told how many files are done. Raises OutputError for a file that is not what the
+    report: takes the number of files done. Raises OutputError for a file that is not what the
     manifest says.
     """
     expected, sums = contents(manifest), {}
