@@ -13,7 +13,6 @@ Where text is normalized first, sequences of characters that compose are compare
 that differs in ASCII, or in more code points than a newer Unicode version explains, has no entry.
 """
 
-import base64
 import json
 import os
 import sys
@@ -33,7 +32,7 @@ from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer, fr
 from fineshards.encoders.gigatoken.differences import TABLE, Scheme, SchemeTable, load_table
 from fineshards.encoders.gigatoken.exact_encoder import gigatoken_json
 from fineshards.encoders.tokenizer_json import HuggingFaceEncoder
-from fineshards.encoders.vocabulary import CL100K_PATTERN, TiktokenEncoder, Vocabulary
+from fineshards.encoders.vocabulary import CL100K_PATTERN, TiktokenEncoder, Vocabulary, rank_file
 from tools.huggingface_schemes import PIPELINES, revealing_tokenizer
 
 # gigatoken's names for the schemes, and the patterns from tiktoken_ext/openai_public.py in
@@ -107,7 +106,7 @@ def revealing_pairs() -> list[bytes]:
 def revealing_ranks() -> bytes:
     """A rank file with all bytes and all pairs of bytes."""
     tokens = [bytes([byte]) for byte in range(256)] + revealing_pairs()
-    return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
+    return rank_file((token, rank) for rank, token in enumerate(tokens))
 
 
 def derive(names: Iterable[str]) -> Iterator[tuple[str, Scheme | None]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from fineshards.encoders.tokenizer_files import names_tokenizer_json
+from fineshards.encoders.tokenizer_files import folder_and_file, names_tokenizer_json
 from fineshards.errors import UsageError, did_you_mean
 from fineshards.storage.open import open_storage
 
@@ -42,7 +42,7 @@ def find_chat_template(value: str, tokenizer: str) -> ChatTemplate:
 
     Raises UsageError if there is none.
     """
-    beside = _folder(tokenizer)
+    beside = folder_and_file(tokenizer)[0] if names_tokenizer_json(tokenizer) else None
     path = f"{beside}/{CONFIG_FILE}"
     text = _read(path) if beside else None
     config = {} if text is None else _parsed(text, path)
@@ -76,15 +76,6 @@ def find_chat_template(value: str, tokenizer: str) -> ChatTemplate:
 
 def _names() -> list[str]:
     return sorted(file.name.removesuffix(".jinja") for file in _BUILT_IN.iterdir())
-
-
-def _folder(tokenizer: str) -> str | None:
-    """The folder of a tokenizer.json; None for an encoding of tiktoken."""
-    if not names_tokenizer_json(tokenizer):
-        return None
-    if tokenizer.endswith(".json"):
-        return tokenizer.rpartition("/")[0] or "."
-    return tokenizer.rstrip("/")
 
 
 def _read(path: str) -> str | None:

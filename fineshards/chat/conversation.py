@@ -53,14 +53,7 @@ _SPEAKERS = {
 
 
 class BadConversation(Exception):  # noqa: N818
-    """A row that cannot become a document.
-
-    reason: a sentence without its full stop, that says in which message.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """A row that cannot become a document. The message, without a full stop, says why."""
 
 
 def canonical(row: Mapping[str, Any]) -> str:

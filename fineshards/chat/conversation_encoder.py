@@ -132,13 +132,13 @@ class ConversationEncoder(Encoder):
             try:
                 rendered[index] = self._rendered(text)
             except BadConversation as error:
-                refused[index] = error.reason
+                refused[index] = str(error)
         encoded = self._texts.encode([*rendered.values()])
         for index, conversation in zip(rendered, encoded, strict=True):
             try:
                 documents[index] = self._after_eot(conversation)
             except BadConversation as error:
-                refused[index] = error.reason
+                refused[index] = str(error)
         return TokenBatch(
             np.concatenate([_NO_DOCUMENT.tokens, *(document.tokens for document in documents)]),
             np.cumsum([0, *(len(document.tokens) for document in documents)], dtype=np.int64),

@@ -8,7 +8,6 @@ least one of its characters, from the first to the last.
 from __future__ import annotations
 
 import json
-from binascii import a2b_base64
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -19,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.chat.conversation import HIDDEN, HIDDEN_NAME, BadConversation
-from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.encoder import Encoder, is_panic
 from fineshards.encoders.loading import encoder_of_vocabulary
-from fineshards.encoders.tokenizer_json import IGNORED_STEPS, TokenizerJson, library_of
+from fineshards.encoders.tokenizer_json import MATCH_FLAGS, TokenizerJson, library_of
 from fineshards.encoders.vocabulary import Vocabulary
 from fineshards.errors import FineshardsError, UsageError
 
@@ -63,8 +62,7 @@ def text_encoder(
     if isinstance(vocabulary, TokenizerJson):
         whole = HuggingFaceTexts(vocabulary)
         return _fast_texts(vocabulary, whole) if fast else whole
-    words = iter(vocabulary.ranks.split())
-    sizes = {int(rank): len(a2b_base64(token)) for token, rank in zip(words, words, strict=True)}
+    sizes = {id_: len(token) for token, id_ in vocabulary.ids().items()}
     encoder = encoder_of_vocabulary(vocabulary, "auto" if fast else None)
     return BetweenSpecials(vocabulary, encoder, sizes, None)
 
@@ -102,10 +100,9 @@ class HuggingFaceTexts:
     ) -> EncodedConversation | BadConversation:
         try:
             encoding = self._library.encode(text, add_special_tokens=False)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        # Rust panics are not Exceptions.
         except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             return BadConversation(f"tokenizers cannot encode it ({error})")
         tokens = np.array(encoding.ids, np.uint32)
         places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
@@ -172,9 +169,8 @@ def _fast_texts(
 ) -> HuggingFaceTexts | BetweenSpecials:
     """The fast encoder between special tokens, where that is all the library does."""
     encoder = encoder_of_vocabulary(tokenizer, "auto")
-    added = json.loads(tokenizer.data).get("added_tokens") or []
-    flags = ("lstrip", "rstrip", "single_word", "normalized")
-    reaching = any(token["special"] and any(map(token.get, flags)) for token in added)
+    added = tokenizer.added_tokens
+    reaching = any(token["special"] and any(map(token.get, MATCH_FLAGS)) for token in added)
     normalizer = json.loads(tokenizer.pattern)["normalizer"]
     if encoder.reference is encoder or reaching or normalizer not in (None, {"type": "NFC"}):
         return whole
@@ -204,18 +200,17 @@ def _ranges(
 
 def _renamed(tokenizer: TokenizerJson, names: dict[str, str]) -> dict[str, Any]:
     """The parsed file with other names for special tokens, which keep their ids."""
-    content: dict[str, Any] = json.loads(tokenizer.data) | dict.fromkeys(IGNORED_STEPS)
-    model = content["model"]
+    model = tokenizer.content["model"]
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         vocab = {names.get(text, text): id_ for text, id_ in vocab.items()}
     else:
         vocab = [[names.get(text, text), score] for text, score in vocab]
     unknown = model.get("unk_token")
-    return content | {
+    return tokenizer.content | {
         "model": model | {"vocab": vocab, "unk_token": names.get(unknown, unknown)},
         "added_tokens": [
             token | {"content": names.get(token["content"], token["content"])}
-            for token in content.get("added_tokens") or []
+            for token in tokenizer.added_tokens
         ],
     }

@@ -55,10 +55,8 @@ def encode_compared(
     for the first document whose tokens differ.
     """
     encoded = encoder.encode_at(texts, file.index, rows)
-    if encoder.reference is encoder:
-        return encoded, 0
     places = np.flatnonzero(sampled(rows, COMPARED_SHARE, salt=file.index))
-    if not places.size:
+    if encoder.reference is encoder or not places.size:
         return encoded, 0
     expected = encoder.reference.encode_at(texts.take(pa.array(places)), file.index, rows[places])
     for number, place in enumerate(places.tolist()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -44,29 +44,23 @@ def learned_lists(learned: Sequence[npt.NDArray[np.int32]]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=LEARNED.type)
 
 
-def joined(
-    documents: Sequence[npt.NDArray[np.uint32]], by_reference: int, refused: Mapping[int, str]
-) -> TokenBatch:
-    """A batch of encoded documents, each with its EOT. Those that are refused are empty."""
-    tokens = np.concatenate([np.empty(0, np.uint32), *documents])
-    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    return TokenBatch(tokens, offsets, by_reference, refused=tuple(sorted(refused.items())))
+def joined(documents: Sequence[npt.NDArray[np.uint32] | str], by_reference: int) -> TokenBatch:
+    """A batch of documents: the tokens of each with its EOT, or why it is refused.
 
-
-def reference_batch(
-    documents: Iterable[npt.NDArray[np.uint32] | str], eot: npt.NDArray[np.uint32]
-) -> TokenBatch:
-    """The batch of documents that the reference has encoded one by one, without the EOT.
-
-    documents: the tokens of each, or why it has none.
+    by_reference: how many the reference encoded or refused.
     """
-    parts: list[npt.NDArray[np.uint32]] = []
-    refused = {}
-    for index, document in enumerate(documents):
-        if isinstance(document, str):
-            refused[index] = document
-        parts.append(eot[:0] if isinstance(document, str) else np.concatenate([eot, document]))
-    return joined(parts, len(parts) - len(refused), refused)
+    nothing = np.empty(0, np.uint32)
+    refused = [(index, why) for index, why in enumerate(documents) if isinstance(why, str)]
+    parts = [nothing if isinstance(document, str) else document for document in documents]
+    tokens = np.concatenate([nothing, *parts])
+    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    encoded = min(by_reference, len(parts) - len(refused))
+    return TokenBatch(tokens, offsets, encoded, refused=tuple(refused))
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether Rust panicked. The class of panics is not an Exception."""
+    return type(error).__module__ == "pyo3_runtime"
 
 
 class CannotEncodeError(Exception):
@@ -128,3 +122,27 @@ class FastEncoder(Encoder):
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         return self.reference.decode(tokens)
+
+
+class TokenEncoder(Encoder):
+    """Puts the EOT before the tokens of each document, which are the bytes of uint32."""
+
+    name = "token ids"
+
+    def __init__(self, eot: int) -> None:
+        self._eot = eot
+
+    def encode(self, texts: pa.Array) -> TokenBatch:
+        """Documents of token ids: large_binary without nulls, shape (documents,)."""
+        _, borders, content = texts.buffers()
+        ends = np.frombuffer(borders, np.int64)[texts.offset : texts.offset + len(texts) + 1] // 4
+        offsets = ends - ends[0] + np.arange(len(ends))
+        tokens = np.full(offsets[-1], self._eot, np.uint32)
+        is_eot = np.zeros(len(tokens), np.bool_)
+        is_eot[offsets[:-1]] = True
+        tokens[~is_eot] = np.frombuffer(content or b"", "<u4", ends[-1])[ends[0] :]
+        return TokenBatch(tokens, offsets, by_reference=0)
+
+    def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
+        """There is no text."""
+        raise NotImplementedError

@@ -69,19 +69,14 @@ class MiddleEncoder(Encoder):
             parts += _cut(text, key) if is_cut else [text]
             ends.append(len(parts))
         batch = self.encode(pa.array(parts, pa.large_string()))
-        refused_parts, refused = dict(batch.refused), {}
-        documents = []
-        for index, (begin, end) in enumerate(pairwise([0, *ends])):
-            reasons = [refused_parts[part] for part in range(begin, end) if part in refused_parts]
+        reasons = dict(batch.refused)
+        documents: list[npt.NDArray[np.uint32] | str] = []
+        for (begin, end), key in zip(pairwise([0, *ends]), keys, strict=True):
+            refused = [reasons[part] for part in range(begin, end) if part in reasons]
             encoded = [batch.document(part) for part in range(begin, end)]
-            if reasons:
-                refused[index] = reasons[0]
-                documents.append(batch.tokens[:0])
-            else:
-                documents.append(
-                    self._arranged(encoded, keys[index]) if encoded[1:] else encoded[0]
-                )
-        return joined(documents, min(batch.by_reference, len(rows) - len(refused)), refused)
+            arranged = self._arranged(encoded, key) if encoded[1:] else encoded[0]
+            documents.append(refused[0] if refused else arranged)
+        return joined(documents, batch.by_reference)
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         return self._encoder.decode(tokens)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import import_module
 
 from fineshards.encoders.checked_encoder import golden_sha256
-from fineshards.encoders.encoder import CannotEncodeError, Encoder
+from fineshards.encoders.encoder import CannotEncodeError, Encoder, is_panic
 from fineshards.encoders.tokenizer_files import names_tokenizer_json, read_tokenizer
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary, resolve_vocabulary
@@ -86,8 +86,7 @@ def load_vocabulary(tokenizer: Tokenizer, storage: Storage) -> Vocabulary | Toke
         encoder_of_vocabulary(vocabulary)
     except BaseException as error:
         is_wrong = isinstance(error, ArithmeticError | LookupError | TypeError | ValueError)
-        # A panic of Rust is not an Exception.
-        if not is_wrong and type(error).__module__ != "pyo3_runtime":
+        if not is_wrong and not is_panic(error):
             raise
         raise OutputError(
             f"{tokenizer.file} is not the tokenizer that the dataset's records describe "

@@ -1,14 +1,13 @@
-"""`--tokenizer` as a file or a folder: what is read, and what to do about all else that lies there.
+"""`--tokenizer` as a file or a folder: what is read, and whether a model was trained on its tokens.
 
-A tokenizer.json is read by `tokenizers`, a tekken.json by tiktoken, as Mistral's own library does.
-No library converts other files without knowing the model, so a sentence names the command that
-saves a tokenizer.json. transformers also obeys files beside a tokenizer.json; what would change
-tokens there is not obeyed here, and a warning says so.
+A tokenizer.json is read by `tokenizers`, a tekken.json by tiktoken. No library converts other files
+without knowing the model, so a sentence names the command that saves a tokenizer.json. Ids that the
+library does not honour are refused. transformers also obeys files beside a tokenizer.json; what
+would change tokens there is not obeyed here, and a warning says so.
 """
 
 import json
 import logging
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,8 @@ import msgspec
 import regex
 from tiktoken import list_encoding_names
 
-from fineshards.encoders.tokenizer_json import TokenizerJson
-from fineshards.encoders.vocabulary import Vocabulary, eot_among
+from fineshards.encoders.tokenizer_json import MATCH_FLAGS, TokenizerJson
+from fineshards.encoders.vocabulary import TEKKEN_SPLIT, Vocabulary, eot_among, tekken_vocabulary
 from fineshards.errors import FineshardsError, UsageError
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
@@ -36,25 +35,8 @@ _SAVE = (
     'python -c "from transformers import AutoTokenizer; '
     "AutoTokenizer.from_pretrained('{0}').save_pretrained('{0}')\""
 )
-# Errors of files with other content than expected.
-_DAMAGED = (
-    *(ValueError, TypeError, AttributeError, LookupError, RecursionError),
-    *(msgspec.ValidationError, regex.error),
-)
-# Special tokens of a tekken.json of these versions that lists none, as in mistral-common.
-_TEKKEN_UNLISTED = ("v1", "v2", "v3", "v7")
-_TEKKEN_SPECIALS = (
-    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
-    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
-    *("[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
-    "[TOOL_CONTENT]",
-)
-# How Mistral's vocabularies split text, as in each tekken.json.
-_TEKKEN_SPLIT = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
-    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+# Errors of JSON with other content than expected.
+_MALFORMED = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 # Steps that write a space before a text, and those that write it in lower case.
 _PREFIXES = (
     *('"add_prefix_space":true', '"type":"Prepend"'),
@@ -63,7 +45,6 @@ _PREFIXES = (
 _LOWERS = ('"lowercase":true', '"type":"Lowercase"')
 # Ends of keys of special tokens, such as pad_token and extra_special_tokens.
 _SPECIAL_KEYS = ("_token", "special_tokens")
-_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 
 
 def names_tokenizer_json(name: str) -> bool:
@@ -72,6 +53,14 @@ def names_tokenizer_json(name: str) -> bool:
         return True
     # A file or folder that happens to have the name of an encoding is given as ./NAME.
     return Path(name).exists() and name not in list_encoding_names()
+
+
+def folder_and_file(path: str) -> tuple[str, str]:
+    """The folder of a tokenizer, and the name of its file; none if the path is a folder's."""
+    folder, separator, name = path.rpartition("/")
+    if Path(path).is_dir() or ("://" in path and not path.endswith(".json")):
+        folder, name = path.rstrip("/"), ""
+    return folder or separator or ".", name
 
 
 def read_tokenizer(path: str, eot_token: str | None) -> TokenizerJson | Vocabulary:
@@ -83,10 +72,7 @@ def read_tokenizer(path: str, eot_token: str | None) -> TokenizerJson | Vocabula
     with random output, and for an EOT that it does not have.
     """
     flag = f"--tokenizer {path}"
-    folder, _, name = path.rpartition("/")
-    if Path(path).is_dir() or ("://" in path and not path.endswith(".json")):
-        folder, name = path.rstrip("/"), ""
-    folder = folder or ("/" if path.startswith("/") else ".")
+    folder, name = folder_and_file(path)
     storage = open_storage(folder)
     if not name:
         name = next((file for file in _READ if storage.size(file) is not None), "")
@@ -96,63 +82,22 @@ def read_tokenizer(path: str, eot_token: str | None) -> TokenizerJson | Vocabula
         data = storage.read(name) if "://" in path else Path(folder, name).read_bytes()
     except OSError as error:
         raise UsageError(f"{flag}: cannot be read ({error.strerror or error}).") from error
-    tokenizer, expected = TokenizerJson(name, data, ""), name if name in _READ else _READ[0]
+    is_tekken = name == _READ[1]
     try:
         content = json.loads(data)
-        if name == _READ[1] or "pattern" in content.get("config", ()):
-            expected = _READ[1]
-            return _tekken(name, content, eot_token)
-        model = tokenizer.content.get("model")
-    except _DAMAGED as error:
-        raise UsageError(f"{flag}: not a {expected} ({error}).") from error
-    if not isinstance(model, dict):
-        raise UsageError(f"{flag}: not a tokenizer.json (it has no model).")
-    if model.get("dropout"):
-        raise UsageError(
-            f"{flag}: its model has dropout {model['dropout']}, so a text has different tokens "
-            "each time, and a dataset could be neither resumed nor verified. Set dropout to null."
-        )
+        is_tekken = is_tekken or "pattern" in content.get("config", ())
+        if is_tekken:
+            return tekken_vocabulary(name, content, eot_token)
+    except (*_MALFORMED, msgspec.ValidationError, regex.error) as error:
+        raise UsageError(f"{flag}: not a {_READ[is_tekken]} ({error}).") from error
+    tokenizer = TokenizerJson(name, data, "")
     try:
-        specials = dict(tokenizer.special_tokens)
+        _check_ids(tokenizer)
     except FineshardsError as error:
         raise UsageError(f"{flag}: {error}.") from error
-    vocabulary = tokenizer.library.get_vocab(with_added_tokens=False)
-    added = {}
-    for token in content.get("added_tokens") or ():
-        text = token["content"]
-        id_ = specials.get(text, tokenizer.library.token_to_id(text))
-        if id_ != token["id"]:
-            raise UsageError(
-                f"{flag}: declares id {token['id']} for the added token {text!r}, but "
-                f"{_why_moved(id_, text in vocabulary)}"
-            )
-        added[id_] = text
-    for other, id_ in vocabulary.items():
-        if (text := added.get(id_, other)) != other:
-            raise UsageError(
-                f"{flag}: the added token {text!r} has id {id_}, which {other!r} in the vocabulary "
-                "also has, so text could become this token. Give each token an id of its own."
-            )
-    try:
-        warnings = list(_not_obeyed(tokenizer, storage))
-    except (*_DAMAGED, FineshardsError) as error:
-        warnings = [f"files beside it cannot be understood ({error}), so they are not obeyed"]
-    for warning in warnings:
+    for warning in _warnings(tokenizer, storage):
         _log.warning("%s: %s", flag, warning)
-    return replace(tokenizer, eot_text=eot_among(specials, eot_token, path))
-
-
-def _why_moved(id_: int | None, is_in_vocabulary: bool) -> str:
-    """Why the library gives an added token another id than the file declares, and what to do."""
-    if id_ is None:
-        return "the tokenizers library ignores this token. Remove it from added_tokens."
-    if is_in_vocabulary:
-        return f"the vocabulary has this token with id {id_}. Declare that id."
-    return (
-        f"the tokenizers library gives it id {id_}, because it numbers added tokens in their "
-        "order, after the vocabulary. A model would be trained on other ids than the file "
-        "declares. Put the tokens in the order of their ids, without gaps."
-    )
+    return replace(tokenizer, eot_text=eot_among(dict(tokenizer.special_tokens), eot_token, path))
 
 
 def _not_read(storage: Storage, folder: str, name: str) -> str:
@@ -173,100 +118,97 @@ def _not_read(storage: Storage, folder: str, name: str) -> str:
     return f"{reason} {command}"
 
 
-class _TekkenConfig(msgspec.Struct):
-    pattern: str
-    default_vocab_size: int
-    default_num_special_tokens: int
-    version: str = ""
+def _check_ids(tokenizer: TokenizerJson) -> None:
+    """Raises FineshardsError if ids are random, others than declared, or of two tokens each."""
+    model = tokenizer.content.get("model")
+    if not isinstance(model, dict):
+        raise FineshardsError("not a tokenizer.json (it has no model)")
+    if model.get("dropout"):
+        raise FineshardsError(
+            f"its model has dropout {model['dropout']}, so a text has different tokens each time, "
+            "and a dataset could be neither resumed nor verified. Set dropout to null"
+        )
+    specials = dict(tokenizer.special_tokens)
+    vocabulary = tokenizer.library.get_vocab(with_added_tokens=False)
+    added = {}
+    for token in tokenizer.added_tokens:
+        text = token["content"]
+        id_ = specials.get(text, tokenizer.library.token_to_id(text))
+        if id_ != token["id"]:
+            raise FineshardsError(
+                f"declares id {token['id']} for the added token {text!r}, but "
+                f"{_why_moved(id_, text in vocabulary)}"
+            )
+        added[id_] = text
+    for other, id_ in vocabulary.items():
+        if (text := added.get(id_, other)) != other:
+            raise FineshardsError(
+                f"the added token {text!r} has id {id_}, which {other!r} in the vocabulary also "
+                "has, so text could become this token. Give each token an id of its own"
+            )
 
 
-class _TekkenToken(msgspec.Struct):
-    rank: int
-    token_bytes: bytes
-
-
-class _TekkenSpecial(msgspec.Struct):
-    rank: int
-    token_str: str
-
-
-class _Tekken(msgspec.Struct):
-    config: _TekkenConfig
-    vocab: list[_TekkenToken]
-    special_tokens: list[_TekkenSpecial] | None = None
-
-
-def _tekken(name: str, content: object, eot_token: str | None) -> Vocabulary:
-    """The vocabulary of a tekken.json, in which special tokens have the first ids.
-
-    Raises one of `_DAMAGED` for what mistral-common rejects too.
-    """
-    read = msgspec.convert(content, _Tekken)
-    config, first = read.config, read.config.default_num_special_tokens
-    listed = [(token.token_str, token.rank) for token in read.special_tokens or ()]
-    if read.special_tokens is None:
-        if config.version not in _TEKKEN_UNLISTED:
-            raise ValueError(f"it has no special_tokens, and its version is {config.version!r}")
-        listed = [(text, id_) for id_, text in enumerate(_TEKKEN_SPECIALS)]
-    others = sorted({*range(first)} - {id_ for _, id_ in listed})
-    listed += [(f"<SPECIAL_{id_}>", id_) for id_ in others]
-    specials = dict(listed)
-    if not len(specials) == len(listed) == first:
-        raise ValueError(f"its special tokens are not {first} different ones with ranks below that")
-    size = config.default_vocab_size - first
-    tokens = read.vocab[: max(size, 0)]
-    different = {token.token_bytes for token in tokens}
-    if [token.rank for token in tokens] != [*range(size)] or len(different) != size:
-        raise ValueError(f"its vocab does not begin with {size:,} different tokens in rank order")
-    if [token.token_bytes for token in tokens[:256]] != [bytes([byte]) for byte in range(256)]:
-        raise ValueError("its vocab does not begin with the 256 bytes")
-    lines = (b"%s %d\n" % (b64encode(token.token_bytes), first + token.rank) for token in tokens)
-    vocabulary = Vocabulary(
-        name=name,
-        ranks=b"".join(lines),
-        pattern=config.pattern,
-        special_tokens=tuple(sorted(listed)),
-        eot_text=eot_among(specials, eot_token, name),
+def _why_moved(id_: int | None, is_in_vocabulary: bool) -> str:
+    """Why the library gives an added token another id than the file declares, and what to do."""
+    if id_ is None:
+        return "the tokenizers library ignores this token. Remove it from added_tokens"
+    if is_in_vocabulary:
+        return f"the vocabulary has this token with id {id_}. Declare that id"
+    return (
+        f"the tokenizers library gives it id {id_}, because it numbers added tokens in their "
+        "order, after the vocabulary. A model would be trained on other ids than the file "
+        "declares. Put the tokens in the order of their ids, without gaps"
     )
-    regex.compile(config.pattern)
-    vocabulary.encoding()  # its library compiles the pattern too
-    return vocabulary
 
 
-def _not_obeyed(tokenizer: TokenizerJson, storage: Storage) -> Iterator[str]:
-    """What is known to be wrong in a tokenizer.json, or is said otherwise beside it."""
-    pattern, specials = tokenizer.pattern, dict(tokenizer.special_tokens)
-    is_split = '"type":"Split"' in pattern and json.dumps(_TEKKEN_SPLIT) not in pattern
-    if is_split and {"[INST]", "[AVAILABLE_TOOLS]"} <= specials.keys():
+def _warnings(tokenizer: TokenizerJson, storage: Storage) -> Iterator[str]:
+    """What is known to be wrong in a tokenizer.json, or is said otherwise beside it.
+
+    storage: its folder.
+    """
+    pattern = tokenizer.pattern
+    is_split = '"type":"Split"' in pattern and json.dumps(TEKKEN_SPLIT) not in pattern
+    if is_split and {"[INST]", "[AVAILABLE_TOOLS]"} <= dict(tokenizer.special_tokens).keys():
         yield (
             "splits text by a rule that is known to be wrong for Mistral's vocabularies, so the "
             "model was trained on other tokens. Give its tekken.json, or a tokenizer.json that "
             "AutoTokenizer has saved with fix_mistral_regex=True"
         )
+    try:
+        more = _said_beside(tokenizer, storage)
+    except (*_MALFORMED, FineshardsError) as error:
+        yield f"files beside it cannot be understood ({error}), so they are not obeyed"
+        return
+    if more:
+        yield (
+            f"files beside it say {', '.join(more[:8])}, which is not obeyed. If the model was "
+            "trained so, give a tokenizer.json that AutoTokenizer has saved"
+        )
+
+
+def _said_beside(tokenizer: TokenizerJson, storage: Storage) -> list[str]:
+    """What files beside a tokenizer.json say otherwise, of tokens and of steps."""
     config, strings, added = (
         json.loads(storage.read_if_there(file) or b"{}")
         for file in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
     )
     declared = (config.get("added_tokens_decoder") or {}).values()
     named = [value for key, value in (config | strings).items() if key.endswith(_SPECIAL_KEYS)]
-    here = {token["content"]: token for token in tokenizer.content.get("added_tokens") or ()}
-    known = here.keys() | tokenizer.library.get_vocab().keys()
+    tokens = {token["content"]: token for token in tokenizer.added_tokens}
+    known = tokens.keys() | tokenizer.library.get_vocab().keys()
     more = [f"the token {x!r}" for x in sorted({*added, *_texts([*declared, *named])} - known)]
-    more += [
-        f"other flags of {token['content']!r}"
-        for token in declared
-        if token["content"] in here.keys() - specials.keys()
-        and any(bool(token.get(x)) != bool(here[token["content"]].get(x)) for x in _FLAGS)
-    ]
+    ordinary = tokens.keys() - dict(tokenizer.special_tokens).keys()
+    for token in declared:
+        text = token["content"]
+        if text in ordinary and any(
+            bool(token.get(flag)) != bool(tokens[text].get(flag)) for flag in MATCH_FLAGS
+        ):
+            more.append(f"other flags of {text!r}")
     for key, steps in (("add_prefix_space", _PREFIXES), ("do_lower_case", _LOWERS)):
         value = config.get(key)
-        if isinstance(value, bool) and value != any(step in pattern for step in steps):
+        if isinstance(value, bool) and value != any(step in tokenizer.pattern for step in steps):
             more.append(f"{key} {str(value).lower()}")
-    if more:
-        yield (
-            f"files beside it say {', '.join(more[:8])}, which is not obeyed. If the model was "
-            "trained so, give a tokenizer.json that AutoTokenizer has saved"
-        )
+    return more
 
 
 def _texts(value: Any) -> Iterator[str]:

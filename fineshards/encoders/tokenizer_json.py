@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fineshards.encoders.encoder import Encoder, TokenBatch, reference_batch
+from fineshards.encoders.encoder import Encoder, TokenBatch, is_panic, joined
 from fineshards.errors import FineshardsError
 from fineshards.shards.job.settings import HUGGINGFACE
 
 # Steps that do not change the ids of a text: they add tokens around it, cut it or pad it.
-IGNORED_STEPS = ("post_processor", "truncation", "padding")
+_IGNORED_STEPS = ("post_processor", "truncation", "padding")
+# With these an added token matches other text than its own, or takes some around it.
+MATCH_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 
 # Enough to make calls cheap. Not more, because the library's objects are many times larger than
 # their tokens.
@@ -51,6 +53,11 @@ class TokenizerJson:
     def content(self) -> dict[str, Any]:
         """The parsed file without the steps that do not change ids."""
         return _content(self.data)
+
+    @property
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """The declared added tokens: `content`, `id` and flags of each."""
+        return self.content.get("added_tokens") or []
 
     @property
     def library(self) -> Any:
@@ -102,7 +109,7 @@ class TokenizerJson:
 @lru_cache(maxsize=2)
 def _content(data: bytes) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(data)
-    return content | dict.fromkeys(IGNORED_STEPS)
+    return content | dict.fromkeys(_IGNORED_STEPS)
 
 
 @lru_cache(maxsize=2)
@@ -121,10 +128,9 @@ def library_of(content: dict[str, Any]) -> Any:
 
     try:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    # Rust panics are not Exceptions.
     except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise FineshardsError(f"the tokenizers library cannot read it ({error})") from error
     tokenizer.encode_special_tokens = True
     return tokenizer
@@ -176,7 +182,8 @@ class HuggingFaceEncoder(Encoder):
         """
         starts = range(0, len(texts), _TEXTS_PER_CALL)
         calls = (texts.slice(start, _TEXTS_PER_CALL).to_pylist() for start in starts)
-        return reference_batch(chain.from_iterable(map(self._encode_texts, calls)), self._eot)
+        documents = [*chain.from_iterable(map(self._encode_texts, calls))]
+        return joined(documents, len(documents))
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         ordinary = tokens[tokens != self._eot[0]]
@@ -185,20 +192,19 @@ class HuggingFaceEncoder(Encoder):
         return text
 
     def _encode_texts(self, texts: list[str]) -> list[npt.NDArray[np.uint32] | str]:
-        """The tokens of texts, or why they are refused."""
+        """The tokens of documents, or why they are refused."""
         try:
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        # Rust panics are not Exceptions.
         except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             if len(texts) == 1:
                 return [f"{self.name} cannot encode it ({error})"]
             return [document for text in texts for document in self._encode_texts([text])]
-        return [self._checked(np.array(encoding.ids, np.uint32)) for encoding in encodings]
+        return [self._document(np.array(encoding.ids, np.uint32)) for encoding in encodings]
 
-    def _checked(self, tokens: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32] | str:
+    def _document(self, tokens: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32] | str:
         special = tokens[self._is_refused[tokens]]
         if not special.size:
-            return tokens
+            return np.concatenate([self._eot, tokens])
         return f"the tokenizer encodes part of it as the special token {self._refused[special[0]]}"

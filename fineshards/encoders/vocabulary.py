@@ -7,15 +7,16 @@ splitting pattern and special tokens. The rank file is written from the loaded r
 For the published encodings this gives the published file, byte for byte.
 """
 
-import base64
 import hashlib
+from base64 import b64encode
 from binascii import a2b_base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -24,7 +25,7 @@ import tiktoken
 import tiktoken_ext
 from tiktoken.registry import get_encoding, list_encoding_names
 
-from fineshards.encoders.encoder import Encoder, TokenBatch, reference_batch
+from fineshards.encoders.encoder import Encoder, TokenBatch, joined
 from fineshards.errors import UsageError
 from fineshards.shards.job.settings import TIKTOKEN
 
@@ -52,6 +53,21 @@ DEFAULT_EOT = "<|endoftext|>"
 # No pattern of tiktoken pushes more than two entries per character.
 PIECEWISE_CHARACTERS = 400_000
 
+# Special tokens of a tekken.json of these versions that lists none, as in mistral-common.
+_TEKKEN_UNLISTED = ("v1", "v2", "v3", "v7")
+_TEKKEN_SPECIALS = (
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
+    *("[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+    "[TOOL_CONTENT]",
+)
+# How Mistral's vocabularies split text, as in each tekken.json.
+TEKKEN_SPLIT = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 # Special tokens listed in an error. Some tokenizers have more than a thousand.
 _LISTED = 24
 
@@ -60,31 +76,26 @@ _LISTED = 24
 class Vocabulary:
     """Everything that defines a byte-pair encoding of tiktoken.
 
-    ranks: content of the rank file. special_tokens: sorted (text, id) pairs.
+    data: content of the rank file. special_tokens: sorted (text, id) pairs.
     """
 
     name: str
-    ranks: bytes
+    data: bytes
     pattern: str
     special_tokens: tuple[tuple[str, int], ...]
     eot_text: str = DEFAULT_EOT
 
     kind = TIKTOKEN
 
-    @property
-    def data(self) -> bytes:
-        """The file that is stored with a dataset: the rank file."""
-        return self.ranks
-
     @cached_property
     def sha256(self) -> str:
         """SHA-256 of the rank file, as hex."""
-        return hashlib.sha256(self.ranks).hexdigest()
+        return hashlib.sha256(self.data).hexdigest()
 
     @property
     def size(self) -> int:
         """One more than the largest id."""
-        last_rank = int(self.ranks.rstrip().rpartition(b" ")[2])
+        last_rank = int(self.data.rstrip().rpartition(b" ")[2])
         return 1 + max(last_rank, *(token for _, token in self.special_tokens))
 
     @property
@@ -92,16 +103,24 @@ class Vocabulary:
         """The id that begins documents."""
         return dict(self.special_tokens)[self.eot_text]
 
+    def ids(self) -> dict[bytes, int]:
+        """The id of each ordinary token, by its bytes."""
+        words = self.data.split()
+        return dict(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
+
     def encoding(self) -> tiktoken.Encoding:
         """Builds tiktoken's encoding of this vocabulary, which is slow."""
-        words = self.ranks.split()
-        ranks = dict(zip(map(a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
         return tiktoken.Encoding(
             self.name,
             pat_str=self.pattern,
-            mergeable_ranks=ranks,
+            mergeable_ranks=self.ids(),
             special_tokens=dict(self.special_tokens),
         )
+
+
+def rank_file(tokens: Iterable[tuple[bytes, int]]) -> bytes:
+    """The rank file of tokens and their ids, which are in order."""
+    return b"".join(b"%s %d\n" % (b64encode(token), id_) for token, id_ in tokens)
 
 
 def eot_among(specials: Mapping[str, int], wanted: str | None, name: str) -> str:
@@ -156,7 +175,7 @@ def resolve_vocabulary(name: str, eot_token: str | None = None) -> Vocabulary:
     ranks = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
     return Vocabulary(
         name=name,
-        ranks=b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks),
+        data=rank_file(ranks),
         pattern=encoding._pat_str,
         special_tokens=tuple(sorted(encoding._special_tokens.items())),
         eot_text=eot_among(encoding._special_tokens, eot_token, name),
@@ -175,6 +194,72 @@ def _cl100k_base(eot_token: str | None) -> Vocabulary:
     return vocabulary
 
 
+class _TekkenConfig(msgspec.Struct):
+    pattern: str
+    default_vocab_size: int
+    default_num_special_tokens: int
+    version: str = ""
+
+
+class _TekkenToken(msgspec.Struct):
+    rank: int
+    token_bytes: bytes
+
+
+class _TekkenSpecial(msgspec.Struct):
+    rank: int
+    token_str: str
+
+
+class _Tekken(msgspec.Struct):
+    config: _TekkenConfig
+    vocab: list[_TekkenToken]
+    special_tokens: list[_TekkenSpecial] | None = None
+
+
+def tekken_vocabulary(name: str, content: object, eot_token: str | None) -> Vocabulary:
+    """The vocabulary of a parsed tekken.json, in which special tokens have the first ids.
+
+    Raises ValueError, msgspec.ValidationError or regex.error for what mistral-common rejects too.
+    """
+    read = msgspec.convert(content, _Tekken)
+    config, first = read.config, read.config.default_num_special_tokens
+    specials = _tekken_specials(read)
+    size = config.default_vocab_size - first
+    tokens = read.vocab[: max(size, 0)]
+    different = {token.token_bytes for token in tokens}
+    if [token.rank for token in tokens] != [*range(size)] or len(different) != size:
+        raise ValueError(f"its vocab does not begin with {size:,} different tokens in rank order")
+    if [token.token_bytes for token in tokens[:256]] != [bytes([byte]) for byte in range(256)]:
+        raise ValueError("its vocab does not begin with the 256 bytes")
+    vocabulary = Vocabulary(
+        name=name,
+        data=rank_file((token.token_bytes, first + token.rank) for token in tokens),
+        pattern=config.pattern,
+        special_tokens=tuple(sorted(specials.items())),
+        eot_text=eot_among(specials, eot_token, name),
+    )
+    regex.compile(config.pattern)
+    vocabulary.encoding()  # its library compiles the pattern too
+    return vocabulary
+
+
+def _tekken_specials(read: _Tekken) -> dict[str, int]:
+    """The ids of special tokens, of which those that are not listed have names by their ids."""
+    config, count = read.config, read.config.default_num_special_tokens
+    listed = [(token.token_str, token.rank) for token in read.special_tokens or ()]
+    if read.special_tokens is None:
+        if config.version not in _TEKKEN_UNLISTED:
+            raise ValueError(f"it has no special_tokens, and its version is {config.version!r}")
+        listed = [(text, id_) for id_, text in enumerate(_TEKKEN_SPECIALS)]
+    others = {*range(count)} - {id_ for _, id_ in listed}
+    listed += [(f"<SPECIAL_{id_}>", id_) for id_ in others]
+    specials = dict(listed)
+    if not len(specials) == len(listed) == count:
+        raise ValueError(f"its special tokens are not {count} different ones with ranks below that")
+    return specials
+
+
 class TiktokenEncoder(Encoder):
     """Encodes with tiktoken. Threads can share one: the library releases the interpreter lock."""
 
@@ -185,7 +270,10 @@ class TiktokenEncoder(Encoder):
         self.name = f"tiktoken {version('tiktoken')}"
 
     def encode(self, texts: pa.Array) -> TokenBatch:
-        return reference_batch(map(self._encode_text, texts.to_pylist()), self._eot)
+        documents = [
+            np.concatenate([self._eot, self._encode_text(text)]) for text in texts.to_pylist()
+        ]
+        return joined(documents, len(documents))
 
     def decode(self, tokens: npt.NDArray[np.uint32]) -> str:
         ordinary = tokens[tokens != self._eot[0]]

@@ -300,7 +300,7 @@ def _conversations(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, d
         except UnicodeDecodeError:
             reasons[index] = "its conversation is not valid UTF-8"
         except BadConversation as error:
-            reasons[index] = error.reason
+            reasons[index] = str(error)
         texts.append(text)
     return pa.array(texts, pa.large_string()), reasons
 

@@ -20,10 +20,9 @@ import numpy as np
 from fineshards.chat.chat_template import ChatTemplate
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator
-from fineshards.encoders.encoder import Encoder
+from fineshards.encoders.encoder import Encoder, TokenEncoder
 from fineshards.encoders.fill_in_middle import MiddleEncoder
 from fineshards.encoders.loading import load_encoder, load_reference, load_vocabulary
-from fineshards.encoders.token_encoder import TokenEncoder
 from fineshards.errors import FineshardsError
 from fineshards.shards import record
 from fineshards.shards.counts import Counts, Unextracted

@@ -175,4 +175,4 @@ def test_what_is_not_a_conversation_is_refused_with_a_reason(
 ) -> None:
     with pytest.raises(BadConversation) as caught:
         canonical(row)
-    assert caught.value.reason.startswith(reason)
+    assert str(caught.value).startswith(reason)

@@ -56,7 +56,7 @@ def learned_texts(family: Family, found: EncodedConversation) -> list[str]:
 def reason(encoder: ConversationEncoder, messages: list[Any], **row: Any) -> str:
     with pytest.raises(BadConversation) as caught:
         encoded(encoder, canonical({"messages": messages, **row}))
-    return caught.value.reason
+    return str(caught.value)
 
 
 def bits_and_tokens(found: EncodedConversation) -> Any:

@@ -75,7 +75,7 @@ PATTERNS = {
 @lru_cache
 def vocabulary(pattern: str = "cl100k_base") -> Vocabulary:
     published = resolve_vocabulary("cl100k_base")
-    return Vocabulary(pattern, published.ranks, PATTERNS[pattern], (("<|endoftext|>", EOT),))
+    return Vocabulary(pattern, published.data, PATTERNS[pattern], (("<|endoftext|>", EOT),))
 
 
 @lru_cache

@@ -40,7 +40,7 @@ from fineshards.encoders import loading
 from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
 from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.gigatoken import bounded_tokenizer, differences, exact_encoder
-from fineshards.encoders.gigatoken.differences import SchemeTable, load_table
+from fineshards.encoders.gigatoken.differences import load_table
 from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 from fineshards.encoders.vocabulary import TiktokenEncoder, Vocabulary, resolve_vocabulary
 from fineshards.errors import UsageError
@@ -348,11 +348,6 @@ def test_a_table_for_other_versions_is_refused(
     monkeypatch.setattr(exact_encoder, "load_table", lambda: other)
     reason = f"{package} is {version(package)}, not 0.1.2"
     refused(resolve_vocabulary("cl100k_base"), reason, caplog)
-
-
-def test_a_missing_library_counts_as_another_version() -> None:
-    table = SchemeTable({"gigatoken": version("gigatoken"), "no-such-package": "1.0"}, {})
-    assert table.other_versions("no-such-package") == ["no-such-package is not installed, not 1.0"]
 
 
 @pytest.mark.usefixtures("fresh")

@@ -99,12 +99,12 @@ def test_every_token(name: str) -> None:
     """Each token as a document, among other tokens, and cut by other tokens."""
     exact = encoder(name)
     tokens = []
-    for line in published(name).ranks.splitlines():
+    for line in published(name).data.splitlines():
         try:
             tokens.append(base64.b64decode(line.split()[0]).decode())
         except UnicodeDecodeError:
             continue
-    assert len(tokens) > 0.97 * published(name).ranks.count(b"\n")
+    assert len(tokens) > 0.97 * published(name).data.count(b"\n")
     reversed_tokens = tokens[::-1]
     texts = [
         *tokens,

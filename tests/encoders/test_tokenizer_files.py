@@ -14,7 +14,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from fineshards.encoders.checked_encoder import GOLDEN_TEXTS
 from fineshards.encoders.loading import describe_tokenizer, load_encoder
-from fineshards.encoders.tokenizer_files import _TEKKEN_SPLIT, read_tokenizer
+from fineshards.encoders.tokenizer_files import read_tokenizer
+from fineshards.encoders.vocabulary import TEKKEN_SPLIT
 from fineshards.errors import UsageError
 from fineshards.storage.open import open_storage
 
@@ -27,7 +28,7 @@ def tekken(**more: object) -> dict[str, object]:
     """A tekken.json as Mistral publishes them, with few tokens."""
     return {
         "config": {
-            "pattern": _TEKKEN_SPLIT,
+            "pattern": TEKKEN_SPLIT,
             "num_vocab_tokens": len(TOKENS),
             "default_vocab_size": SPECIALS + len(TOKENS) - 2,
             "default_num_special_tokens": SPECIALS,
@@ -59,7 +60,7 @@ def test_a_tekken_json_has_the_tokens_of_tiktoken_after_the_special_ones(
     storage.write(record.file, data)
     encoder = load_encoder(record, storage, "auto")
     ranks = {token: rank for rank, token in enumerate(TOKENS[:-2])}
-    theirs = tiktoken.Encoding("x", pat_str=_TEKKEN_SPLIT, mergeable_ranks=ranks, special_tokens={})
+    theirs = tiktoken.Encoding("x", pat_str=TEKKEN_SPLIT, mergeable_ranks=ranks, special_tokens={})
     texts = [*GOLDEN_TEXTS, "hello world", "</s> is text"]
     batch = encoder.encode(arrow(texts))
     for index, text in enumerate(texts):
@@ -299,7 +300,7 @@ def test_the_wrong_split_rule_of_mistral_is_named(
     tokenizer = Tokenizer.from_str(trained("llama3").to_str())
     llama3 = json.loads(path_of("llama3").read_text())["pre_tokenizer"]
     regex = llama3["pretokenizers"][0]["pattern"]["Regex"]
-    split = pre_tokenizers.Split(Regex(_TEKKEN_SPLIT if is_right else regex), "isolated")
+    split = pre_tokenizers.Split(Regex(TEKKEN_SPLIT if is_right else regex), "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     assert warnings(save(tokenizer, tmp_path / "other.json"), caplog) == []

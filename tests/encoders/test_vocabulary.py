@@ -39,8 +39,8 @@ def storage(tmp_path: Path) -> Storage:
 
 def test_the_rank_file_is_the_published_one() -> None:
     vocabulary = resolve_vocabulary("cl100k_base")
-    assert vocabulary.ranks == RANK_FILE.read_bytes()
-    assert hashlib.sha256(vocabulary.ranks).hexdigest() == PUBLISHED_SHA256
+    assert vocabulary.data == RANK_FILE.read_bytes()
+    assert hashlib.sha256(vocabulary.data).hexdigest() == PUBLISHED_SHA256
     assert vocabulary.sha256 == CL100K_SHA256 == PUBLISHED_SHA256
     assert vocabulary.eot == 100_257
 
@@ -65,7 +65,7 @@ def test_an_unknown_name_is_a_usage_error_that_lists_known_names() -> None:
 
 def test_golden_texts_distinguish_tokenizers() -> None:
     vocabulary = resolve_vocabulary("cl100k_base")
-    lines = vocabulary.ranks.splitlines(keepends=True)
+    lines = vocabulary.data.splitlines(keepends=True)
     hashes = {
         golden_sha256(TiktokenEncoder(other))
         for other in (
@@ -75,7 +75,7 @@ def test_golden_texts_distinguish_tokenizers() -> None:
             # Digits in pairs, 'S unlike 's, and no "Hello".
             replace(vocabulary, pattern=vocabulary.pattern.replace("{1,3}", "{1,2}")),
             replace(vocabulary, pattern=vocabulary.pattern.replace("(?i:", "(?:")),
-            replace(vocabulary, ranks=b"".join(x for x in lines if not x.endswith(b" 9906\n"))),
+            replace(vocabulary, data=b"".join(x for x in lines if not x.endswith(b" 9906\n"))),
         )
     }
     assert len(hashes) == 6

@@ -182,7 +182,7 @@ def test_genuine_templates_show_the_turns_that_trl_marks_in_them(name: str, tmp_
         try:
             expected, document = encoded(marked, row), encoded(genuine, row)
         except BadConversation as error:
-            refused.append(error.reason)
+            refused.append(str(error))
             continue
         if document.tokens.tolist() != expected.tokens.tolist():
             assert name.startswith(("deepseek_r1", "qwen3"))

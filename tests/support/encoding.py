@@ -26,7 +26,7 @@ def pair(vocabulary: Vocabulary) -> ExactEncoder:
     """The exact encoder of a vocabulary, with tiktoken as its reference."""
     found = load_table().scheme("tiktoken", vocabulary.pattern)
     assert found is not None
-    ranks, name = vocabulary.ranks, found.fast
+    ranks, name = vocabulary.data, found.fast
     fast = BoundedTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
     return ExactEncoder(fast, TiktokenEncoder(vocabulary), found)
 

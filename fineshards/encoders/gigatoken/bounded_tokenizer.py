@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fineshards.cores import usable_cores
-from fineshards.encoders.encoder import CannotEncodeError, TokenBatch
+from fineshards.encoders.encoder import CannotEncodeError, TokenBatch, is_panic
 from fineshards.encoders.gigatoken.differences import string_buffers
 from fineshards.storage.temporary import scratch_folder
 
@@ -48,8 +48,7 @@ class BoundedTokenizer:
         try:
             first = make()
         except BaseException as error:
-            # The class of Rust panics is not an Exception.
-            if not isinstance(error, RuntimeError) and type(error).__module__ != "pyo3_runtime":
+            if not isinstance(error, RuntimeError) and not is_panic(error):
                 raise
             why = str(error).splitlines()[0]
             raise CannotEncodeError(f"gigatoken cannot read it ({why})") from error

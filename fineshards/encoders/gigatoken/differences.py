@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
@@ -99,9 +99,9 @@ class SchemeTable:
     def other_versions(self, reference: str) -> list[str]:
         """Describes which of gigatoken and the reference have another version than the table's."""
         return [
-            f"{package} is {_installed(package)}, not {self.versions[package]}"
+            f"{package} is {version(package)}, not {self.versions[package]}"
             for package in ("gigatoken", reference)
-            if _installed(package) != self.versions[package]
+            if version(package) != self.versions[package]
         ]
 
 
@@ -131,10 +131,3 @@ def string_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 def _range(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     return int(first, 16), int(last or first, 16)
-
-
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

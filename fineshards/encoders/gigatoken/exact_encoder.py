@@ -13,18 +13,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gigatoken
 import numpy as np
 import pyarrow as pa
 
 from fineshards.encoders.encoder import CannotEncodeError, Encoder, FastEncoder, TokenBatch, joined
+from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer, from_ranks
 from fineshards.encoders.gigatoken.differences import Scheme, load_table
 from fineshards.encoders.tokenizer_json import TokenizerJson
 from fineshards.encoders.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer
 
 # Added tokens that documents are searched for: thousands of them make the search slow.
 _MOST_ADDED = 500
@@ -33,7 +32,7 @@ _MOST_ADDED = 500
 class ExactEncoder(FastEncoder):
     """Encodes with gigatoken, except the few documents that only the reference gets right."""
 
-    def __init__(self, fast: "BoundedTokenizer", reference: Encoder, scheme: Scheme) -> None:
+    def __init__(self, fast: BoundedTokenizer, reference: Encoder, scheme: Scheme) -> None:
         super().__init__(None, reference)
         self._fast = fast
         self._scheme = scheme
@@ -45,11 +44,11 @@ class ExactEncoder(FastEncoder):
         if not hard.size:
             return batch
         exact = self.reference.encode(texts.take(pa.array(hard)))
-        documents = [batch.document(index) for index in range(len(texts))]
+        documents: list[Any] = [batch.document(index) for index in range(len(texts))]
+        reasons = dict(exact.refused)
         for number, index in enumerate(hard.tolist()):
-            documents[index] = exact.document(number)
-        refused = {int(hard[number]): reason for number, reason in exact.refused}
-        return joined(documents, exact.by_reference, refused)
+            documents[index] = reasons.get(number, exact.document(number))
+        return joined(documents, exact.by_reference)
 
 
 def exact_encoder(vocabulary: Vocabulary | TokenizerJson, reference: Encoder) -> Encoder:
@@ -63,13 +62,8 @@ def exact_encoder(vocabulary: Vocabulary | TokenizerJson, reference: Encoder) ->
         reasons += obstacles(vocabulary)
     if scheme is None or reasons:
         raise CannotEncodeError("; ".join(reasons))
-    # Imported here, because gigatoken may not be installed.
-    import gigatoken
-
-    from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer, from_ranks
-
     if isinstance(vocabulary, Vocabulary):
-        ranks, name = vocabulary.ranks, scheme.fast
+        ranks, name = vocabulary.data, scheme.fast
         fast = BoundedTokenizer(lambda: from_ranks(ranks, name), vocabulary.eot)
         return ExactEncoder(fast, reference, scheme)
     data = gigatoken_json(vocabulary)
@@ -193,5 +187,4 @@ def _merges(model: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _ordinary_added_tokens(tokenizer: TokenizerJson) -> list[dict[str, Any]]:
-    tokens = tokenizer.content.get("added_tokens") or []
-    return [token for token in tokens if not token.get("special")]
+    return [token for token in tokenizer.added_tokens if not token.get("special")]
