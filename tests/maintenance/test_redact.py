@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from support.faulty_proxy import Proxy
 from support.growing import (
     append,
     made_up_rows,
@@ -209,20 +208,3 @@ def test_a_damaged_shard_is_not_redacted(dataset: Path) -> None:
     shard.write_bytes(content[:-1])
     with pytest.raises(OutputError, match="is not what the manifest says, so nothing was redacted"):
         redact(str(dataset), documents=[3])
-
-
-@pytest.mark.cloud
-def test_a_dataset_on_gs_is_redacted(
-    cloud: Proxy, grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    local = Path(shutil.copytree(grown / "out", tmp_path / "out"))
-    shutil.rmtree(local / "checkpoints")
-    storage = open_storage("gs://data/out")
-    for name, content in files_in(local).items():
-        storage.write(name, content)
-    redact(str(local), documents=[3, 40])
-    assert main(["redact", "gs://data/out", "--documents", "3", "40"]) == 0
-    assert "soft delete" in capsys.readouterr().out
-    found = {name.removeprefix("out/"): cloud.content("data", name) for name in cloud.names("data")}
-    assert found == files_in(local)
-    assert fineshards.verify("gs://data/out").ok

@@ -73,16 +73,6 @@ def test_an_upload_is_retried(
 
 
 @on_gs
-def test_an_upload_survives_several_faults(cloud: Proxy, storage: Storage) -> None:
-    cloud.fail("^POST /upload", 503, (1, 2))
-    cloud.fail("^PUT", CUT_UPLOAD)
-    cloud.fail("^PUT", LOSE_ANSWER)
-    storage.write(NAME, content_of("large"))
-    assert [rule.hits for rule in cloud.rules] == [2, 1, 1]
-    assert cloud.content("data", OBJECT) == content_of("large")
-
-
-@on_gs
 def test_an_upload_starts_again_after_the_server_has_lost_it(
     cloud: Proxy, storage: Storage
 ) -> None:

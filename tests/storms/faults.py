@@ -18,7 +18,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from unittest.mock import patch
 
-from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy, faulty_server
+from support.faulty_proxy import Proxy, faulty_server
 from support.growing import made_up_rows, write_rows
 from support.oracle import files_in
 from support.s3_proxy import faulty_s3
@@ -27,25 +27,10 @@ from support.s3_server import client_variables, seaweed_server
 from fineshards.cli.cli import main
 from fineshards.storage import retries
 
-_BUCKET = "storms"
+_BUCKET, _PLACES = "storms", ("gs", "s3")
 _FLAGS = ("--shard_tokens=500", "--block_bytes=1", "--workers=3", "--test_fraction=0.3")
 # Of a build's requests of one kind, so many of the first fail, one after the other or not.
 _AMONG, _FAIL = 400, 24
-# Requests, and what happens to them.
-_FAULTS: dict[str, list[tuple[str, list[int | str]]]] = {
-    "gs": [
-        ("^POST /upload", [503, 429, CUT_UPLOAD, LOSE_ANSWER]),
-        ("alt=media", [CUT_DOWNLOAD]),
-        ("^GET", [408, 503]),
-        ("^DELETE", [LOSE_ANSWER, 503]),
-    ],
-    "s3": [
-        ("^PUT", [503, 500, CUT_UPLOAD, LOSE_ANSWER]),
-        ("^GET", [CUT_DOWNLOAD, 503]),
-        ("^HEAD", [503]),
-        ("^DELETE", [LOSE_ANSWER]),
-    ],
-}
 
 
 @contextmanager
@@ -83,9 +68,8 @@ def storm(seed: int, wanted: int, place: str, counts: Counter[str]) -> Iterator[
         expected |= dict.fromkeys(("test/", "train/"), b"") if place == "gs" else {}
         while counts.total() < wanted:
             proxy.rules.clear()
-            for pattern, faults in _FAULTS[place]:
-                for fault in faults:
-                    proxy.fail(pattern, fault, set(draw.sample(range(1, _AMONG), _FAIL)))
+            for pattern, fault in proxy.faults:
+                proxy.fail(pattern, fault, set(draw.sample(range(1, _AMONG), _FAIL)))
             prefix = f"{counts.total()}/"
             code = build(source, f"{place}://{_BUCKET}/{prefix}")
             for rule in proxy.rules:
@@ -102,7 +86,7 @@ if __name__ == "__main__":
     began, told, wrong = time.monotonic(), dict[str, Counter[str]](), False
     retries.FIRST_WAIT = 0.05
     with suppress(KeyboardInterrupt):  # Ctrl-C ends a storm with what there is
-        for name in sys.argv[3:] or _FAULTS:
+        for name in sys.argv[3:] or _PLACES:
             told[name] = Counter()
             for problem in storm(int(sys.argv[1]), int(sys.argv[2]), name, told[name]):
                 wrong = True

@@ -77,6 +77,13 @@ class Proxy:
     scheme: ClassVar[str] = "gs"
     upload: ClassVar[str] = "^POST /upload"
     download: ClassVar[str] = "alt=media"
+    # Requests, and what a bad network does to them.
+    faults: ClassVar[tuple[tuple[str, Fault], ...]] = (
+        *(("^POST /upload", fault) for fault in (503, 429, CUT_UPLOAD, LOSE_ANSWER)),
+        ("alt=media", CUT_DOWNLOAD),
+        *(("^GET", status) for status in (408, 503)),
+        *(("^DELETE", fault) for fault in (LOSE_ANSWER, 503)),
+    )
 
     address: str
     upstream: str
@@ -90,6 +97,19 @@ class Proxy:
         rule = Rule(re.compile(pattern), fault, numbers)
         self.rules.append(rule)
         return rule
+
+    def fail_often(self, step: int) -> None:
+        """Adds a rule for each of `faults`, which every so many requests suffer."""
+        for place, (pattern, fault) in enumerate(self.faults):
+            self.fail(pattern, fault, range(2 + place, 1000, step))
+
+    def files(self, bucket: str, folder: str) -> dict[str, bytes]:
+        """The content of all objects below a folder, by name; without those that are folders."""
+        return {
+            name.removeprefix(f"{folder}/"): self.content(bucket, name)
+            for name in self.names(bucket)
+            if name.startswith(f"{folder}/") and not name.endswith("/")
+        }
 
     def rule_for(self, line: str) -> Rule | None:
         with self.lock:

@@ -15,7 +15,16 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from support.faulty_proxy import Answer, Handler, Proxy, proxy_server
+from support.faulty_proxy import (
+    CUT_DOWNLOAD,
+    CUT_UPLOAD,
+    LOSE_ANSWER,
+    Answer,
+    Fault,
+    Handler,
+    Proxy,
+    proxy_server,
+)
 from support.s3_server import KEY_ID, SECRET, boto
 
 _FOLDER = re.compile(rb"<CommonPrefixes><Prefix>(.*?)</Prefix></CommonPrefixes>")
@@ -32,6 +41,12 @@ class S3Proxy(Proxy):
     scheme: ClassVar[str] = "s3"
     upload: ClassVar[str] = "^PUT (?!.*/unfinished/probe)"
     download: ClassVar[str] = "^GET /data/."
+    faults: ClassVar[tuple[tuple[str, Fault], ...]] = (
+        *(("^PUT", fault) for fault in (503, 500, CUT_UPLOAD, LOSE_ANSWER)),
+        *(("^GET", fault) for fault in (CUT_DOWNLOAD, 503)),
+        ("^HEAD", 503),
+        ("^DELETE", LOSE_ANSWER),
+    )
 
     ignored: set[str] = field(default_factory=set)
     codes: dict[int, str] = field(

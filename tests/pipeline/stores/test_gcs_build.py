@@ -1,10 +1,8 @@
 """Builds with output on gs://: the oracle's bytes despite failures, and no leftovers."""
 
 import io
-import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,11 +13,8 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage as google_storage
 from rich.console import Console
-from support.checkout import ROOT
-from support.faulty_proxy import CUT_DOWNLOAD, CUT_UPLOAD, LOSE_ANSWER, Proxy
-from support.killed_runs import run_until_done
+from support.faulty_proxy import Proxy
 from support.oracle import files_in, oracle_by_text, read_texts, shards_in
-from support.process_tree import start
 
 from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
@@ -63,13 +58,6 @@ def command(small: Path, *flags: str) -> list[str]:
     return ["build", f"--input={small}", f"--output={OUTPUT}", *FLAGS, *flags]
 
 
-def test_a_build_on_gs_gives_the_bytes_of_a_local_one_and_no_leftovers(
-    cloud: Proxy, small: Path, expected: dict[str, bytes]
-) -> None:
-    assert main(command(small)) == 0
-    check(cloud, expected)
-
-
 def test_a_build_that_fails_before_it_finishes_anything_leaves_no_object(
     cloud: Proxy, small: Path
 ) -> None:
@@ -87,56 +75,6 @@ def test_shares_of_a_build_on_gs_give_the_same_bytes(
     assert not any(name.endswith("manifest.json") for name in written)
     assert main(command(small)) == 0
     check(cloud, expected)
-
-
-FAULTS = [
-    ("^POST /upload", 503),
-    ("^POST /upload", 429),
-    ("^POST /upload", CUT_UPLOAD),
-    ("^POST /upload", LOSE_ANSWER),
-    ("alt=media", CUT_DOWNLOAD),
-    ("^GET", 408),
-    ("^DELETE", LOSE_ANSWER),
-]
-
-
-def test_a_build_over_a_failing_network_gives_the_same_bytes(
-    cloud: Proxy, small: Path, expected: dict[str, bytes]
-) -> None:
-    for place, (pattern, fault) in enumerate(FAULTS):
-        cloud.fail(pattern, fault, range(2 + place, 1000, 31))
-    assert main(command(small)) == 0
-    assert sum(rule.hits for rule in cloud.rules) >= 6
-    cloud.rules.clear()
-    check(cloud, expected)
-    assert main(["verify", OUTPUT, "--sample=100%"]) == 0
-
-
-def test_a_replayed_build_gives_the_same_bytes(
-    cloud: Proxy, small: Path, expected: dict[str, bytes]
-) -> None:
-    flags = ["--direct_runner_bundle_repeat=1"]
-    assert main(command(small, *flags)) == 0
-    check(cloud, expected)
-
-
-def test_a_build_that_is_killed_repeatedly_ends_with_the_same_bytes(
-    cloud: Proxy, small: Path, expected: dict[str, bytes]
-) -> None:
-    """Each run is killed at its seventeenth write request, which the server still carries out."""
-
-    def look() -> None:
-        visible = {
-            name: content
-            for name, content in dataset_in(cloud).items()
-            if name.startswith(("test", "train")) and not name.endswith("/")
-        }
-        assert visible.items() <= expected.items()
-
-    runs = run_until_done(cloud, "^(POST|PUT|DELETE)", 17, command(small), look)
-    assert runs > 3
-    check(cloud, expected)
-    assert main(["verify", OUTPUT]) == 0
 
 
 def test_damaged_records_are_replaced_and_whole_ones_are_not(
@@ -163,15 +101,6 @@ def test_damaged_records_are_replaced_and_whole_ones_are_not(
                 ledger.Kind("/".join(kind), Any), key, (), "of another launch"
             )
     assert main(command(small)) == 0
-    check(cloud, expected)
-
-
-def test_two_concurrent_builds_both_succeed(
-    cloud: Proxy, small: Path, expected: dict[str, bytes]
-) -> None:
-    builds = [start(*command(small)) for _ in range(2)]
-    errors = [build.communicate()[1] for build in builds]
-    assert [build.returncode for build in builds] == [0, 0], errors
     check(cloud, expected)
 
 
@@ -396,29 +325,3 @@ def test_a_foreign_object_among_the_output_is_refused_and_kept(
     sentence = fails(capfd, 2, *command(small, "--overwrite"))
     assert f"{OUTPUT}/{name.split('/')[0]}" in sentence
     assert dataset_in(cloud) == {name: b"precious"}
-
-
-def test_status_shows_the_progress_of_a_running_job(
-    cloud: Proxy, small: Path, expected: dict[str, bytes]
-) -> None:
-    seen: list[dict[str, object]] = []
-
-    def look() -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "fineshards", "status", "--json", OUTPUT],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        seen.append(json.loads(done.stdout))
-
-    cloud.fail(r"\.tokens\?.*alt=media", look, (9,))
-    assert main(command(small)) == 0
-    (status,) = seen
-    assert status["stage"] == "writing"
-    stages = status["stages"]
-    assert isinstance(stages, list)
-    _, tokenize, write = stages
-    assert tokenize["done"] == tokenize["total"] == 8
-    assert 1 <= write["done"] < sum(name.endswith(".npy") for name in expected)
