@@ -84,16 +84,6 @@ def test_concatenated_ranks_are_the_same_for_every_world_size(
     assert everything == Counter(dict.fromkeys(range(samples), 3))
 
 
-def test_every_epoch_has_a_different_order_and_each_sample_once() -> None:
-    n = 1000
-    order = np.array(numbers(BatchLoader(Numbers(n), 10, epochs=5))).reshape(5, n)
-    assert all(sorted(epoch) == list(range(n)) for epoch in order.tolist())
-    assert len({tuple(epoch) for epoch in order.tolist()}) == 5
-    # The order of (seed 0, epoch 1) is not that of (seed 1, epoch 0).
-    other = numbers(BatchLoader(Numbers(n), 10, seed=1, epochs=1))
-    assert all(epoch != other for epoch in order.tolist())
-
-
 @pytest.mark.parametrize("shuffle_shards", [1, 2, 4, 9, 100])
 def test_shuffle_shards_mixes_a_few_shards_at_a_time(
     dataset: TokenDataset, shuffle_shards: int
@@ -133,16 +123,6 @@ def test_shuffle_shards_orders_the_shards_differently_in_every_epoch(dataset: To
         ]
     assert all(sorted(order) == list(range(9)) for order in orders)
     assert len(set(orders)) == 6
-
-
-def test_two_loaders_of_one_dataset_do_not_disturb_each_other(dataset: TokenDataset) -> None:
-    def make(seed: int) -> BatchLoader:
-        return BatchLoader(dataset, 4, seed, epochs=2, drop_last=True)
-
-    alone = [list(make(0)), list(make(1))]
-    together = list(zip(make(0), make(1), strict=True))
-    for batches, expected in zip(zip(*together, strict=True), alone, strict=True):
-        assert np.array_equal(np.array(batches), np.array(expected))
 
 
 # The end

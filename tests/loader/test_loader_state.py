@@ -1,6 +1,5 @@
 """The state of a BatchLoader: exact resuming at every step, and what is refused."""
 
-import shutil
 from collections import UserDict
 from pathlib import Path
 from types import MappingProxyType
@@ -154,18 +153,6 @@ def test_numbers_may_come_back_as_those_of_numpy(kind: Any) -> None:
     others = {name: kind(later[name]) for name in ("step", "consumed", "begin", "samples")}
     loader.load_state_dict(later | others | {"since": [kind(0)] * 3})
     assert saved(loader) == later != state
-
-
-def test_a_dataset_that_was_moved_is_the_same(folder: Path, tmp_path: Path) -> None:
-    loader = BatchLoader(TokenDataset(folder, sequence_length=30), 4)
-    moved = shutil.copytree(folder, tmp_path / "moved")
-    BatchLoader(TokenDataset(moved, sequence_length=30), 4).load_state_dict(loader.state_dict())
-
-
-def test_a_state_of_another_mixture_is_refused() -> None:
-    state = BatchLoader(mixture(), 4).state_dict()
-    assert "fingerprint" in refused(lambda: BatchLoader(mixture(seed=1), 4).load_state_dict(state))
-    assert "a mixture has no epochs" in refused(lambda: BatchLoader(mixture(), 4, epochs=1))
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 3, {1: 2}, object()])

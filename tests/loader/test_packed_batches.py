@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.sentences import refused
 
-from benchmarks.made_up_dataset import EOT, make_dataset, uneven
+from benchmarks.made_up_dataset import make_dataset, uneven
 from fineshards import BatchLoader, Mixture, Packing, TokenDataset
 from fineshards.storage.open import open_storage
 
@@ -128,21 +128,6 @@ def test_a_state_of_another_packing_is_refused(dataset: TokenDataset) -> None:
         )
 
 
-def test_positions_and_lengths_follow_the_parts_of_rows(dataset: TokenDataset) -> None:
-    fields = ("inputs", "targets", "position_ids", "document_ids", "cu_seqlens", "max_seqlen")
-    for batch in loader(dataset, fields=fields, epochs=1):
-        begins = batch["position_ids"] == 0
-        assert begins[:, 0].all()
-        assert begins[batch["inputs"] == EOT].all()
-        # Where no part begins, the token continues the one before it.
-        same = ~begins[:, 1:]
-        assert np.array_equal(batch["inputs"][:, 1:][same], batch["targets"][:, :-1][same])
-        ends = np.append(np.flatnonzero(begins), begins.size)
-        assert batch["cu_seqlens"].tolist() == ends.tolist()
-        assert batch["max_seqlen"] == np.diff(ends).max()
-        assert np.array_equal(batch["document_ids"], np.cumsum(begins, axis=1) - 1)
-
-
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_cap_gives_every_batch_the_same_shapes(dataset: TokenDataset, most: int) -> None:
     fields = ("inputs", "targets", "document_ids", "cu_seqlens")
@@ -159,15 +144,6 @@ def test_a_cap_gives_every_batch_the_same_shapes(dataset: TokenDataset, most: in
     assert reached > len(dataset) / 2
     expected = pairs(loader(dataset, packing=None, epochs=1))
     assert np.array_equal(pairs(iter(batches)), expected)
-
-
-def test_targets_in_another_document_are_left_out_on_request(dataset: TokenDataset) -> None:
-    given = {"dtype": "int64", "fields": ("inputs", "targets", "loss_mask")}
-    plain = list(islice(loader(dataset, **given), 9))
-    ignored = list(islice(loader(dataset, ignore_index=-100, **given), 9))
-    for a, b in zip(plain, ignored, strict=True):
-        assert np.array_equal(a["loss_mask"], a["targets"] != EOT)
-        assert np.array_equal(np.where(a["loss_mask"], a["targets"], -100), b["targets"])
 
 
 @pytest.mark.parametrize("packing", [None, PACKING])

@@ -2,7 +2,6 @@
 
 import gc
 import multiprocessing
-import pickle
 import threading
 import time
 from pathlib import Path
@@ -103,12 +102,6 @@ def test_a_loader_in_use_continues_in_another_process(method: str) -> None:
     child.join(60)
     assert child.exitcode == 0
     assert rest == numbers(loader) == scalar_order(40, 6, 2)[12:]
-
-
-def test_a_pickled_loader_continues_at_its_position() -> None:
-    loader = BatchLoader(Numbers(40), 4, 6, epochs=2)
-    numbers(loader, 3)
-    assert numbers(pickle.loads(pickle.dumps(loader))) == numbers(loader)
 
 
 class Watched(Numbers):

@@ -61,17 +61,6 @@ def test_samples_are_the_stream_at_every_position(whole: Path, split: str, lengt
         assert len(sample) == length + 1
 
 
-@pytest.mark.parametrize(("tokens", "samples"), [(5320, 1), (5321, 1), (10641, 2)])
-def test_the_tail_is_used_to_its_last_whole_sample(
-    tmp_path: Path, tokens: int, samples: int
-) -> None:
-    """The last token is the label of the last input, so T * n + 1 tokens make n samples."""
-    folder = made(tmp_path / "set", tokens=tokens + 1, test_shards=0)
-    dataset = TokenDataset(folder, sequence_length=5320)
-    assert len(dataset) == samples
-    assert dataset[-1][-1] == stream(samples * 5320, samples * 5320 + 1)[0]
-
-
 @settings(max_examples=40)
 @given(st.data())
 def test_any_size_of_shard_and_sample_gives_the_stream(
