@@ -32,6 +32,7 @@ from fineshards.job_status.status import status
 
 pytestmark = pytest.mark.cloud
 
+PROGRAM = ROOT / "fineshards/cli/build_command.py"
 STEPS = {"Discover", "Tokenize", "Report", "Plan", "Write", "Commit"}
 
 
@@ -82,8 +83,11 @@ class Cloud:
         out, err = process.communicate()
         return Ended(process.returncode, out, err)
 
-    def build_here(self) -> Ended:
-        return self.run(ROOT / "fineshards/cli/build_command.py", *self.job)
+    def build_here(self, *flags: str) -> Ended:
+        return self.run(PROGRAM, *self.job, *flags)
+
+    def submit(self, dataflow: DataflowServer, *flags: str) -> Ended:
+        return self.build_here(*DATAFLOW, f"--dataflow_endpoint={dataflow.url}", *flags)
 
     def work(self, job: DataflowJob, folder: Path) -> None:
         """Does what Dataflow's workers do: runs the graph that was staged with a job."""
@@ -146,7 +150,7 @@ def launcher(tmp_path: Path) -> Path:
     """The program that the image has for the launcher: one file in its own folder."""
     program = tmp_path / "template/main.py"
     program.parent.mkdir()
-    shutil.copy(ROOT / "fineshards/cli/build_command.py", program)
+    shutil.copy(PROGRAM, program)
     return program
 
 
@@ -210,8 +214,8 @@ def keys_of(graph: beam_runner_api_pb2.Pipeline) -> dict[str, str]:
 def test_a_dry_run_translates_the_graph_and_starts_nothing(cloud: Cloud, tmp_path: Path) -> None:
     tokenizer = save(train("gpt2", ["some text"], 300), tmp_path / "tokenizer.json")
     cloud.client.bucket("bucket").blob("llama/tokenizer.json").upload_from_filename(tokenizer)
-    flags = (*cloud.job, *DATAFLOW, "--tokenizer=gs://bucket/llama/tokenizer.json")
-    ended = cloud.run(ROOT / "fineshards/cli/build_command.py", *flags, "--dry_run=True")
+    flags = (*DATAFLOW, "--tokenizer=gs://bucket/llama/tokenizer.json", "--dry_run=True")
+    ended = cloud.build_here(*flags)
     assert ended.exit_code == 0, ended.err
     assert "nothing was started" in ended.out
     assert cloud.names("temp/") == []
@@ -288,9 +292,7 @@ def test_status_names_the_job_of_a_launch_and_the_dataset_does_not(
 
     # A later run of the job replaces it, and is what a failed one leaves.
     dataflow.expect(states=("RUNNING", "FAILED"), errors=("no quota",))
-    endpoint = f"--dataflow_endpoint={dataflow.url}"
-    program = ROOT / "fineshards/cli/build_command.py"
-    assert cloud.run(program, *cloud.job, *DATAFLOW, endpoint).exit_code == 1
+    assert cloud.submit(dataflow).exit_code == 1
     assert status(cloud.output).job_id == dataflow.jobs[0].id
 
     # Nothing of it is in the dataset, which is that of a run elsewhere.
@@ -304,7 +306,7 @@ def test_status_names_the_job_of_a_launch_and_the_dataset_does_not(
     dataflow.expect(
         run=lambda job: cloud.work(DataflowJob.from_json(json.dumps(job.body)), tmp_path)
     )
-    again = cloud.run(program, *cloud.job, *DATAFLOW, endpoint, "--overwrite")
+    again = cloud.submit(dataflow, "--overwrite")
     assert again.exit_code == 0, again.err
     assert cloud.read(f"{folder}/metadata/manifest.json") == before
 
@@ -328,12 +330,7 @@ def test_a_submission_runs_to_its_end(
     dataflow.expect(
         run=lambda job: cloud.work(DataflowJob.from_json(json.dumps(job.body)), tmp_path)
     )
-    ended = cloud.run(
-        ROOT / "fineshards/cli/build_command.py",
-        *cloud.job,
-        *DATAFLOW,
-        f"--dataflow_endpoint={dataflow.url}",
-    )
+    ended = cloud.submit(dataflow)
     assert ended.exit_code == 0, ended.err
     assert ended.out.startswith("finished in ")
     assert "1,063 documents" in ended.out
@@ -351,12 +348,7 @@ def test_a_submission_runs_to_its_end(
     assert job.name.startswith("fineshards-")
     sent = DataflowJob.from_json(json.dumps(job.body))
     assert steps_of(graph_of(cloud, sent)) == STEPS
-    again = cloud.run(
-        ROOT / "fineshards/cli/build_command.py",
-        *cloud.job,
-        *DATAFLOW,
-        f"--dataflow_endpoint={dataflow.url}",
-    )
+    again = cloud.submit(dataflow)
     assert again.out.startswith("already finished, nothing to do")
     assert len(dataflow.jobs) == 1
 
@@ -378,12 +370,7 @@ def test_a_failed_job_ends_in_the_sentence_of_its_step(
         "has failed 4 times."
     )
     dataflow.expect(states=("RUNNING", "RUNNING", "FAILED"), errors=(worker, summary))
-    ended = cloud.run(
-        ROOT / "fineshards/cli/build_command.py",
-        *cloud.job,
-        *DATAFLOW,
-        f"--dataflow_endpoint={dataflow.url}",
-    )
+    ended = cloud.submit(dataflow)
     assert ended.exit_code == 1
     assert ended.out == ""
     assert ended.sentence == (
@@ -395,12 +382,7 @@ def test_a_job_that_is_done_without_a_dataset_is_an_error(
     cloud: Cloud, dataflow: DataflowServer
 ) -> None:
     dataflow.expect(states=("RUNNING", "DONE"))
-    ended = cloud.run(
-        ROOT / "fineshards/cli/build_command.py",
-        *cloud.job,
-        *DATAFLOW,
-        f"--dataflow_endpoint={dataflow.url}",
-    )
+    ended = cloud.submit(dataflow)
     assert ended.exit_code == 1
     assert f"{cloud.output}/metadata/manifest.json is not there" in ended.sentence
 
@@ -410,12 +392,12 @@ def test_a_second_job_is_refused_while_the_first_runs_even_unwatched(
 ) -> None:
     dataflow.expect(states=("RUNNING",))
     flags = (*cloud.job, *DATAFLOW, f"--dataflow_endpoint={dataflow.url}")
-    first = cloud.start(ROOT / "fineshards/cli/build_command.py", *flags)
+    first = cloud.start(PROGRAM, *flags)
     try:
         while not any(request.path.endswith("/messages") for request in dataflow.requests):
             assert first.poll() is None, first.stderr and first.stderr.read()
             time.sleep(0.1)
-        second = cloud.run(ROOT / "fineshards/cli/build_command.py", *flags)
+        second = cloud.submit(dataflow)
         assert second.exit_code == 1
         (job,) = dataflow.jobs
         assert f"already has an active job named {job.name}, id {job.id}" in second.sentence
@@ -431,7 +413,7 @@ def test_a_second_job_is_refused_while_the_first_runs_even_unwatched(
 
 def test_an_option_that_beam_misses_is_one_sentence(cloud: Cloud) -> None:
     flags = [flag for flag in DATAFLOW if not flag.startswith("--project")]
-    ended = cloud.run(ROOT / "fineshards/cli/build_command.py", *cloud.job, *flags)
+    ended = cloud.build_here(*flags)
     assert ended.exit_code == 2
     assert "Missing required option: project" in ended.sentence
     assert "Traceback" not in ended.err

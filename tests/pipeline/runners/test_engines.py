@@ -101,14 +101,6 @@ def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_prism_gives_the_same_bytes(
-    copies: Path, direct: dict[str, bytes], with_prism: list[str], tmp_path: Path
-) -> None:
-    done = run(build_flags(copies, tmp_path / "out", *with_prism))
-    assert done.returncode == 0, done.stderr
-    assert files_in(tmp_path / "out") == direct
-
-
 def test_flink_gives_the_same_bytes(
     copies: Path, direct: dict[str, bytes], flink: Flink, jar: Path, tmp_path: Path
 ) -> None:
@@ -179,18 +171,6 @@ def test_flink_continues_when_no_one_waits_for_the_job(
     assert files_in(tmp_path / "out") == direct
 
 
-@pytest.mark.parametrize("engine", ["with_prism", "with_flink"])
-def test_an_export_on_an_engine_gives_the_same_bytes(
-    built: Path, engine: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    flags = ["export", str(built), "--to=megatron", f"--tokens_per_file={SHARD_TOKENS}"]
-    assert run([*flags, f"--output={tmp_path}/here"]).returncode == 0
-    engine_flags = request.getfixturevalue(engine)
-    done = run([*flags, f"--output={tmp_path}/there", *engine_flags])
-    assert done.returncode == 0, done.stderr
-    assert files_in(tmp_path / "there") == files_in(tmp_path / "here")
-
-
 @pytest.fixture(scope="session")
 def curated(
     copies: Path, tmp_path_factory: pytest.TempPathFactory
@@ -210,57 +190,44 @@ def curated(
     return flags, files_in(folder / "out")
 
 
-def test_prism_makes_the_same_decisions(
-    copies: Path,
-    curated: tuple[list[str], dict[str, bytes]],
-    with_prism: list[str],
-    tmp_path: Path,
+@pytest.fixture(params=["with_prism", "with_flink"])
+def engine(request: pytest.FixtureRequest) -> list[str]:
+    """The flags of each engine."""
+    flags: list[str] = request.getfixturevalue(request.param)
+    return flags
+
+
+def test_an_engine_makes_the_same_decisions(
+    copies: Path, curated: tuple[list[str], dict[str, bytes]], engine: list[str], tmp_path: Path
 ) -> None:
     flags, expected = curated
-    done = run(build_flags(copies, tmp_path / "out", *flags, *with_prism))
+    done = run(build_flags(copies, tmp_path / "out", *flags, *engine))
     assert done.returncode == 0, done.stderr
     assert files_in(tmp_path / "out") == expected
 
 
-def test_flink_makes_the_same_decisions(
-    copies: Path,
-    curated: tuple[list[str], dict[str, bytes]],
-    with_flink: list[str],
-    tmp_path: Path,
+def test_an_export_on_an_engine_gives_the_same_bytes(
+    built: Path, engine: list[str], tmp_path: Path
 ) -> None:
-    flags, expected = curated
-    done = run(build_flags(copies, tmp_path / "out", *flags, *with_flink))
+    flags = ["export", str(built), "--to=megatron", f"--tokens_per_file={SHARD_TOKENS}"]
+    assert run([*flags, f"--output={tmp_path}/here"]).returncode == 0
+    done = run([*flags, f"--output={tmp_path}/there", *engine])
     assert done.returncode == 0, done.stderr
-    assert files_in(tmp_path / "out") == expected
+    assert files_in(tmp_path / "there") == files_in(tmp_path / "here")
 
 
-def test_a_bad_row_ends_in_the_same_sentence_on_prism(
-    with_prism: list[str], tmp_path: Path
-) -> None:
-    must_explain_a_bad_row(tmp_path, with_prism)
-
-
-def test_a_bad_row_ends_in_the_same_sentence_on_flink(
-    with_flink: list[str], tmp_path: Path
-) -> None:
-    assert "Traceback" not in must_explain_a_bad_row(tmp_path, with_flink)
-
-
-def must_explain_a_bad_row(folder: Path, engine: list[str]) -> str:
-    """An error in the input is reported as by the DirectRunner; returns all that was printed.
-
-    Where the steps run in the launching process, Beam's worker prints tracebacks before it.
-    """
-    (folder / "in").mkdir()
-    (folder / "in/bad.jsonl").write_text('{"text": "good"}\n{"text": "bad \\ud800"}\n')
-    expected = run(build_flags(folder / "in", folder / "direct"))
-    done = run(build_flags(folder / "in", folder / "out", *engine))
+def test_a_bad_row_ends_in_the_same_sentence(engine: list[str], tmp_path: Path) -> None:
+    """Where the steps run in the launching process, Beam's worker prints tracebacks before it."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/bad.jsonl").write_text('{"text": "good"}\n{"text": "bad \\ud800"}\n')
+    expected = run(build_flags(tmp_path / "in", tmp_path / "direct"))
+    done = run(build_flags(tmp_path / "in", tmp_path / "out", *engine))
     assert (expected.returncode, done.returncode) == (1, 1)
     sentence = expected.stderr.splitlines()[-1]
-    assert f"{folder}/in/bad.jsonl, line 2, row 1: is not valid JSON" in sentence
+    assert f"{tmp_path}/in/bad.jsonl, line 2, row 1: is not valid JSON" in sentence
     assert sentence in done.stderr.splitlines()
-    assert not (folder / "out/metadata/manifest.json").exists()
-    return done.stderr
+    assert not (tmp_path / "out/metadata/manifest.json").exists()
+    assert "Traceback" not in done.stderr or "--runner=PrismRunner" in engine
 
 
 def test_a_misspelt_flag_is_refused_on_prism(

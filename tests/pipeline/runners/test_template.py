@@ -1,6 +1,5 @@
 """The Flex Template: its parameters are the flags of `build`, and its image is complete."""
 
-import argparse
 import json
 import os
 import re
@@ -35,13 +34,6 @@ CHECK = ("pip", "install", "--no-cache-dir", "--no-index", "--dry-run", "--quiet
 PARAMETERS: dict[str, dict[str, Any]] = {
     parameter["name"]: parameter for parameter in metadata()["parameters"]
 }
-
-
-def actions() -> dict[str, argparse.Action]:
-    """The flags of `build`, by name."""
-    parser = Parser()
-    add_build_flags(parser)
-    return {action.dest: action for action in parser._actions if action.dest != "help"}
 
 
 def matches(parameter: dict[str, Any], value: str) -> bool:
