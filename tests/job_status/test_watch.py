@@ -23,7 +23,7 @@ from support.checkout import ROOT
 from support.faulty_proxy import Proxy
 
 from fineshards.cli.cli import main
-from fineshards.job_status.progress_words import describe_stage, watch
+from fineshards.job_status.progress_words import watch
 from fineshards.job_status.status import StatusReader, status
 from fineshards.shards.job.runs import held_lock
 from fineshards.storage.open import open_storage
@@ -224,28 +224,6 @@ def test_a_running_job_is_followed_to_its_end(
     capsys.readouterr()
     assert main(["status", str(paused.output), "--watch"]) == 0
     assert capsys.readouterr().out.startswith(ended)
-
-
-def test_shuffling_is_a_stage_of_its_own(sample: Path, tmp_path: Path) -> None:
-    """Of a finished build that kept its checkpoints, without what came after the buckets."""
-    flags = ["--shuffle_seed=1", "--memory_bytes=600000", "--keep_checkpoints"]
-    assert main(["build", f"--input={sample}", f"--output={tmp_path}", *flags]) == 0
-    end = status(tmp_path)
-    assert (end.stage, end.of("shuffle").done) == ("finished", end.tokens)
-    (tmp_path / "metadata/manifest.json").unlink()
-    (folder,) = (path for path in tmp_path.glob("checkpoints/*") if path.name != "unfinished")
-    (folder / "plan.json").unlink()
-    shutil.rmtree(folder / "shards")
-    left = status(tmp_path)
-    assert (left.stage, left.of("shuffle").done) == ("shuffling", end.tokens)
-    buckets = sorted(folder.glob("buckets/*.json"))
-    assert len(buckets) > 1
-    buckets[0].unlink()
-    left = status(tmp_path)
-    stage = left.now
-    assert stage is not None
-    assert 0 < stage.done < end.tokens
-    assert describe_stage(stage, left) == f"{stage.done:,} of {end.tokens:,} tokens"
 
 
 @pytest.mark.cloud

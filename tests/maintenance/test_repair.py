@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -18,7 +17,6 @@ from support.faulty_proxy import Proxy
 from support.growing import append, build, made_up_rows, write_rows
 from support.kills import kill
 from support.oracle import files_in
-from support.process_tree import start, wait_until
 from support.tokenizer_files import train
 
 import fineshards
@@ -279,27 +277,6 @@ def test_what_repair_leaves_wrong_is_named_and_is_a_failure(
     assert "SHA256SUMS" in problem
     fineshards.publish(dataset)
     assert main(["repair", str(dataset)]) == 0
-
-
-@pytest.mark.kills
-def test_a_repair_that_is_killed_is_done_by_the_same_command(
-    dataset: Path, whole: dict[str, bytes]
-) -> None:
-    for path in (dataset / "train").iterdir():
-        path.unlink()
-    for number in range(8):
-        job = start("repair", dataset)
-        time.sleep(0.25 * number)
-        job.kill()
-        job.communicate()
-        # Nothing half-made is among the shards.
-        found = files_in(dataset)
-        assert {name: found[name] for name in found if name in whole}.items() <= whole.items()
-    job = start("repair", dataset)
-    wait_until(lambda: job.poll() is not None)
-    assert job.returncode == 0
-    found = files_in(dataset)
-    assert {name: found[name] for name in whole} == whole
 
 
 @pytest.mark.kills

@@ -1,17 +1,10 @@
 """Appends killed at any moment: readers see a whole generation, and the same command resumes."""
 
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.checkout import ROOT
-from support.crash_driver import read
-from support.growing import append, build, content_of, made_up_rows, published_files, write_rows
+from support.growing import append, build, content_of, made_up_rows, write_rows
 from support.kills import check_appends, crashes_of
 
 pytestmark = pytest.mark.kills
@@ -44,31 +37,3 @@ def test_an_append_killed_before_any_file_operation(
     crashes = crashes_of(tmp_path, ["append", "OUT", *given], part, step)
     assert len(crashes) > (5 if flags else 6)
     check_appends(tmp_path, crashes)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_an_append_killed_at_random_times_with_its_workers(tmp_path: Path, seed: int) -> None:
-    given = prepare(tmp_path, 60)
-    wholes = [read(tmp_path / name) for name in ("before", "after")]
-    dataset = tmp_path / "killed"
-    shutil.copytree(tmp_path / "before", dataset)
-    # No machine finishes in the first half second.
-    draw, kills, wait = random.Random(seed), 0, 0.5
-    command = [sys.executable, "-m", "fineshards", "append", str(dataset), *given]
-    while True:
-        process = subprocess.Popen(
-            command, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
-        )
-        try:
-            assert process.wait(wait * draw.random()) == 0
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
-            wait *= 1.3
-        assert read(dataset) in wholes
-        if process.returncode == 0:
-            break
-    assert kills
-    assert published_files(dataset) == published_files(tmp_path / "after")
-    assert not (dataset / "checkpoints").exists()

@@ -163,20 +163,6 @@ def test_awkward_documents(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lengths", [[10, 10], [20], [5, 15], [10, 5, 5], [1] * 20, [19, 1]])
-def test_documents_that_end_at_a_shard_boundary(
-    build: Build, tmp_path: Path, lengths: list[int]
-) -> None:
-    texts: list[str | None] = [text_of_tokens(length) for length in lengths]
-    source = write_texts(tmp_path / "in.parquet", texts, row_group_size=1)
-    flags = ["--shard_tokens=10", "--test_shards=1", "--block_bytes=1"]
-    assert build(source, tmp_path / "out", *flags) == 0
-    found = shards_in(tmp_path / "out")
-    assert sorted(found) == ["test/test_0000.npy", "train/train_0000.npy"]
-    assert found == oracle(texts, 10, test_shards=1)
-
-
-@pytest.mark.long
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     files=st.lists(
@@ -220,15 +206,6 @@ def test_a_million_spaces(build: Build, tmp_path: Path) -> None:
     assert shards_in(tmp_path / "out") == cut(stream, 5000, test_shards=1)
 
 
-@pytest.mark.parametrize(("test_shards", "expected"), [(0, 0), (3, 3), (99, 14)])
-def test_the_first_windows_are_the_test_split(
-    build: Build, sample: Path, tmp_path: Path, test_shards: int, expected: int
-) -> None:
-    flags = ["--shard_tokens=50000", f"--test_shards={test_shards}"]
-    assert build(sample, tmp_path, *flags) == 0
-    assert shards_in(tmp_path) == oracle(read_texts(sample), 50_000, expected)
-
-
 @pytest.mark.long
 def test_every_format_gives_the_same_bytes(build: Build, sample: Path, tmp_path: Path) -> None:
     table = pq.read_table(sample, columns=["text", "id"]).slice(0, 100)
@@ -262,21 +239,6 @@ def test_every_format_gives_the_same_bytes(build: Build, sample: Path, tmp_path:
         output = tmp_path / f"out-{path.name}"
         assert build(path, output, "--shard_tokens=10000", "--test_shards=1") == 0
         assert shards_in(output) == expected, path.name
-
-
-def test_files_are_read_in_the_order_of_the_patterns(
-    build: Build, sample: Path, tmp_path: Path
-) -> None:
-    texts = read_texts(sample)
-    names = ["b/2.parquet", "b/10.parquet", "a/1.parquet", "a/2.parquet"]
-    for index, name in enumerate(names):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        write_texts(tmp_path / name, texts[index * 10 : index * 10 + 10])
-    output = tmp_path / "out"
-    arguments = [f"--input={tmp_path}/b/*", f"--input={tmp_path}/a/*.parquet", f"--output={output}"]
-    assert main(["build", *arguments, "--shard_tokens=1000", "--test_shards=3"]) == 0
-    ordered = texts[10:20] + texts[:10] + texts[20:40]
-    assert shards_in(output) == oracle(ordered, 1000, test_shards=3)
 
 
 def test_a_local_folder_laid_out_like_a_hub_repository(sample: Path, tmp_path: Path) -> None:

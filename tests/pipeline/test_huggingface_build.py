@@ -122,20 +122,6 @@ def test_the_same_job_is_resumed_and_another_is_refused(
     assert "another job: vocabulary sha256: was " in capsys.readouterr().err
 
 
-def test_verify_detects_another_tokenizer(dataset: Path, tmp_path: Path, in_process: Run) -> None:
-    output = tmp_path / "out"
-    shutil.copytree(dataset, output)
-    path = output / "metadata/tokenizer.json"
-    path.write_bytes(path.read_bytes() + b"\n")
-    (output / "metadata/vocabulary.tiktoken").write_bytes(b"")
-    done = in_process("verify", output)
-    assert done.returncode == 1
-    assert "metadata/tokenizer.json has" in done.stdout
-    assert "metadata/vocabulary.tiktoken does not belong to the dataset" in done.stdout
-    path.unlink()
-    assert "metadata/tokenizer.json is missing" in in_process("verify", output).stdout
-
-
 @pytest.mark.long
 def test_a_model_of_another_type_is_encoded_by_its_library(
     sample: Path, tmp_path: Path, in_process: Run, fineshards: Run

@@ -1,9 +1,7 @@
 """A build killed at any moment resumes: same bytes, no work repeated, no files left behind."""
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,14 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from support.build_here import build_here
-from support.checkout import ROOT
 from support.damage import flip_bit
 from support.kills import crashes_of
 from support.oracle import files_in, oracle, oracle_by_text, read_texts, shards_in
-from support.watched_encoder import watched_encode
 
 from fineshards.config import BuildConfig
-from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 from fineshards.errors import OutputError
 from fineshards.pipeline.graph import build_pipeline
 from fineshards.pipeline.launch import prepare
@@ -83,37 +78,6 @@ def expected_names(shards: dict[str, bytes]) -> set[str]:
     records = ("job.json", "manifest.json", "generations/0001.json")
     others = ("blocks.parquet", "vocabulary.tiktoken")
     return set(shards) | tables | {f"metadata/{name}" for name in (*records, *others)}
-
-
-def build_command(source: Path, output: Path, *flags: str) -> list[str]:
-    """A build of 5 blocks and 15 shards, if the source is the sample."""
-    return [
-        *(sys.executable, "-m", "fineshards", "build", f"--input={source}", f"--output={output}"),
-        *("--shard_tokens=50000", "--test_fraction=0.2", "--block_bytes=1", *flags),
-    ]
-
-
-def test_blocks_damaged_by_a_power_cut_are_redone(
-    build: Build, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Token blocks are not flushed to disk, so their names may survive without their contents."""
-    output = tmp_path / "out"
-    flags = ["--shard_tokens=10000", "--block_bytes=1", "--keep_checkpoints"]
-    assert build(small / "*.parquet", output, *flags) == 0
-    expected = shards_in(output)
-    (folder,) = (output / "checkpoints").iterdir()
-    zeroed, cut, whole = sorted(folder.glob("blocks/*.tokens"))
-    zeroed.write_bytes(bytes(zeroed.stat().st_size))
-    os.truncate(cut.with_suffix(".parquet"), 100)
-    inode = whole.stat().st_ino
-    shutil.rmtree(folder / "shards")
-    (output / "metadata/manifest.json").unlink()
-    encoded: list[int] = []
-    monkeypatch.setattr(ExactEncoder, "encode", watched_encode(encoded.append))
-    assert build(small / "*.parquet", output, *flags) == 0
-    assert shards_in(output) == expected
-    assert sum(encoded) == 30
-    assert whole.stat().st_ino == inode
 
 
 @pytest.mark.parametrize("what", ["shard", "table"])
@@ -300,29 +264,4 @@ def test_overwrite_starts_from_scratch(build: Build, small: Path, tmp_path: Path
     expected = oracle(read_texts(small / "a.parquet"), 10_000, test_shards=1)
     assert shards_in(output) == expected
     (output / "README.md").rmdir()
-    assert set(times_in(output)) == expected_names(expected)
-
-
-def test_kept_checkpoints_hold_only_the_finished_job(
-    build: Build, small: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "out"
-    assert build(small / "*.parquet", output, "--keep_checkpoints") == 0
-    (kept,) = (output / "checkpoints").iterdir()
-    assert len(kept.name) == 64
-    assert (kept / "plan.json").exists()
-
-
-@pytest.mark.long
-def test_two_jobs_on_one_output_both_succeed(sample: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    command = build_command(sample, output)
-    jobs = [
-        subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    for job in jobs:
-        _, errors = job.communicate()
-        assert job.returncode == 0, errors
-    expected = oracle_by_text(read_texts(sample), shard_tokens=50_000, fraction="0.2")
-    assert shards_in(output) == expected
     assert set(times_in(output)) == expected_names(expected)

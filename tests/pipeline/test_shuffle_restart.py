@@ -1,16 +1,11 @@
 """A shuffled build killed at any moment resumes; damaged runs and buckets are made again."""
 
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support.checkout import ROOT
 from support.damage import cut, flip_middle, zeroed
 from support.kills import crashes_of
 from support.oracle import oracle_shuffled, read_texts, shards_in
@@ -72,16 +67,6 @@ def written(folder: Path) -> dict[str, int]:
         for kind in ("blocks", "buckets")
         for path in sorted((folder / kind).glob("*"))
     }
-
-
-def test_finished_runs_and_buckets_are_found_again(
-    finished: Path, source: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
-    output, kept = unfinished(finished, tmp_path)
-    before = written(kept)
-    assert build(source, output, *SMALL) == 0
-    assert shards_in(output) == expected
-    assert written(kept) == before
 
 
 def test_a_restart_with_other_buckets_makes_new_ones(
@@ -148,19 +133,3 @@ def test_restart_after_a_kill_before_a_file_operation_of_a_shuffle(
         assert shards_in(Path(crash["folder"])) == expected, crash
         assert (crash["status"], crash["rewritten"], crash["changed"]) == (0, [], []), crash
         assert crash["documents_encoded"] == 80 - crash["documents_finished"], crash
-
-
-@pytest.mark.parametrize("kind", ["blocks", "buckets"])
-def test_a_build_killed_in_each_step_resumes(
-    source: Path, expected: dict[str, bytes], tmp_path: Path, kind: str
-) -> None:
-    output = tmp_path / "out"
-    flags = [f"--input={source}", f"--output={output}", *FLAGS, *SMALL]
-    command = [sys.executable, "-m", "fineshards", "build", *flags]
-    job = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-    while job.poll() is None and not any(output.glob(f"checkpoints/*/{kind}/*")):
-        time.sleep(0.005)
-    job.send_signal(signal.SIGKILL)
-    job.wait()
-    assert build(source, output, *SMALL) == 0
-    assert shards_in(output) == expected

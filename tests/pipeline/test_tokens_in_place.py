@@ -202,18 +202,6 @@ def test_a_share_copies_no_damaged_tokens_from_a_shard(
     assert published_files(folder) == published_files(tmp_path / "after")
 
 
-def test_a_touched_input_needs_trust(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, command = stop(tmp_path, "jsonl", "plan.json")
-    source = tmp_path / "in/0.jsonl"
-    os.utime(source, (1, 1))
-    assert main(command) == 2
-    assert "Give --trust_input if the content is the same" in capsys.readouterr().err
-    assert encoded_by([*command, "--trust_input"], monkeypatch) == 0
-    assert published_files(folder) == published_files(tmp_path / "after")
-
-
 def test_a_block_that_has_another_number_of_tokens_by_now_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
