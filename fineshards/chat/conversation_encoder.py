@@ -275,12 +275,13 @@ class ConversationEncoder(Encoder):
         where = f"message {len(messages)} ({role}): the chat template does not"
         if role == ASSISTANT:
             before = self._text(messages[:-1], tools, prompt=True)
-            if not self._renderer.has_prompt:
+            # Some templates do not ask for answers, or only for those to questions.
+            if before == self._text(messages[:-1], tools):
                 answer = {"role": messages[-1]["role"], "content": BEGIN}
                 header, mark, _ = self._text([*messages[:-1], answer], tools).partition(BEGIN)
-                added = header.removeprefix(before)
+                asked = _since_last_text(before, whole)
                 # Whitespace alone is the answer's, as that before it in Llama 2's.
-                if mark and added.strip() and not OWNER.search(added):
+                if mark and _since_last_text(header, whole).removeprefix(asked).strip():
                     before = header
         else:
             last = {**messages[-1], "content": BEGIN}

@@ -148,10 +148,7 @@ class Renderer:
         except TemplateError as error:
             raise UsageError(f"--chat_template: not a template of Jinja ({error}).") from error
         # Whether it says what the model writes.
-        names = {name.name for name in parsed.find_all(nodes.Name)}
-        self.has_generation = _BEGIN in names
-        # Whether it writes the header of the next answer where it is asked for it.
-        self.has_prompt = "add_generation_prompt" in names
+        self.has_generation = any(name.name == _BEGIN for name in parsed.find_all(nodes.Name))
         if _asks_for_the_time(parsed):
             raise UsageError(
                 "--chat_template: the template asks for the time (strftime_now), so a dataset "

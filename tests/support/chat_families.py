@@ -5,16 +5,27 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
+import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
+from fineshards.chat.chat_template import ChatTemplate
+from fineshards.chat.conversation import BadConversation, canonical
+from fineshards.chat.conversation_encoder import ConversationEncoder
+from fineshards.chat.placed_tokens import EncodedConversation
+from fineshards.encoders.tokenizer_files import read_tokenizer
+from fineshards.encoders.tokenizer_json import TokenizerJson
+from support.conversations import encoded
 from support.tokenizer_files import sample_texts, trained
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "fixtures/chat_templates"
 # Begins documents, and is in no template.
 DOCUMENT = "<|document|>"
+ASSISTANT = ("assistant",)
+HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 
 
 @dataclass(frozen=True)
@@ -188,3 +199,33 @@ def made_up(family: Family, rng: random.Random, *, special: bool) -> dict[str, A
 def without_tags(template: str) -> str:
     """The template without {% generation %}, which is in its place a block that does nothing."""
     return template.replace(" generation ", " if true ").replace(" endgeneration ", " endif ")
+
+
+@lru_cache
+def vocabulary_of(family: Family) -> TokenizerJson:
+    return read_tokenizer(str(family.save(Path(mkdtemp()))), family.eot)
+
+
+def encoder_of(
+    family: Family, template: str | None = None, learn: tuple[str, ...] = ASSISTANT
+) -> ConversationEncoder:
+    text = family.template if template is None else template
+    return ConversationEncoder(
+        ChatTemplate(text, family.special_strings), vocabulary_of(family), learn
+    )
+
+
+def learned_texts(family: Family, document: EncodedConversation) -> list[str]:
+    """The texts that are learned."""
+    tokenizer = family.tokenizer()
+    return [
+        tokenizer.decode(document.tokens[begin:end].tolist(), skip_special_tokens=False)
+        for begin, end in document.learned
+    ]
+
+
+def reason(encoder: ConversationEncoder, messages: list[Any], **row: Any) -> str:
+    """Why a conversation is refused."""
+    with pytest.raises(BadConversation) as caught:
+        encoded(encoder, canonical({"messages": messages, **row}))
+    return str(caught.value)

@@ -1,17 +1,20 @@
 """Fast encoders with their references, and comparisons of the two."""
 
 from functools import lru_cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fineshards.encoders.encoder import Encoder
 from fineshards.encoders.gigatoken.bounded_tokenizer import BoundedTokenizer, from_ranks
 from fineshards.encoders.gigatoken.differences import Scheme, load_table
 from fineshards.encoders.gigatoken.exact_encoder import ExactEncoder
 from fineshards.encoders.loading import describe_tokenizer, load_encoder
 from fineshards.encoders.vocabulary import TiktokenEncoder, Vocabulary, resolve_vocabulary
+from fineshards.shards.job.settings import Tokenizer as Record
 from fineshards.storage.open import open_storage
 from tools.scheme_differences import revealing_ranks
 
@@ -31,13 +34,20 @@ def pair(vocabulary: Vocabulary) -> ExactEncoder:
     return ExactEncoder(fast, TiktokenEncoder(vocabulary), found)
 
 
+def stored_encoder(
+    tokenizer: str | Path, folder: str | Path, engine: str = "auto", eot: str | None = None
+) -> tuple[Encoder, Record]:
+    """The encoder and the record of a tokenizer, as a worker loads it from a dataset's folder."""
+    record, data = describe_tokenizer(str(tokenizer), engine, eot)
+    storage = open_storage(str(folder))
+    storage.write(record.file, data)
+    return load_encoder(record, storage, engine), record
+
+
 def build_inherited_encoder() -> None:
     """Builds the encoder of cl100k_base as a launch does, so that children inherit it."""
-    record, data = describe_tokenizer("cl100k_base", "auto")
     with TemporaryDirectory() as folder:
-        storage = open_storage(folder)
-        storage.write(record.file, data)
-        load_encoder(record, storage, "auto")
+        stored_encoder("cl100k_base", folder)
 
 
 @lru_cache

@@ -70,6 +70,12 @@ def save(tokenizer: Tokenizer, path: Path, **changes: Any) -> Path:
     return path
 
 
+def added(content: str = "<extra>", **flags: bool) -> dict[str, object]:
+    """One more added token for a trained file."""
+    names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return {"id": 2_005, "content": content} | dict.fromkeys(names, False) | flags
+
+
 def oracle_documents(path: Path, eot: str, texts: Iterable[str]) -> list[list[int]]:
     """The definition of correct, in plain Python: the library itself, one text at a time."""
     tokenizer = Tokenizer.from_file(str(path))
