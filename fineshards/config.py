@@ -105,8 +105,9 @@ class BuildConfig:
             file has it, and null where its value is an object or a list.
         extract: The library that extracts text from HTML in WARC files: resiliparse, which is
             fast, or trafilatura, as for FineWeb. Default: resiliparse.
-        quoting: Whether values in .csv and .tsv files may be in quotes: quotes or none. Default:
-            quotes in .csv, none in .tsv.
+        quoting: Whether values may be in quotes: quotes (the default of .csv) or none (of .tsv).
+        text_separator: What ends each document of a .txt file: line, blank_line, or a text such as
+            <|endoftext|>. Default: the end of the file; with --dataset, line.
         limit: For trials: read only the first N documents. Default: all.
         recipe: A TOML file with the steps that documents pass before they are tokenized, or the
             name of one that comes with fineshards, such as fineweb. Flags override it.
@@ -117,8 +118,7 @@ class BuildConfig:
         decontaminate: Files of evaluations, such as evals/*.jsonl. Documents that contain their
             questions are dropped, after the recipe.
         keep_keys: Keep the keys of duplicates with the dataset, so that it can grow.
-        curate_test: Apply the recipe to the documents of --test_input, or --dataset_test_split, as
-            well.
+        curate_test: Apply the recipe to documents of --test_input or --dataset_test_split as well.
         output: Folder for the dataset: local, gs://bucket/folder or s3://bucket/folder.
         s3_endpoint: The URL of the store that s3:// means, such as https://minio.example:9000.
             Default: AWS_ENDPOINT_URL, or Amazon S3.
@@ -146,8 +146,7 @@ class BuildConfig:
             are.
         test_shards: Instead of a fraction, the number of test shards: the first ones of the whole
             stream.
-        append: Add the input to the finished dataset in the output folder, as fineshards append
-            does.
+        append: Add the input to the finished dataset in --output, as fineshards append does.
         overwrite: Delete what the output folder holds of another job, and start again.
         share: Do only a share of the work, such as 3/64, on one of several machines that share the
             output folder. The command without it does what is left.
@@ -198,6 +197,7 @@ class BuildConfig:
     id_column: str | None = flag(None, _INPUT, "NAME", decides=True)
     extract: Literal["resiliparse", "trafilatura"] = flag("resiliparse", _INPUT)
     quoting: Literal["quotes", "none"] | None = flag(None, _INPUT)
+    text_separator: str | None = flag(None, _INPUT, "TEXT")
     limit: int | None = flag(None, _INPUT, "N", least=1)
     recipe: str | os.PathLike[str] | None = flag(None, _CURATION, "FILE", decides=True)
     where: str | None = flag(None, _CURATION, "SQL", decides=True)

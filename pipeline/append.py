@@ -95,13 +95,14 @@ def withdraw(launch: Launch) -> None:
 
 def read_as_before(config: BuildConfig, before: Job, files: Sequence[SourceFile]) -> BuildConfig:
     """The flags with those by which the dataset's files were read, where new ones need them."""
-    earlier = {file.format: (file.extraction or "").partition(":")[0] for file in before.files}
+    earlier = {file.format: file.extraction for file in before.files if file.extraction}
     new, options = {file.format for file in files}, dict[str, Any]()
-    quoting = config.quoting or earlier.get("tsv") or earlier.get("csv")
-    if quoting and not new.isdisjoint(("csv", "tsv")):
-        options["quoting"] = quoting
-    if "warc" in new and "warc" in earlier:
-        options["extract"] = earlier["warc"]
+    if not new.isdisjoint(("csv", "tsv")):
+        options["quoting"] = config.quoting or earlier.get("tsv") or earlier.get("csv")
+    if "text" in new:
+        options["text_separator"] = config.text_separator or earlier.get("text")
+    if "warc" in new.intersection(earlier):
+        options["extract"] = earlier["warc"].partition(":")[0]
     return dataclasses.replace(config, **options)
 
 
@@ -143,8 +144,7 @@ def are_new(before: Job, files: Sequence[SourceFile], config: BuildConfig) -> bo
             rows = "all rows" if was.stop_row is None else f"the rows before {was.stop_row}"
             raise UsageError(
                 f"{file.path} is in the dataset already, with {rows} (--limit), or read in another "
-                "way (--extract, --quoting). A file cannot be added a second time; build the "
-                "dataset again, or give new files only."
+                "way (--extract, --quoting, --text_separator). Give new files, or build it again."
             )
     if there and len(there) < len(files):
         new = next(file for file in files if file.path not in earlier)

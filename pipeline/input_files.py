@@ -128,7 +128,7 @@ def settle_input(
     """The files with how they are read: what extracts their text, and where a limit ends them."""
     extracted = [
         replace(file, extraction=FORMATS.package(file.format) or file.extraction)
-        for file in with_extraction(files, config.extract, config.quoting)
+        for file in with_extraction(files, config.extract, config.quoting, config.text_separator)
     ]
     plain = next((file for file in files if not FORMATS[file.format].has_columns), None)
     if columns.conversations and plain is not None:

@@ -95,7 +95,7 @@ def _add_flags(
             how |= {"choices": words}
         else:
             how |= {"metavar": metavar}
-        if flag.name == "text_template":
+        if flag.name in ("text_template", "text_separator"):
             how |= {"type": _unescaped}
         about, plugins = texts.get(flag.name, "").replace("%", "%%"), flag.metadata["plugins"]
         if plugins is not None:

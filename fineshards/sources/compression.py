@@ -120,12 +120,17 @@ def _bounded(file: SourceFile, what: str, pieces: Iterator[bytes]) -> bytes:
     for piece in pieces:
         read.append(piece)
         size += len(piece)
-        if size > LONGEST:
-            raise InputError(
-                f"{file.path}: {what} has more than {LONGEST:,} bytes, which is the most that is "
-                "read. Cut it into several documents, or exclude the file."
-            )
+        check_length(file, what, size)
     return b"".join(read)
+
+
+def check_length(file: SourceFile, what: str, size: int) -> None:
+    """Raises InputError for a text of more than LONGEST bytes. what: its place, as words."""
+    if size > LONGEST:
+        raise InputError(
+            f"{file.path}: {what} has more than {LONGEST:,} bytes, which is the most that is "
+            "read. Cut it into several documents, or exclude the file."
+        )
 
 
 def wide_encoding(start: bytes) -> str | None:

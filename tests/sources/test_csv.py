@@ -101,7 +101,7 @@ def test_quoting_goes_with_csv_and_tsv(tmp_path: Path) -> None:
     tsv, txt = describe(tmp_path / "a.tsv"), describe(tmp_path / "a.txt")
     found = with_extraction([tsv, txt], "resiliparse", "quotes")
     assert [file.extraction for file in found] == ["quotes", None]
-    with pytest.raises(UsageError, match=r"--quoting none goes with \.csv and \.tsv files"):
+    with pytest.raises(UsageError, match=r"--quoting 'none' goes with \.csv and \.tsv files"):
         with_extraction([txt], "resiliparse", "none")
 
 

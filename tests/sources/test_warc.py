@@ -388,7 +388,7 @@ def test_only_warc_files_have_an_extractor(tmp_path: Path) -> None:
     found = with_extraction([warc, wet], "trafilatura")
     assert [file.extraction is None for file in found] == [False, True]
     assert with_extraction([wet], "resiliparse") == [wet]
-    with pytest.raises(UsageError, match=r"--extract trafilatura goes with \.warc"):
+    with pytest.raises(UsageError, match=r"--extract 'trafilatura' goes with \.warc"):
         with_extraction([wet], "trafilatura")
 
 

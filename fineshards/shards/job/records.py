@@ -71,8 +71,8 @@ class SourceFile(Record, frozen=True):
         format: `parquet`, `jsonl`, `csv`, `tsv`, `arrow`, `warc`, `wet` or `text`.
         compression: `none`, `gzip`, `zstd`, `xz` or `bzip2`; always `none` for parquet and arrow,
             which compress inside.
-        extraction: What makes text of the HTML of a WARC file: the name of the extractor, and its
-            libraries with versions. Of CSV: `--quoting`. Of a plug-in: its package and version.
+        extraction: What makes text of the HTML of a WARC file: the extractor, and libraries with
+            versions; of CSV, `--quoting`; of text, `--text_separator`; of a plug-in, its version.
         stop_row: With `--limit`, the row that the file ends before; None for all rows.
         trusted: Another version than `identity`, with which a resumed job went on by
             `--trust_input`.

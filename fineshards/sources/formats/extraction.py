@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError, UsageError, did_you_mean, quoted
 from fineshards.extras import naming_the_extra, require
 from fineshards.shards.job.records import SourceFile
 from fineshards.shards.record import replace
+from fineshards.sources.formats.format import FORMATS
 
 RESILIPARSE = "resiliparse"
 TRAFILATURA = "trafilatura"
@@ -71,22 +72,38 @@ class ExtractionError(Exception):
 
 
 def with_extraction(
-    files: Sequence[SourceFile], extractor: str, quoting: str | None = None
+    files: Sequence[SourceFile],
+    extractor: str,
+    quoting: str | None = None,
+    separator: str | None = None,
 ) -> list[SourceFile]:
-    """The files, WARC files with what extracts their text, CSV and TSV with their quoting.
+    """The files with how they are read: WARC, CSV, TSV and text by the flag of each.
 
     Raises UsageError for an option that no file needs, and MissingLibraryError if a library is not
     installed.
     """
+    if separator is not None:
+        similar = did_you_mean(separator, ("line", "blank_line"))
+        if similar or not separator:
+            raise UsageError(
+                f"--text_separator {quoted(separator)}: expected line, blank_line, or a text that "
+                f"stands between documents.{similar}"
+            )
     formats = {file.format: file.path for file in files[::-1]}
-    options = {"warc": extractor, "csv": quoting, "tsv": quoting}
-    if extractor != RESILIPARSE and "warc" not in formats:
-        raise UsageError(f"--extract {extractor} goes with .warc files, and the input has none.")
-    if quoting is not None and formats.keys().isdisjoint(("csv", "tsv")):
-        raise UsageError(f"--quoting {quoting} goes with .csv and .tsv files: the input has none.")
+    options = {"warc": extractor, "csv": quoting, "tsv": quoting, "text": separator}
+    for flag, value, goes_with in (
+        ("extract", extractor if extractor != RESILIPARSE else None, ("warc",)),
+        ("quoting", quoting, ("csv", "tsv")),
+        ("text_separator", separator, ("text",)),
+    ):
+        if value is not None and formats.keys().isdisjoint(goes_with):
+            endings = " and ".join(FORMATS[name].endings[0] for name in goes_with)
+            raise UsageError(
+                f"--{flag} {quoted(value)} goes with {endings} files: the input has none."
+            )
     if "warc" in formats:
         options["warc"] = _installed(extractor, formats["warc"])
-    return [replace(file, extraction=options.get(file.format)) for file in files]
+    return [replace(file, extraction=options.get(file.format) or file.extraction) for file in files]
 
 
 def check_versions(file: SourceFile) -> str:

@@ -4,9 +4,11 @@ A record of CSV is what Python's csv module reads, as RFC 4180 says: values may 
 quoted values may hold line ends. In TSV quotes are text. `--quoting` says otherwise for both. All
 columns are strings. An empty value is null unless it is quoted.
 
-A file of text alone is one document, whose id is the path of the file below the input's root.
+A file of text alone is one document, whose id is the path of the file below the input's root; or
+what `--text_separator` makes of it, whose ids also have `#` and the number of the row.
 """
 
+import codecs
 import csv
 import re
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import wanted_columns
 from fineshards.sources.compression import (
+    check_beginning,
+    check_length,
     explained,
     open_text,
     read_lines,
@@ -102,15 +106,13 @@ class Csv(Format):
 
         def read() -> Iterator[str]:
             nonlocal line_number, size
-            for _, whole in read_lines(file, opened):
-                for part in whole.splitlines(keepends=True) if b"\r" in whole else (whole,):
-                    line_number += 1
-                    size += len(part)
-                    # What is not UTF-8 makes one row bad, by `gathered`.
-                    lines.append(part.decode("utf-8", "surrogateescape"))
-                    if size > _LONGEST_RECORD:
-                        raise csv.Error(f"it has more than {_LONGEST_RECORD >> 20} MiB")
-                    yield lines[-1]
+            for line_number, line in _lines(file, opened):  # noqa: B007 - the message names it
+                size += len(line)
+                # What is not UTF-8 makes one row bad, by `gathered`.
+                lines.append(line.decode("utf-8", "surrogateescape"))
+                if size > _LONGEST_RECORD:
+                    raise csv.Error(f"it has more than {_LONGEST_RECORD >> 20} MiB")
+                yield lines[-1]
 
         quoting: Any = csv.QUOTE_MINIMAL if self._has_quotes(file) else csv.QUOTE_NONE
         try:
@@ -143,6 +145,7 @@ def _quoted(record: str, delimiter: str) -> list[bool]:
 
 
 _SCHEMA = pa.schema([("text", pa.large_string()), ("id", pa.string())])
+_CHUNK = 1 << 20
 
 
 class Text(Format):
@@ -159,16 +162,81 @@ class Text(Format):
     def read(
         self, file: SourceFile, opened: BinaryIO, block: Block, columns: Columns
     ) -> Iterator[RowBatch]:
-        """See Format. The row is a bad one if it is not valid UTF-8."""
-        with explained(file, lambda: "the beginning"):
-            content = read_text(file, opened)
-        row: BadRow | tuple[int, list[str], int]
-        name = file.name.partition("?")[0] if file.path.startswith("http") else file.name
+        """See Format. A text that is not valid UTF-8 is a bad row; a blank piece has no text."""
+        yield from gathered(_texts(file, opened), _SCHEMA)
+
+
+def _texts(
+    file: SourceFile, opened: BinaryIO
+) -> Iterator[BadRow | tuple[int, list[str | None], int]]:
+    name = file.name.partition("?")[0] if file.path.startswith("http") else file.name
+    is_whole = file.extraction is None
+    for row, (line, content) in enumerate(_pieces(file, opened)):
         try:
-            row = 0, [content.decode("utf-8-sig"), name], len(content)
+            text = content.decode() if is_whole or content.strip() else None
         except UnicodeDecodeError as error:
             reason = f"its 'text' is not valid UTF-8: byte 0x{content[error.start]:02X}"
-            if encoding := wide_encoding(content[:4]):
+            if is_whole and (encoding := wide_encoding(content[:4])):
                 reason = f"its text is in {encoding}, expected UTF-8"
-            row = BadRow(0, "", reason)
-        yield from gathered([row], _SCHEMA)
+            line += content.count(b"\n", 0, error.start)
+            yield BadRow(row, f"line {line}", reason)
+        else:
+            yield row, [text, name if is_whole else f"{name}#{row}"], len(content)
+
+
+def _pieces(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """What `--text_separator` makes of a file, with the number of the line where each begins."""
+    if file.extraction is None:
+        with explained(file, lambda: "the beginning"):
+            yield 1, read_text(file, opened).removeprefix(codecs.BOM_UTF8)
+    elif file.extraction == "line":
+        for number, line in _lines(file, opened):
+            yield number, line.rstrip(b"\r\n")
+    elif file.extraction == "blank_line":
+        yield from _paragraphs(file, opened)
+    else:
+        yield from _between(file, opened, file.extraction.encode())
+
+
+def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers, from 1; a CR alone ends a line too."""
+    number = 0
+    for _, whole in read_lines(file, opened):
+        for line in whole.splitlines(keepends=True) if b"\r" in whole else (whole,):
+            number += 1
+            yield number, line
+
+
+def _paragraphs(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Runs of lines that are not blank, without the line end of the last one."""
+    lines: list[bytes] = []
+    size, number = 0, 0
+    for number, line in _lines(file, opened):
+        if line.strip():
+            lines.append(line)
+            size += len(line)
+            check_length(file, f"the text that ends in line {number}", size)
+        elif lines:
+            yield number - len(lines), b"".join(lines).rstrip(b"\r\n")
+            lines, size = [], 0
+    if lines:
+        yield number + 1 - len(lines), b"".join(lines).rstrip(b"\r\n")
+
+
+def _between(file: SourceFile, opened: BinaryIO, separator: bytes) -> Iterator[tuple[int, bytes]]:
+    """What stands between separators, with their exact bytes."""
+    number, rest = 1, b""
+    with explained(file, lambda: f"line {number}"):
+        stream = open_text(file, opened)
+        chunk = stream.read(_CHUNK)
+        check_beginning(file, chunk[:4])
+        chunk = chunk.removeprefix(codecs.BOM_UTF8)
+        while chunk:
+            *pieces, rest = (rest + chunk).split(separator)
+            for piece in pieces:
+                yield number, piece
+                number += piece.count(b"\n") + separator.count(b"\n")
+            check_length(file, f"the text that begins in line {number}", len(rest))
+            chunk = stream.read(max(_CHUNK, len(rest)))
+        if rest:
+            yield number, rest
