@@ -54,8 +54,8 @@ def test_the_examples_of_packing_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_snippets_of_the_readme_run_as_they_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "data").mkdir()
-    shutil.copy(SAMPLE, tmp_path / "data/sample.parquet")
+    (tmp_path / "samples").mkdir()
+    shutil.copy(SAMPLE, tmp_path / "samples/debian_text.parquet")
     monkeypatch.chdir(tmp_path)
     snippets = examples((ROOT / "README.md").read_text())
     assert len(snippets) == 2
