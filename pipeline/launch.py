@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from fineshards.chat.chat_template import BESIDE, find_chat_template
+from fineshards.chat.chat_template import FILES, find_chat_template
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
@@ -148,7 +148,7 @@ def describe_job(
     others, recipe = _curation(config)
     place = os.fspath(config.tokenizer)
     if is_on_hub(place):
-        place = fetch_tokenizer(place, BESIDE if config.chat_template is not None else ())
+        place = fetch_tokenizer(place, FILES)
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     scores = () if recipe is None else tuple(recipe.scores)
     columns = replace(columns_of(config, tokenizer), others=others, scores=scores)

@@ -66,10 +66,10 @@ MOST_FILES = 25
 # Lines of each room, all its files included. They only fall: a feature that needs more names the
 # room, and another one in it goes.
 MOST_LINES = {
-    "chat": 1_178,
+    "chat": 1_177,
     "cli": 1_478,
     "curation": 7_308,
-    "encoders": 1_720,
+    "encoders": 1_718,
     "exports": 2_619,
     "inspection": 1_602,
     "job_status": 686,
@@ -81,7 +81,7 @@ MOST_LINES = {
     "reports": 981,
     "root": 1_523,
     "shards": 6_501,
-    "sources": 4_250,
+    "sources": 4_249,
     "storage": 2_054,
     "templates": 462,
     "transforms": 874,

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from fineshards.encoders.tokenizer_files import folder_and_file, names_tokenizer_json
+from fineshards.encoders.tokenizer_files import BESIDE, folder_and_file, names_tokenizer_json
 from fineshards.errors import UsageError, did_you_mean
 from fineshards.storage.open import open_storage
 
 # The value of `--chat_template` for the one that comes with the tokenizer.
 OF_TOKENIZER = "tokenizer"
-CONFIG_FILE, TEMPLATE_FILE = BESIDE = ("tokenizer_config.json", "chat_template.jinja")
+CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
+FILES = (*BESIDE, TEMPLATE_FILE)
 _BUILT_IN = files("fineshards.chat") / "templates"
 _SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 

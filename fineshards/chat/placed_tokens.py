@@ -93,20 +93,18 @@ class HuggingFaceTexts:
 
     def encode(self, rendered: Sequence[Rendered]) -> list[EncodedConversation | BadConversation]:
         """The tokens of conversations, or why they have none."""
-        return [self._encode(text, parts) for text, parts in rendered]
+        return [*map(self._encode, rendered)]
 
-    def _encode(
-        self, text: str, parts: Sequence[tuple[int, int]]
-    ) -> EncodedConversation | BadConversation:
+    def _encode(self, rendered: Rendered) -> EncodedConversation | BadConversation:
         try:
-            encoding = self._library.encode(text, add_special_tokens=False)
+            encoding = self._library.encode(rendered.text, add_special_tokens=False)
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
             return BadConversation(f"tokenizers cannot encode it ({error})")
         tokens = np.array(encoding.ids, np.uint32)
         places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        return EncodedConversation(tokens, _ranges(places[:, 0], places[:, 1], parts))
+        return EncodedConversation(tokens, _ranges(places[:, 0], places[:, 1], rendered.parts))
 
 
 class BetweenSpecials:

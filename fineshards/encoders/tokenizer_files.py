@@ -25,6 +25,8 @@ from fineshards.storage.open import open_storage
 
 _log = logging.getLogger("fineshards.worker")
 _READ = ("tokenizer.json", "tekken.json")
+# Beside a tokenizer.json, and obeyed by AutoTokenizer.
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # Names of other vocabulary files, and the ends of such names.
 _OTHERS = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "qwen.tiktoken"),
@@ -188,10 +190,7 @@ def _warnings(tokenizer: TokenizerJson, storage: Storage) -> Iterator[str]:
 
 def _said_beside(tokenizer: TokenizerJson, storage: Storage) -> list[str]:
     """What files beside a tokenizer.json say otherwise, of tokens and of steps."""
-    config, strings, added = (
-        json.loads(storage.read_if_there(file) or b"{}")
-        for file in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-    )
+    config, strings, added = (json.loads(storage.read_if_there(file) or b"{}") for file in BESIDE)
     declared = (config.get("added_tokens_decoder") or {}).values()
     named = [value for key, value in (config | strings).items() if key.endswith(_SPECIAL_KEYS)]
     tokens = {token["content"]: token for token in tokenizer.added_tokens}

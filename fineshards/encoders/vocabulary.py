@@ -239,8 +239,7 @@ def tekken_vocabulary(name: str, content: object, eot_token: str | None) -> Voca
         special_tokens=tuple(sorted(specials.items())),
         eot_text=eot_among(specials, eot_token, name),
     )
-    regex.compile(config.pattern)
-    vocabulary.encoding()  # its library compiles the pattern too
+    TiktokenEncoder(vocabulary)  # two libraries compile the pattern
     return vocabulary
 
 

@@ -97,8 +97,8 @@ def test_the_files_of_a_template_come_from_the_hub_once(
 ) -> None:
     program = (
         "from fineshards.sources.places.hub import fetch_tokenizer\n"
-        "from fineshards.chat.chat_template import BESIDE, find_chat_template\n"
-        "print(find_chat_template('tokenizer', fetch_tokenizer('mine/chat', BESIDE)).text)\n"
+        "from fineshards.chat.chat_template import FILES, find_chat_template\n"
+        "print(find_chat_template('tokenizer', fetch_tokenizer('mine/chat', FILES)).text)\n"
     )
     with HubServer() as hub:
         hub.push("mine/chat", folder)

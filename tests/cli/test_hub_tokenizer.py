@@ -20,6 +20,8 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
             (tmp_path / name).mkdir()
             (tmp_path / name / "config.json").write_text("{}")
         shutil.copy(path_of("gpt2"), tmp_path / "one/tokenizer.json")
+        differing = {"do_lower_case": True, "extra_special_tokens": {"image": "<image>"}}
+        (tmp_path / "one/tokenizer_config.json").write_text(json.dumps(differing))
         shutil.copy(path_of("qwen2"), tmp_path / "two/tokenizer.json")
         server.push("mine/tokenizer", tmp_path / "one", branch="old")
         server.push("mine/tokenizer", tmp_path / "two")
@@ -37,10 +39,13 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
 def test_a_tokenizer_of_the_hub_is_that_of_its_file(
     hub: HubServer, data: Path, tmp_path: Path
 ) -> None:
+    differ = "files beside it say the token '<image>', do_lower_case true, which is not obeyed"
+
     def build(tokenizer: str, output: str, endpoint: str = hub.url) -> str:
         given = [f"--input={data}/0.parquet", f"--output={output}", "--shard_tokens=2k"]
         done = with_hub(endpoint, tmp_path, "build", *given, f"--tokenizer={tokenizer}", "--json")
         assert done.returncode == 0, done.stderr
+        assert (differ in done.stderr) == (output != "new")
         return json.loads(done.stdout)["fingerprint"]
 
     new, old = build("mine/tokenizer", "new"), build("mine/tokenizer@old", "old")
@@ -49,7 +54,10 @@ def test_a_tokenizer_of_the_hub_is_that_of_its_file(
     assert shards_in(tmp_path / "old") == shards_in(tmp_path / "folder")
     # Once downloaded, it needs no hub.
     assert build("mine/tokenizer@old", "again", "http://127.0.0.1:1") == old
-    assert len(hub.paths("GET", "/mine/tokenizer/resolve/")) == 2  # each revision once
+    assert len(hub.paths("GET", "/mine/tokenizer/resolve/")) == 3  # each file once
+    # Nor does it if other tools have filled the cache, which do not note what does not exist.
+    shutil.rmtree(tmp_path / "huggingface/hub/models--mine--tokenizer/.no_exist")
+    assert build("mine/tokenizer@old", "last", "http://127.0.0.1:1") == old
 
 
 @pytest.mark.long

@@ -16,6 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,7 +236,6 @@ def _quiet_libraries() -> None:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
 
 
-_FILE = "tokenizer.json"
 _ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[^@]+)?", re.ASCII)
 
 
@@ -244,32 +244,31 @@ def is_on_hub(name: str) -> bool:
 
     What exists on the disk is never taken for one.
     """
-    return (
-        _ON_HUB.fullmatch(name) is not None
-        and not name.endswith(".json")
-        and not os.path.exists(name)
-    )
+    is_file = name.endswith(".json") or os.path.exists(name)
+    return not is_file and _ON_HUB.fullmatch(name) is not None
 
 
 def fetch_tokenizer(name: str, beside: Sequence[str] = ()) -> str:
     """The path of a repository's tokenizer.json in huggingface_hub's cache.
 
-    beside: other files that are wanted, if the revision has them. What the cache does not have is
-    downloaded. Raises UsageError or InputError if it cannot be.
+    beside: other files that are wanted, if the revision has them and the hub can be reached. What
+    the cache does not have is downloaded. Raises UsageError or InputError if the tokenizer cannot.
     """
     quiet_hub()
     repository, _, revision = name.partition("@")
     flag = f"--tokenizer {name} (no file or folder here)"
     with hub_failures(flag, "model", "the @revision"):
-        path = _fetch(repository, _FILE, revision or None, flag)
+        path = _fetch(repository, "tokenizer.json", revision or None, flag)
         if path is None:
             tekken = _fetch(repository, "tekken.json", revision or None, flag)
             advice = "Choose one that has, or give one that transformers has saved from it."
             if tekken is not None:
                 advice = f"Give its tekken.json, which is now here: --tokenizer {tekken}"
-            raise UsageError(f"{flag}: the repository has no {_FILE}. {advice}")
+            raise UsageError(f"{flag}: the repository has no tokenizer.json. {advice}")
         for file in beside:
-            _fetch(repository, file, Path(path).parent.name, flag)
+            # A cache that other tools filled does not say which files do not exist.
+            with suppress(InputError):
+                _fetch(repository, file, Path(path).parent.name, flag)
         return path
 
 
