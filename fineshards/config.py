@@ -26,7 +26,6 @@ DEFAULT_SHARD_TOKENS = 100_000_000
 _MOST_S3_TOKENS = (5 << 30) // 4 - 32
 # One document in a hundred, unless the seed's rule (`test_shards`) is asked for.
 _DEFAULT_TEST_FRACTION = "1/100"
-_DEFAULT_SPLIT_KEY = "text"
 _SPLIT_KEYS = ("text", "id", "host", "row")
 
 # Flags that take places, one or more.
@@ -162,6 +161,9 @@ class BuildConfig:
         max_bad_rows: Skip up to this many unreadable rows, or up to a share of all rows such as
             0.1%, and list them in metadata/rejected/. One more fails the job: of a share, once all
             rows are read. Default: 0.
+        max_bad_files: Leave out up to this many input files that cannot be read, or up to a share
+            of them such as 1%, and list them in metadata/rejected/. The launch then reads all
+            files once. Default: 0, and the first such file ends the job.
         fail_on_leak: Fail, before the dataset is finished, if a text is in both splits. Default: a
             warning with the number of such documents.
         fail_on_repeats: For an append. Fail, before it is finished, if the text of a new document
@@ -226,6 +228,7 @@ class BuildConfig:
     block_bytes: int | None = flag(None, _WORK, "SIZE", least=1, decides=True)
     memory_bytes: int | None = flag(None, _WORK, "SIZE", least=1)
     max_bad_rows: int | str = flag(0, _WORK, "N")
+    max_bad_files: int | str = flag(0, _WORK, "N")
     fail_on_leak: bool = flag(False, _WORK)
     fail_on_repeats: bool = flag(False, _WORK)
     trust_input: bool = flag(False, _WORK)
@@ -248,7 +251,8 @@ class BuildConfig:
         if isinstance(self.beam_args, str):
             raise UsageError(f"beam_args must be a list such as [{self.beam_args!r}], not text.")
         self._settle("beam_args", tuple(self.beam_args))
-        self._settle("max_bad_rows", allowance(self.max_bad_rows))
+        for name in ("max_bad_rows", "max_bad_files"):
+            self._settle(name, allowance(name, getattr(self, name)))
         flags = flags_of(BuildConfig)
         for field in flags:
             if field.name not in PATTERNS:
@@ -288,7 +292,10 @@ class BuildConfig:
         if self.fim is not None:
             self._check_fim(self.fim.split(","))
         if self.split_key is not None:
-            self._check_split_key(self.split_key)
+            kind, separator, name = self.split_key.partition(":")
+            if self.split_key not in _SPLIT_KEYS and not (kind == "column" and separator and name):
+                keys = f"{', '.join(_SPLIT_KEYS)} or column:NAME"
+                raise UsageError(f"--split_key must be {keys}, got {quoted(self.split_key)}.")
         if self.test_fraction is not None:
             self._settle("test_fraction", simplest("test_fraction", self.test_fraction))
 
@@ -320,7 +327,7 @@ class BuildConfig:
     @property
     def key_of_split(self) -> str:
         """The split key in effect, where documents are split by one."""
-        return self.split_key or _DEFAULT_SPLIT_KEY
+        return self.split_key or "text"
 
     @property
     def curates(self) -> bool:
@@ -334,13 +341,6 @@ class BuildConfig:
 
     def _settle(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-    def _check_split_key(self, key: str) -> None:
-        kind, separator, name = key.partition(":")
-        if key not in _SPLIT_KEYS and not (kind == "column" and separator and name):
-            raise UsageError(
-                f"--split_key must be {', '.join(_SPLIT_KEYS)} or column:NAME, got {quoted(key)}."
-            )
 
     def _check_fim(self, rates: Sequence[str]) -> None:
         if len(rates) != 2:

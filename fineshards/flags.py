@@ -218,8 +218,8 @@ def utf8(name: str, text: str) -> str:
     return text
 
 
-def allowance(value: int | str) -> int | str:
-    """A share of rows as it is; a number of rows given as text as a number."""
+def allowance(name: str, value: int | str) -> int | str:
+    """A share of rows, or of files, as it is; a number of them given as text as a number."""
     if not isinstance(value, str):
         return value
     if _SHARE.fullmatch(value) and Fraction(value.removesuffix("%")) <= 100:
@@ -228,8 +228,7 @@ def allowance(value: int | str) -> int | str:
         return count(value)
     except ArgumentTypeError:
         raise UsageError(
-            "--max_bad_rows must be a number of rows, or a share such as 0.1%, got "
-            f"{quoted(value)}."
+            f"--{name} must be a number, or a share such as 0.1%, got {quoted(value)}."
         ) from None
 
 

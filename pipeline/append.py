@@ -7,7 +7,13 @@ from typing import Any
 from fineshards.config import BuildConfig
 from fineshards.errors import FineshardsError, OutputError, UsageError
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import Patterns, find_input, refuse_overlap, settle_input
+from fineshards.pipeline.input_files import (
+    Patterns,
+    find_input,
+    new_generation,
+    refuse_overlap,
+    settle_input,
+)
 from fineshards.pipeline.launch import Launch, end_finished, refuse_damage
 from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
@@ -15,7 +21,7 @@ from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.job import Job, job_name, of_generation
 from fineshards.shards.job.manifest import Manifest, unfinished_redaction
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.records import Generation, SourceFile, blocks_name, copy_name
+from fineshards.shards.job.records import SourceFile, blocks_name, copy_name
 from fineshards.shards.layout import CURATED_FOLDERS, MASKS_FOLDER, REJECTED_FOLDER
 from fineshards.shards.piece_plan import EarlierGeneration
 from fineshards.shards.record import replace
@@ -52,8 +58,10 @@ def prepare_append(config: BuildConfig) -> Launch:
         )
     output_folder.refuse_foreign_files(storage)
     config = read_as_before(config, before, files)
-    files = settle_input(files, before.settings.columns, config)
-    there = job_with_sources(before, config.sources, patterns.train + patterns.test)
+    named = patterns.train + patterns.test
+    there = job_with_sources(before, config.sources, named)
+    begun = output_folder.begun(storage, manifest.generation + 1, config, named) or there
+    files, left_out = settle_input(files, before.settings.columns, config, begun)
     if not are_new(there, files, config):
         checkpoints = Checkpoints.of(storage, before)
         end_finished(manifest, checkpoints, config)
@@ -69,7 +77,7 @@ def prepare_append(config: BuildConfig) -> Launch:
         before.settings,
         (*before.files, *(replace(f, index=len(before.files) + f.index) for f in files)),
         before.origin | {name + of_generation(number): value for name, value in origin.items()},
-        generations=(*before.generations, Generation(len(files), root=root)),
+        generations=(*before.generations, new_generation(files, left_out, root, config)),
     )
     # Also the check that this tokenizer gives the tokens that it gave when the dataset was built.
     document_encoder(job.settings, storage, config.tokenizer_engine)

@@ -5,25 +5,36 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fineshards.config import BuildConfig
-from fineshards.errors import UsageError
-from fineshards.shards.job.job import JOB_NAME
+from fineshards.cores import usable_cores
+from fineshards.errors import InputError, UsageError
+from fineshards.shards.counts import most_allowed
+from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
-from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.records import Generation, LeftOut, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
-from fineshards.sources.files import expand_lists, find_files, is_url, without_scheme
+from fineshards.sources.files import (
+    MISSING,
+    expand_lists,
+    find_files,
+    is_url,
+    state_of,
+    without_scheme,
+)
 from fineshards.sources.formats.extraction import with_extraction
 from fineshards.sources.formats.format import FORMATS
 from fineshards.sources.places.place import open_parts, split_path
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.roots import moved_patterns
 from fineshards.storage.base import Storage
+from fineshards.wording import counted
 from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_apart
 
@@ -91,8 +102,9 @@ def find_input(
     if given:
         moved = moved_patterns(patterns.test + patterns.train, config.sources, roots)
         splits = (moved[len(patterns.test) :], moved[: len(patterns.test)])
+        request = *splits, bool(config.max_bad_files)
         apart = any(map(is_url, moved))
-        files = call_apart(find_files, *splits) if apart else find_files(*splits)
+        files = call_apart(find_files, *request) if apart else find_files(*request)
     if config.dataset is None:
         # The DAG of Composer knows by it that files in a store are in the dataset already.
         named = {"input": config.patterns, "test_input": config.test_patterns}
@@ -123,9 +135,15 @@ def _numbered(files: Sequence[SourceFile]) -> list[SourceFile]:
 
 
 def settle_input(
-    files: Sequence[SourceFile], columns: Columns, config: BuildConfig
-) -> list[SourceFile]:
-    """The files with how they are read: what extracts their text, and where a limit ends them."""
+    files: Sequence[SourceFile], columns: Columns, config: BuildConfig, begun: Job | None
+) -> tuple[list[SourceFile], list[LeftOut]]:
+    """The files with how they are read: what extracts their text, and where a limit ends them.
+
+    begun: a job on record, which this one may resume.
+
+    Returns them, and those that `--max_bad_files` leaves out. Raises InputError if these are more
+    than it allows.
+    """
     extracted = [
         replace(file, extraction=FORMATS.package(file.format) or file.extraction)
         for file in with_extraction(files, config.extract, config.quoting, config.text_separator)
@@ -136,11 +154,89 @@ def settle_input(
             f"{plain.path} holds no conversations: files of {plain.format} have no columns of "
             "messages. Leave it out, or leave out --chat_template."
         )
+    left_out = list[LeftOut]()
+    if config.max_bad_files:
+        reasons = _reasons_on_record(extracted, begun)
+        if reasons is None:
+            reasons = call_apart(_reasons, extracted, columns)
+        left_out = _leave_out(extracted, reasons, config.max_bad_files)
+        extracted = _numbered([file for file in extracted if file.index not in reasons])
     if config.limit is None:
-        return extracted
+        return extracted, left_out
     splits = [[file for file in extracted if file.test == is_test] for is_test in (True, False)]
     first = [call_apart(first_documents, part, columns, config.limit) for part in splits if part]
-    return _numbered([file for part in first for file in part])
+    return _numbered([file for part in first for file in part]), left_out
+
+
+def new_generation(
+    files: Sequence[SourceFile], left_out: Sequence[LeftOut], root: str, config: BuildConfig
+) -> Generation:
+    """The record of a generation that adds files. left_out: named by their paths."""
+    names = [
+        of.file.path.removeprefix(root)
+        if of.file.path.startswith(root)
+        else os.path.relpath(of.file.path, root)
+        for of in left_out
+    ]
+    below = tuple(
+        LeftOut(replace(of.file, name=name), of.reason.replace(of.file.path, name))
+        for of, name in zip(left_out, names, strict=True)
+    )
+    return Generation(len(files), root=root, max_bad_files=config.max_bad_files, left_out=below)
+
+
+def _reasons_on_record(files: Sequence[SourceFile], begun: Job | None) -> dict[int, str] | None:
+    """Why a job that has begun left out some of these files, as `_reasons`; None if it is another.
+
+    So what its first launch left out stays out.
+    """
+    if begun is None or not begun.generations[-1].max_bad_files:
+        return None
+    left_out = {of.file.index: of for of in begun.generations[-1].left_out}
+    now = [os.path.basename(file.path) if file.index in left_out else file.path for file in files]
+    then = [file.path for file in begun.new_files]
+    for index, of in left_out.items():
+        then.insert(index, os.path.basename(of.file.name))
+    return {index: of.reason for index, of in left_out.items()} if now == then else None
+
+
+def _reasons(files: Sequence[SourceFile], columns: Columns) -> dict[int, str]:
+    """Reads every file to its end as the job would; why those that fail do, by their index."""
+
+    def reason(file: SourceFile) -> str:
+        try:
+            if file.identity == MISSING:
+                state_of(file)  # may say more
+                return f"{file.path} is not there."
+            for block in discover_blocks(file, columns, _BLOCK_BYTES):
+                for _ in read_block(file, columns, block):
+                    pass
+        except InputError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        found = zip(files, pool.map(reason, files), strict=True)
+        return {file.index: why for file, why in found if why}
+
+
+def _leave_out(
+    files: Sequence[SourceFile], reasons: Mapping[int, str], limit: int | str
+) -> list[LeftOut]:
+    """The files with a reason to be left out; raises InputError for too many of them."""
+    left_out = [LeftOut(files[index], why) for index, why in sorted(reasons.items())]
+    counts = f"{len(left_out):,} of {counted(len(files), 'input file')}"
+    first = " ".join(of.reason for of in left_out[:3])
+    if len(left_out) == len(files):
+        raise InputError(f"{counts} cannot be read, so none is left: {first}")
+    if len(left_out) > most_allowed(limit, len(files)):
+        raise InputError(
+            f"{counts} cannot be read, and --max_bad_files allows {limit}: {first} Put good files "
+            "there, or raise --max_bad_files to leave such files out."
+        )
+    if left_out:
+        _log.warning("left out %s, which cannot be read: %s", counts, first)
+    return left_out
 
 
 def _resolve(config: BuildConfig) -> tuple[ResolvedDataset, ResolvedDataset | None]:

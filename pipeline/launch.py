@@ -20,13 +20,19 @@ from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
 from fineshards.errors import FineshardsError, InputError, OutputError, UsageError, quoted
 from fineshards.pipeline import output_folder
-from fineshards.pipeline.input_files import Patterns, find_input, refuse_overlap, settle_input
+from fineshards.pipeline.input_files import (
+    Patterns,
+    find_input,
+    new_generation,
+    refuse_overlap,
+    settle_input,
+)
 from fineshards.shards import split_rule
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.dataset_files import expected_files
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest
-from fineshards.shards.job.records import Generation, SourceFile
+from fineshards.shards.job.records import SourceFile
 from fineshards.shards.job.settings import (
     Chat,
     Columns,
@@ -76,7 +82,8 @@ def prepare(config: BuildConfig) -> Launch:
     """
     storage = open_storage(config.folder, config.s3_endpoint)
     patterns = Patterns.of(config)
-    job, stored = describe_job(config, patterns)
+    begun = output_folder.begun(storage, 1, config, patterns.train + patterns.test)
+    job, stored = describe_job(config, patterns, begun)
     refuse_overlap(storage, job.files, config.dataset, patterns)
     if not any(file.size for file in job.files):
         which = f"{len(job.files):,} files have" if job.files[1:] else f"{job.files[0].path} has"
@@ -128,11 +135,11 @@ def refuse_damage(storage: Storage, files: Iterable[tuple[str, int, str]], so: s
 
 
 def describe_job(
-    config: BuildConfig, patterns: Patterns | None = None
+    config: BuildConfig, patterns: Patterns | None = None, begun: Job | None = None
 ) -> tuple[Job, tuple[bytes, ...]]:
     """The job of a configuration, and the contents of its `stored_files`; writes nothing.
 
-    patterns: those of its input, if its lists are read already.
+    patterns: those of its input, if its lists are read already. begun: the job on record, if any.
 
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
@@ -152,7 +159,7 @@ def describe_job(
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     scores = () if recipe is None else tuple(recipe.scores)
     columns = replace(columns_of(config, tokenizer), others=others, scores=scores)
-    files = settle_input(files, columns, config)
+    files, left_out = settle_input(files, columns, config, begun)
     chat, template = _chat(config, place, tokenizer, vocabulary)
     seed = config.shuffle_seed
     settings = Settings(
@@ -169,7 +176,8 @@ def describe_job(
         fim=_fill_in_middle(config, tokenizer),
     )
     root, files = below_root(files)
-    job = Job(settings, (*files,), origin, generations=(Generation(len(files), root=root),))
+    generation = new_generation(files, left_out, root, config)
+    job = Job(settings, (*files,), origin, generations=(generation,))
     return job, (vocabulary, *template)
 
 

@@ -18,7 +18,7 @@ from fineshards.shards.checkpoints import FOLDER as CHECKPOINTS
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.job.job import JOB_NAME, Job, job_name
 from fineshards.shards.job.manifest_file import EXPORT_NAME, MANIFEST_NAME
-from fineshards.shards.job.records import GENERATIONS_FOLDER, SourceFile, blocks_name
+from fineshards.shards.job.records import GENERATIONS_FOLDER, SourceFile, blocks_name, copy_name
 from fineshards.shards.job.runs import is_running
 from fineshards.shards.job.settings import STORED_FILES
 from fineshards.shards.layout import (
@@ -29,6 +29,7 @@ from fineshards.shards.layout import (
     SPLITS,
 )
 from fineshards.shards.record import replace
+from fineshards.sources.roots import job_with_sources
 from fineshards.storage.base import TEMPORARY, Storage
 
 _log = logging.getLogger("fineshards")
@@ -139,6 +140,16 @@ def on_record(storage: Storage, job: Job, record: str | None) -> Job | None:
         return job
 
 
+def begun(
+    storage: Storage, generation: int, config: BuildConfig, patterns: Sequence[str]
+) -> Job | None:
+    """The job on record that a launch may resume, with its files where they are now."""
+    with suppress(OutputError):  # a damaged record is reported when the folder is taken
+        job = None if config.overwrite else Job.load(storage, generation)
+        return job and job_with_sources(job, config.sources, patterns)
+    return None
+
+
 def _conflict(storage: Storage, existing: Job, job: Job) -> str:
     """Why the job in the output folder cannot be taken for this one; empty if it can."""
     if existing.fingerprint() != job.fingerprint():
@@ -160,16 +171,18 @@ def _conflict(storage: Storage, existing: Job, job: Job) -> str:
 def resumed(
     storage: Storage, existing: Job, job: Job, config: BuildConfig, record: str | None
 ) -> Job:
-    """The job on record with its files as they are now, which the record says then.
+    """The job on record with its files as they are now, which the record of an unfinished job says.
 
     job: the same one, with the files as they were found. record: the version of the record's file.
     Raises UsageError as `refuse_other_version` does.
     """
     ours = job.as_begun(existing)
-    for was, now in zip(existing.files, ours.files, strict=True):
+    pairs = zip(existing.files + existing.left_out, ours.files + ours.left_out, strict=True)
+    for was, now in pairs:
         refuse_other_version(was, now, config)
     ours = replace(existing, files=ours.files, generations=ours.generations)
-    if ours != existing:
+    # Once there is a manifest, which has its checksum, the record stays.
+    if ours != existing and storage.size(copy_name(existing.generation)) is None:
         storage.replace(existing.record_name, ours.to_bytes(), record)
     return ours
 

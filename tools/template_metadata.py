@@ -11,13 +11,15 @@ from typing import Any
 from fineshards.config import BuildConfig
 from fineshards.flags import choices, flags_of, help_texts, kinds
 
+_ALLOWANCE = "^(0|[1-9][0-9]{0,17}|[0-9]{1,3}([.][0-9]{1,12})?%)$"
 _OBJECTS = "^gs://[a-z0-9][-a-z0-9_.]+[a-z0-9]/.+$"
 # Values that Dataflow refuses before it starts a machine.
 _PATTERNS = {
     "input": _OBJECTS,
     "test_input": _OBJECTS,
     "output": _OBJECTS,
-    "max_bad_rows": "^(0|[1-9][0-9]{0,17}|[0-9]{1,3}([.][0-9]{1,12})?%)$",
+    "max_bad_rows": _ALLOWANCE,
+    "max_bad_files": _ALLOWANCE,
     "test_fraction": "^(0([.][0-9]{1,9})?|1([.]0{1,9})?)$",
 }
 _KINDS = {
@@ -26,6 +28,7 @@ _KINDS = {
     "output": "GCS_WRITE_FOLDER",
     "test_fraction": "NUMBER",
     "max_bad_rows": "TEXT",
+    "max_bad_files": "TEXT",
 }
 
 

@@ -99,8 +99,7 @@ def _finished(
     manifest: Manifest, root: str, words: str, result: str, seconds: float = 0.0
 ) -> Answer:
     """The answer of a build: what the dataset holds, where, and what is in each split."""
-    totals, splits = manifest.totals, manifest.splits
-    counts = manifest.counts()
+    totals, splits, counts = manifest.totals, manifest.splits, manifest.counts()
     pages = counts.pages_unextracted
     record = {
         "result": result,
@@ -118,6 +117,7 @@ def _finished(
     left_out = "".join(
         f", {counted(number, what)} {why}"
         for number, what, why in (
+            (len(manifest.job.left_out), "file", "left out"),
             (totals["nulls"], "row", "without text"),
             (totals["rejected"], "row", "rejected"),
             (counts.documents_dropped, "document", "dropped"),

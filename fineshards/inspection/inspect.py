@@ -133,6 +133,7 @@ def summarize(dataset: Dataset) -> dict[str, Any]:
         "ids": tokenizer.size,
         "eot": tokenizer.eot,
         "files": len(manifest.files),
+        "files_left_out": len(manifest.job.left_out),
         "origin": {name: value for name, value in manifest.origin.items() if value},
         "fingerprint": manifest.fingerprint,
         "content_fingerprint": manifest.content_fingerprint,
@@ -177,9 +178,8 @@ def describe_summary(summary: Mapping[str, Any]) -> list[str]:
     )
     if (learned := summary["learned"]) is not None:
         lines.append(f"  learned    {counted(learned, 'token')} ({share(learned, tokens)})")
-    if summary["inner_eots"]:
-        eots = f"{summary['inner_eots']:,} inside of documents"
-        lines.append(f"  EOTs       {eots}, which were tokens already")
+    if eots := summary["inner_eots"]:
+        lines.append(f"  EOTs       {eots:,} inside of documents, which were tokens already")
     lines.append(
         f"  documents  {summary['documents']:,} ({counted(summary['nulls'], 'row')} without text, "
         f"{summary['rejected']:,} rejected)"
@@ -189,6 +189,8 @@ def describe_summary(summary: Mapping[str, Any]) -> list[str]:
         pages = counted(sum(unextracted.values()), "page")
         lines.append(f"  no text    of {pages}, whose text cannot be extracted ({reasons})")
     files = counted(summary["files"], "file")
+    if left_out := summary["files_left_out"]:
+        files += f", without {left_out:,} that cannot be read (metadata/rejected/)"
     lines.append(f"  text       {summary['text_bytes'] / 1e6:,.1f} MB from {files}")
     if root and "input" not in origin:
         lines.append(f"  input      {shortened(root)}")
@@ -207,12 +209,10 @@ def _describe_generations(
     yield "  generations"
     for generation in generations:
         number, root, redacted = (generation[name] for name in ("number", "root", "redacted"))
-        names = ("file", "document", "token")
-        did = ", ".join(counted(generation[f"{name}s"], name) for name in names)
+        did = ", ".join(counted(generation[f"{of}s"], of) for of in ("file", "document", "token"))
         if redacted:
             did = f"{counted(redacted, 'document')} redacted"
-        ending = of_generation(number)
-        places = [value for name, value in origin.items() if name.endswith(ending)]
+        places = [value for name, value in origin.items() if name.endswith(of_generation(number))]
         if root and number > 1 and not places:
             places = [root]
         yield f"    {number:<8} {did}" + "".join(f"; {shortened(place)}" for place in places)

@@ -90,8 +90,7 @@ def redact(
     wanted, numbers = _checked(ids, documents)
     storage = open_storage(folder)
     manifest = Manifest.load_finished(storage)
-    dataset, number = Dataset(storage, manifest), manifest.generation + 1
-    shards = manifest.shards
+    dataset, shards = Dataset(storage, manifest), manifest.shards
     by_shard = _pieces(dataset, wanted, numbers)
     placed = [(shards[at], piece) for at, rows in by_shard.items() for piece in rows.values()]
     if not placed:
@@ -105,7 +104,7 @@ def redact(
     _overwrite_all(dataset, job, by_shard)
     return Redacted(
         storage.root,
-        number,
+        job.generation,
         len(redaction.documents),
         sum(piece.length for _, piece in placed),
         [shards[position].name for position in by_shard],

@@ -34,7 +34,7 @@ from fineshards.shards import layout, record
 from fineshards.shards.assembly import shard_mask
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, report_file, sums_by_stream
-from fineshards.shards.dataset_files import Dataset, expected_files
+from fineshards.shards.dataset_files import Dataset, expected_files, files_of_manifest
 from fineshards.shards.job.job import Job, Redaction, job_name, load_redaction
 from fineshards.shards.job.manifest import Manifest, readable_manifest
 from fineshards.shards.job.manifest_file import MANIFEST_NAME, has_checkpoints
@@ -363,7 +363,7 @@ def _mark_redacted(
 
 
 def _write_what_follows(dataset: Dataset, damaged: list[str], records: Storage) -> None:
-    """Makes what follows from other files: loss masks, job records, the latest manifest's copy."""
+    """Makes what follows from other files: masks, lists of files, job records, the last copy."""
     manifest = dataset.manifest
     for shard in manifest.shards:
         _, table, mask_name = layout.files_of(shard.name)
@@ -376,8 +376,9 @@ def _write_what_follows(dataset: Dataset, damaged: list[str], records: Storage) 
             if job.generations[-1].redacted:
                 job = record.replace(job, redaction=_redaction(dataset, number))
             records.write(job.record_name, job.to_bytes())
-    if (name := copy_name(manifest.generation)) in damaged:
-        records.write(name, manifest.to_bytes())
+    for name, content in files_of_manifest(manifest).items():
+        if name in damaged:
+            records.write(name, content)
 
 
 def _redaction(dataset: Dataset, generation: int) -> Redaction:

@@ -237,14 +237,14 @@ def limits(manifest: Manifest) -> Iterator[str]:
         yield "Nothing was filtered or deduplicated by fineshards."
     elif not any(step.compares for step in recipe.steps):
         yield "Nothing was deduplicated by fineshards."
-    leaks = manifest.leaks
-    if leaks is not None:
+    if left_out := len(manifest.job.left_out):
+        yield f"Files of the input that could not be read, and were left out: {left_out:,}."
+    if (leaks := manifest.leaks) is not None:
         yield (
             "Documents of test with the text of a document of train (exact duplicates): "
             f"{leaks.test_documents:,}."
         )
-    redacted = sum(generation.redacted for generation in manifest.generations)
-    if redacted:
+    if redacted := sum(generation.redacted for generation in manifest.generations):
         yield f"Documents that were overwritten by the end-of-text token: {redacted:,}."
 
 

@@ -432,10 +432,14 @@ def check_reports(
     )
 
 
+def most_allowed(limit: int | str, whole: int) -> int:
+    """The most that a limit allows: a number, or a share of a whole, such as `0.1%`."""
+    return limit if isinstance(limit, int) else int(whole * Fraction(limit.removesuffix("%")) / 100)
+
+
 def check_total(rejected: int, limit: int | str, rows: int) -> None:
     """Raises InputError if the `rows` of all source files have more rejected ones than allowed."""
-    most = int(rows * Fraction(limit.removesuffix("%")) / 100) if isinstance(limit, str) else limit
-    if rejected > most:
+    if rejected > most_allowed(limit, rows):
         share = "" if isinstance(limit, int) else f" of {rows:,}"
         raise InputError(
             f"{rejected} rows{share} cannot be encoded, and --max_bad_rows allows {limit}. They are"

@@ -17,7 +17,7 @@ from fineshards.errors import OutputError
 from fineshards.shards import npy
 from fineshards.shards.job.job import ranges_of
 from fineshards.shards.job.manifest import Manifest, readable_manifest
-from fineshards.shards.job.records import ShardRecord, block_tables, copy_name
+from fineshards.shards.job.records import ShardRecord, block_tables, copy_name, lists_of_files
 from fineshards.shards.layout import SPLITS, table_name
 from fineshards.shards.tables.block_counts import Rows, read_blocks
 from fineshards.shards.tables.documents import DocumentPiece, DocumentTable, table_schema
@@ -197,3 +197,9 @@ def expected_files(manifest: Manifest) -> Iterator[tuple[str, int, str]]:
         yield file.name, file.bytes, file.crc32c
     content = manifest.to_bytes()
     yield copy_name(manifest.generation), len(content), checksum_to_base64(crc32c(content))
+
+
+def files_of_manifest(manifest: Manifest) -> dict[str, bytes]:
+    """The files that follow from the manifest alone: its copy, and lists of files left out."""
+    copy = {copy_name(manifest.generation): manifest.to_bytes()}
+    return copy | lists_of_files(manifest.generations)

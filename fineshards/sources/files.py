@@ -54,6 +54,8 @@ _RECORDS = {
 }
 _CACHED_COPY = re.compile(r"cache-[^/]*\.arrow")
 _OF_SAVES = re.compile(r"state\.json|(cache-.*|data-\d+-of-\d+)\.arrow")
+# The identity of a file that was named and is not there, or cannot even be described.
+MISSING = "missing"
 _PLACES: Plugins[Place] = Plugins("places", makes=True)
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _LFS_POINTER, _LFS_POINTER_BYTES = b"version https://git-lfs.github.com/spec/v1\n", 1024
@@ -174,19 +176,24 @@ def explain_failures(file: SourceFile) -> Iterator[None]:
         ) from error
 
 
-def find_files(patterns: Sequence[str], test: Sequence[str] = ()) -> list[SourceFile]:
+def find_files(
+    patterns: Sequence[str], test: Sequence[str] = (), may_be_missing: bool = False
+) -> list[SourceFile]:
     """Returns the files of patterns, numbered, and before them those of the test split.
 
     They are in the order of the patterns, and sorted by name within each. Raises UsageError for a
     pattern without a match, a file matched twice or a name of unknown format, and InputError for a
     file, folder or bucket that cannot be inspected.
+
+    may_be_missing: whether a file that cannot be inspected, or is named in full and is not there,
+    is returned all the same, with the identity MISSING.
     """
     seen: dict[str, str] = {}
     files: list[SourceFile] = []
     for number, pattern in enumerate((*test, *patterns)):
         is_test = number < len(test)
         named = f"{'--test_input' if is_test else '--input'} {pattern}"
-        for match in _find(named, pattern):
+        for match in _find(named, pattern, may_be_missing):
             # Links are resolved only to find duplicates: a link's target may have no extension.
             target = without_scheme(match.path)
             target = target if is_url(target) else os.path.realpath(target)
@@ -278,16 +285,25 @@ def walk(folder: str) -> Iterator[str]:
         yield from (os.path.join(parent, name) for name in names if not is_beside_data(name))
 
 
-def _find(named: str, pattern: str) -> list[SourceFile]:
-    """The files of a pattern or folder. named: the flag with it."""
+def _find(named: str, pattern: str, may_be_missing: bool) -> list[SourceFile]:
+    """The files of a pattern or folder, as of `find_files`. named: the flag with it."""
     place = place_of(refuse_secrets(pattern, "--input")) if is_url(pattern) else None
 
     def find(pattern: str) -> list[FoundFile]:
-        matches = place.find(pattern) if place else _find_local(pattern)
+        try:
+            matches = place.find(pattern) if place else _find_local(pattern, may_be_missing)
+        except MissingError:
+            if not may_be_missing:
+                raise
+            matches = []
         return [file for file in matches if not is_beside_data(file.within)]
 
     files = _as_saved(named, pattern, find)
     listed = {file.path: (file.size, file.identity) for file in files}
+    is_named = has_known_format(pattern) and not WILDCARDS.search(pattern)
+    if may_be_missing and is_named and not files:
+        path = pattern if place else os.path.abspath(pattern)
+        return [SourceFile(0, path, 0, MISSING, *format_of(path))]
     if not files:
         raise UsageError(
             f"{named}: no file matches. Check the path, and quote the pattern so that the shell "
@@ -370,7 +386,7 @@ def _as_saved(named: str, pattern: str, find: Callable[[str], list[FoundFile]]) 
     return data
 
 
-def _find_local(pattern: str) -> list[FoundFile]:
+def _find_local(pattern: str, may_be_missing: bool) -> list[FoundFile]:
     # `glob` takes a folder that ** may stand for on trust.
     matching = [path for path in glob.glob(pattern, recursive=True) if os.path.lexists(path)]
     if not matching and os.path.lexists(pattern):
@@ -386,9 +402,16 @@ def _find_local(pattern: str) -> list[FoundFile]:
             if place not in seen and not is_beside_data(left):
                 seen.add(place)
                 within[os.path.abspath(below)] = left
-    return [
-        FoundFile(path, path, *local_state(path), left) for path, left in sorted(within.items())
-    ]
+    files = list[FoundFile]()
+    for path, left in sorted(within.items()):
+        try:
+            state = local_state(path)
+        except InputError:
+            if not may_be_missing or with_escaped_bytes(path) != path:
+                raise
+            state = 0, MISSING
+        files.append(FoundFile(path, path, *state, left))
+    return files
 
 
 def some(paths: Sequence[str]) -> str:

@@ -100,6 +100,20 @@ def test_an_input_that_moves_all_the_time(
     assert "nothing to do" in answer(*command, "--trust_input", moves)
 
 
+@pytest.mark.parametrize("flags", [["--trust_input"], ["--sources={0}/in={0}/now"]])
+def test_a_finished_dataset_keeps_its_record(tmp_path: Path, flags: list[str]) -> None:
+    write_rows(tmp_path / "in/0.jsonl", made_up_rows(0, 20))
+    command = ["build", f"--input={tmp_path}/in/*", f"--output={tmp_path}/out", *FLAGS]
+    assert main(command) == 0
+    before = files_in(tmp_path / "out")
+    if "--trust_input" in flags:
+        set_times(tmp_path / "in", 2)
+    else:
+        (tmp_path / "in").rename(tmp_path / "now")
+    assert main([*command, *(flag.format(tmp_path) for flag in flags)]) == 0
+    assert files_in(tmp_path / "out") == before
+
+
 def test_other_content_of_the_same_size_is_trusted_only_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,7 +57,11 @@ def test_a_file_that_is_not_the_jobs_is_an_error(storage: Storage) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        (next(iter(LISTS)), b"", r"rejected/00000-\*\.jsonl list 0 rejected rows, expected 1"),
+        (
+            next(iter(LISTS)),
+            b"",
+            r"rejected/00000-\*\.jsonl list 0 rejected rows, expected 1",
+        ),
         ("metadata/rejected/00099-0.jsonl", b"1\n", r"00099-\*\.jsonl list 1 .*, expected 0"),
     ],
 )

@@ -28,6 +28,7 @@ from fineshards.shards.job.records import (
     borders,
     checked,
     copy_name,
+    lists_of_files,
 )
 from fineshards.shards.job.settings import Settings
 from fineshards.shards.layout import CURATED_FOLDERS, REJECTED_FOLDER, Layout
@@ -130,6 +131,11 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
         """The source files that this job reads."""
         return self.files[len(self.files) - self.generations[-1].files :]
 
+    @property
+    def left_out(self) -> tuple[SourceFile, ...]:
+        """The files that all generations left out, because they cannot be read."""
+        return tuple(of.file for generation in self.generations for of in generation.left_out)
+
     def at(self, generation: int) -> Job:
         """The job of an earlier generation."""
         generations = self.generations[:generation]
@@ -141,7 +147,7 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
     def fingerprint(self, redactions: bool = True) -> str:
         """SHA-256, as hex, of the settings and of the source files' names, sizes and identities.
 
-        So it identifies a job, wherever its input is by now.
+        So it identifies a job, wherever its input is by now. Files that were left out count too.
 
         redactions: whether to tell a dataset from itself with documents redacted, which has the
         same documents in the same places.
@@ -151,6 +157,8 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
             "settings": self.settings,
             "files": [*map(_deciding, self.files)],
         }
+        if self.left_out:
+            deciding["left_out"] = [*map(_deciding, self.left_out)]
         grown = sorted({*borders(self.generations)})
         if self.settings.shuffle is not None and len(grown) > 1:
             deciding["borders"] = grown  # each is shuffled within itself
@@ -162,12 +170,18 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
     def as_begun(self, begun: Job) -> Job:
         """This job with the identities of files of an earlier launch, of the same name and size.
 
-        Another version is trusted then, which is for the caller to allow.
+        Another version is trusted then, which is for the caller to allow. The limit of files that
+        may be left out, which decides nothing any more, is that of the earlier launch.
         """
-        if len(self.files) != len(begun.files):
+        *before, ours = self.generations
+        theirs = begun.generations[-1]
+        if len(self.files) != len(begun.files) or len(ours.left_out) != len(theirs.left_out):
             return self
-        pairs = zip(self.files, begun.files, strict=True)
-        return replace(self, files=tuple(_as_begun(now, was) for now, was in pairs))
+        files = tuple(map(_as_begun, self.files, begun.files))
+        pairs = zip(ours.left_out, theirs.left_out, strict=True)
+        left_out = tuple(replace(was, file=_as_begun(now.file, was.file)) for now, was in pairs)
+        ours = replace(ours, max_bad_files=theirs.max_bad_files, left_out=left_out)
+        return replace(self, files=files, generations=(*before, ours))
 
     def differences(self, other: Job) -> list[str]:
         """How another job differs from this one, for an error message; empty if it does not."""
@@ -175,7 +189,10 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
         if len(self.files) != len(other.files):
             counts = f"was {len(self.files)}, now {len(other.files)}"
             differences.append(f"number of input files: {counts}")
-        pairs = zip(self.files, other.files, strict=False)
+        if len(self.left_out) != len(other.left_out):
+            counts = f"was {len(self.left_out)}, now {len(other.left_out)}"
+            differences.append(f"number of files left out by --max_bad_files: {counts}")
+        pairs = [*zip(self.files, other.files), *zip(self.left_out, other.left_out)]  # noqa: B905
         first = next(filter(None, (_difference(old, new) for old, new in pairs)), None)
         return differences if first is None else [*differences, first]
 
@@ -257,8 +274,10 @@ def metadata_files(
 ) -> Iterator[MetadataFile]:
     """The record of each file in `metadata/` that exists before the manifest does.
 
-    reports: of the source files. Raises OutputError for a tokenizer or template that is not the
-    job's, and for lists of rejected rows that have not as many as the reports.
+    Writes the list of the files that the job left out.
+
+    reports: of the source files. Raises OutputError for a tokenizer, template or list of files that
+    is not the job's, and for lists of rejected rows that have not as many as the reports.
     """
     from fineshards.storage.checksums import checksum_to_base64, crc32c  # loading lacks it
 
@@ -266,7 +285,11 @@ def metadata_files(
     if settings.chat is not None:
         hashes.append(settings.chat.template_sha256)
     expected = dict(zip(settings.stored_files, hashes, strict=True))
-    rejected = sorted(entry.name for entry in storage.entries(REJECTED_FOLDER))
+    for name, content in lists_of_files(job.generations).items():
+        expected[name] = hashlib.sha256(content).hexdigest()
+        if storage.size(name) is None:
+            storage.write(name, content)
+    rejected = sorted({entry.name for entry in storage.entries(REJECTED_FOLDER)} - expected.keys())
     records = [job_name(number) for number in range(1, job.generation + 1)]
     manifests = [copy_name(number) for number in range(1, job.generation)]
     listed = Counter[str]()

@@ -24,11 +24,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, json
 from msgspec.structs import replace
 
 from fineshards.errors import clipped
-from fineshards.shards.layout import SHARD_NAME, SPLITS, ShardKey, files_of
+from fineshards.shards.layout import REJECTED_FOLDER, SHARD_NAME, SPLITS, ShardKey, files_of
 from fineshards.shards.record import Count, Crc32c, Record, Sha256
 from fineshards.storage.base import Storage
 
@@ -297,6 +297,18 @@ def write_metadata(storage: Storage, name: str, content: bytes) -> MetadataFile:
     return MetadataFile(name, len(content), checksum_to_base64(storage.write(name, content)))
 
 
+class LeftOut(Record, frozen=True):
+    """A file of the input that cannot be read, and that `--max_bad_files` leaves out.
+
+    Args:
+        file: The file. Its index is its position in the whole input of its generation.
+        reason: Why it cannot be read, as the error that it would be says.
+    """
+
+    file: SourceFile
+    reason: str
+
+
 class Generation(Record, frozen=True):
     """What one generation did to a dataset.
 
@@ -306,17 +318,34 @@ class Generation(Record, frozen=True):
         redaction_sha256: SHA-256, as hex, of the list of those documents; None if there are none.
         root: Where the files are: what their paths begin with, before their names. A folder with
             its last slash; empty if they have none in common.
+        max_bad_files: The limit of `--max_bad_files`, by which every file of the input was read
+            before the job began; 0 if it was not given.
+        left_out: The files that were left out then, in the order of the input.
     """
 
     files: Count
     redacted: Count = 0
     redaction_sha256: Sha256 | None = None
     root: str = ""
+    max_bad_files: Count | str = 0
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def copy_name(generation: int) -> str:
     """The copy of a generation's manifest, which stays when there is a later one."""
     return f"{GENERATIONS_FOLDER}/{generation:04d}.json"
+
+
+def lists_of_files(generations: Sequence[Generation]) -> dict[str, bytes]:
+    """The lists of the files that generations left out, by name: a line per file."""
+    return {
+        f"{REJECTED_FOLDER}/files-{number:04d}.jsonl": b"".join(
+            json.encode({"file": of.file.name, "bytes": of.file.size, "reason": of.reason}) + b"\n"
+            for of in generation.left_out
+        )
+        for number, generation in enumerate(generations, 1)
+        if generation.left_out
+    }
 
 
 def blocks_name(generation: int) -> str:
