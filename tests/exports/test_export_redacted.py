@@ -9,7 +9,6 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.foreign_readers import (
@@ -270,25 +269,6 @@ def test_damage_is_found_in_and_around_what_is_left_out(dataset: Path, tmp_path:
     record.write_text(json.dumps(job))
     with pytest.raises(OutputError, match=r"0002\.job\.json is damaged\. Put it back with"):
         fineshards.export(out, tmp_path / "y", "raw")
-
-
-@pytest.mark.long
-def test_an_export_without_them_is_one_of_a_build_without_them(rows: Path, tmp_path: Path) -> None:
-    flags = [f"--shard_tokens={SHARD}", "--test_shards=0"]
-    build(tmp_path / "out", rows, *flags)
-    gone = [row["number"] for row in pieces(tmp_path / "out") if not row["start"]][3:60:7]
-    places = {row["row"] for row in pieces(tmp_path / "out") if row["number"] in gone}
-    redact(str(tmp_path / "out"), documents=gone)
-    left = [row for row in range(120) if row not in places]
-    pq.write_table(pq.read_table(rows).take(pa.array(left)), tmp_path / "left.parquet")
-    build(tmp_path / "without", tmp_path / "left.parquet", *flags)
-    for to, pattern in (("megatron", "*.bin"), ("olmo", "**/*.npy"), ("raw", "*.bin")):
-        joined = []
-        for name, skip in (("out", "redacted"), ("without", None)):
-            fineshards.export(tmp_path / name, tmp_path / to / name, to, skip=skip)
-            files = sorted((tmp_path / to / name).glob(pattern))
-            joined.append(b"".join(file.read_bytes() for file in files))
-        assert joined[0] == joined[1] != b""
 
 
 @pytest.fixture

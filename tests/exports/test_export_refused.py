@@ -1,11 +1,9 @@
 """Exports that are refused, and folders that hold something else: a sentence, and nothing lost."""
 
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from support.growing import build, made_up_rows, write_rows
@@ -20,8 +18,6 @@ from fineshards.exports.parts import Part, PartReader
 from fineshards.exports.stream import Stream
 from fineshards.exports.token_bins import Raw
 from fineshards.storage.s3 import S3Storage
-
-Run = Callable[..., CompletedProcess[str]]
 
 
 def test_an_unfinished_export_is_not_taken_for_another(by_document: Path, tmp_path: Path) -> None:

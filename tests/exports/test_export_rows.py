@@ -25,7 +25,6 @@ from support.foreign_readers import (
     read_torchtitan,
 )
 from support.growing import build, made_up_rows, write_rows
-from support.oracle import files_in
 from support.tokenizer_files import save, train
 
 import fineshards
@@ -33,14 +32,6 @@ from fineshards.errors import OutputError, UsageError
 from fineshards.exports import array_record, input_ids
 
 SHARD, LENGTH = 300, 64
-FORMATS: dict[str, dict[str, Any]] = {
-    "mds": {"sequence_length": LENGTH, "tokens_per_file": 200},
-    "litdata": {},
-    "parquet": {},
-    "hf-arrow": {},
-    "array_record": {"token_column": "ids"},
-}
-EVERY_FORMAT = pytest.mark.parametrize("to", FORMATS)
 SIDES = pytest.mark.parametrize("side", ["begin", "end"])
 
 
@@ -279,17 +270,6 @@ def test_a_temporary_file_without_room_is_a_sentence(dataset: Contents, tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     fineshards.export(dataset.folder, tmp_path / "a", "array_record")
     assert fineshards.verify(tmp_path / "a").ok
-
-
-@EVERY_FORMAT
-def test_bytes_do_not_depend_on_the_number_of_workers(
-    dataset: Contents, to: str, tmp_path: Path
-) -> None:
-    for workers in (1, 3):
-        flags = {"workers": workers, **FORMATS[to]}
-        fineshards.export(dataset.folder, tmp_path / f"{workers}", to, **flags)
-        assert fineshards.verify(tmp_path / f"{workers}").ok
-    assert files_in(tmp_path / "1") == files_in(tmp_path / "3")
 
 
 @pytest.mark.parametrize(

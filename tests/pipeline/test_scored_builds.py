@@ -228,17 +228,6 @@ def test_another_number_of_scores_is_found(built: Path, tmp_path: Path) -> None:
     assert ": the number of documents with scores is" in problem
 
 
-def test_a_damaged_or_missing_file_of_scores_is_found(built: Path, tmp_path: Path) -> None:
-    output = Path(shutil.copytree(built / "out", tmp_path / "out"))
-    path = output / "metadata/scores/00001.parquet"
-    content = path.read_bytes()
-    path.write_bytes(content[:90] + bytes([content[90] ^ 1]) + content[91:])
-    (problem,) = fineshards.verify(output).problems
-    assert problem.startswith("metadata/scores/00001.parquet has crc32c ")
-    path.unlink()
-    assert fineshards.verify(output).problems == ["metadata/scores/00001.parquet is missing"]
-
-
 def test_other_scores_than_those_of_the_sources_are_found_with_a_sample(
     built: Path, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from fineshards.errors import FineshardsError, OutputError
 from fineshards.shards.block_writer import Documents, documents_schema
 from fineshards.shards.checkpoints import Checkpoints
 from fineshards.shards.counts import BlockSummary, Counts, LabelCount
-from fineshards.shards.job.records import Block, ShardRecord, TokenBlock
+from fineshards.shards.job.records import ShardRecord, TokenBlock
 from fineshards.shards.layout import table_name
 from fineshards.shards.npy import file_bytes
 from fineshards.shards.split_rule import FirstShards
@@ -29,7 +29,6 @@ from fineshards.storage.base import Entry
 from fineshards.storage.checksums import checksum_to_base64, crc32c
 from fineshards.storage.open import open_storage
 
-BLOCK = Block(file=3, index=12, blocks=13, first_group=5, stop_group=7, first_row=100, bytes=999)
 PLACE = TokenBlock("blocks", 3, 12)
 NO_TEST = FirstShards(0)
 RECORD = ShardRecord(
@@ -101,24 +100,6 @@ def test_a_finished_block_is_found_with_its_summary(
     assert other_job.blocks.read_summary(PLACE) is None
     content = checkpoints.storage.read_if_there(checkpoints.blocks.tokens_name(PLACE)) or b""
     assert content == np.arange(sum(map(sum, batches)), dtype="<u4").tobytes()
-
-
-@pytest.mark.parametrize("name_of", ["documents_name", "tokens_name"])
-def test_a_block_whose_file_was_cut_short_or_is_gone_is_not_finished(
-    checkpoints: Checkpoints, name_of: str
-) -> None:
-    """A power cut leaves files that were not flushed shorter, or filled with other bytes."""
-    summary = write_block(checkpoints, [[5, 6]])
-    name = getattr(checkpoints.blocks, name_of)(PLACE)
-    content = checkpoints.storage.read(name)
-    for size in (0, 3, 4, 8, len(content) // 2, len(content) - 1):
-        for filler in (b"", b"\xff" * (len(content) - size)):
-            checkpoints.storage.write(name, content[:size] + filler)
-            assert checkpoints.blocks.read_summary(PLACE) is None
-    checkpoints.storage.write(name, content)
-    assert checkpoints.blocks.read_summary(PLACE) == summary
-    checkpoints.storage.delete(name)
-    assert checkpoints.blocks.read_summary(PLACE) is None
 
 
 @pytest.mark.parametrize(("documents", "tokens"), [(1, 3), (0, 3), (2, 4), (2, 2)])

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fineshards.shards.layout import Layout, ShardKey, shard_stem
 from fineshards.shards.split_rule import ByFraction, FirstShards
 
-FIRST_TEST = FirstShards(1)
 BY_DOCUMENT = ByFraction("1/100", "text", 1)
 
 # Small streams reach every edge case quickly; large ones exceed 32 and 64 bits.
@@ -95,26 +94,6 @@ def test_slices_put_every_token_of_a_run_into_its_window(
         assert begin + layout.begin(piece.key) + piece.at == offset + piece.start
         position = piece.stop
     assert position == count
-
-
-@given(st.integers(1, 7), st.integers(0, 5), st.lists(st.integers(0, 20), max_size=12))
-def test_consecutive_runs_fill_every_shard(
-    shard_tokens: int, test_shards: int, runs: list[int]
-) -> None:
-    stream = list(range(sum(runs)))
-    layout = Layout.plan([len(stream)], shard_tokens, FirstShards(test_shards))
-    filled: dict[ShardKey, dict[int, int]] = {key: {} for key in keys_of(layout)}
-    offset = 0
-    for count in runs:
-        for piece in layout.slices(offset, count):
-            for step in range(piece.stop - piece.start):
-                assert piece.at + step not in filled[piece.key], "an offset is filled twice"
-                filled[piece.key][piece.at + step] = stream[offset + piece.start + step]
-        offset += count
-    read_back = [
-        filled[key][at] for key in keys_of(layout) for at in range(layout.shard_length(key))
-    ]
-    assert read_back == stream
 
 
 @given(st.fractions(0, 1), st.integers(0, 2**32 - 1))

@@ -137,26 +137,6 @@ def test_pieces_cover_every_shard_with_the_right_tokens(stream: tuple[Files, int
         assert position == min((window + 1) * shard_tokens, model.total)
 
 
-@given(small_files, st.integers(1, 9), st.integers(0, 3))
-def test_copied_tokens_are_the_stream(files: Files, shard_tokens: int, test_shards: int) -> None:
-    stream = [
-        (file, block, token)
-        for file, blocks in enumerate(files)
-        for block, (_, tokens) in enumerate(blocks)
-        for token in range(tokens)
-    ]
-    summaries = summaries_of(files)
-    plan = plan_of(summaries, shard_tokens, test_shards)
-    by_shard = pieces_of(summaries, plan)
-    copied = [
-        (*place_of(piece), token)
-        for key in [shard.key for shard in plan.layout.shards()]
-        for piece in sorted(by_shard[key], key=lambda piece: piece.at)
-        for token in range(piece.start, piece.stop)
-    ]
-    assert copied == stream
-
-
 @given(small_files, st.integers(1, 9), st.randoms(use_true_random=False))
 def test_summaries_may_arrive_in_any_order(files: Files, shard_tokens: int, random: object) -> None:
     summaries = summaries_of(files)

@@ -25,9 +25,8 @@ from fineshards.shards.shuffle_order import (
     key_order,
     shuffle_keys,
 )
-from fineshards.shards.split_rule import ByFraction, FirstShards
+from fineshards.shards.split_rule import ByFraction
 
-ONE = FirstShards(1)
 TWO = ByFraction("1/5", "text", 1)
 MIB = 1 << 20
 

@@ -1,28 +1,23 @@
-"""Verify on shuffled datasets: the order of the keys, and all that it finds in other datasets."""
+"""Verify on shuffled datasets: the order of the keys."""
 
-import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from support.build_here import build_here
 from support.checkout import ROOT
-from support.damage import edit_manifest, edit_table, flip_bit, load, save_consistently
+from support.damage import edit_manifest, edit_table
 
 import fineshards
 from fineshards.errors import FineshardsError
-from fineshards.maintenance.repair import repair
 
 pytestmark = pytest.mark.growing
 
 SHARD = "train/train_0001.npy"
 TABLE = "metadata/documents/train_0001.parquet"
-Damage = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module", params=[{"test_fraction": 0.2}, {"test_shards": 1}], ids=str)
@@ -55,7 +50,7 @@ def problems_of(folder: Path) -> str:
 
 def test_an_undamaged_dataset_passes_with_all_documents_tokenized_again(undamaged: Path) -> None:
     verdict = fineshards.verify(undamaged, sample=100)
-    assert (verdict.problems, verdict.documents) == ([], 120)
+    assert (verdict.problems, verdict.documents, verdict.sampled) == ([], 120, 120)
 
 
 def whole_rows(rows: dict[str, list[Any]]) -> list[int]:
@@ -87,16 +82,6 @@ def test_two_documents_swapped_in_a_table(dataset: Path, distance: int) -> None:
     )
 
 
-def test_a_document_that_is_recorded_as_another_row(dataset: Path) -> None:
-    """Its key is another, so it belongs to another place."""
-
-    def change(rows: dict[str, list[Any]]) -> None:
-        rows["row"][4] += 1
-
-    edit_table(dataset, SHARD, change)
-    assert "not in the order of the keys" in problems_of(dataset)
-
-
 def test_a_shard_that_does_not_continue_the_document_of_the_one_before(dataset: Path) -> None:
     """Both tables are in order, but the last document of one is not the first of the next."""
     later = pq.read_table(dataset / TABLE).slice(3, 1).to_pylist()[0]
@@ -113,79 +98,8 @@ def test_a_shard_that_does_not_continue_the_document_of_the_one_before(dataset: 
     assert re.search(rf"{TABLE} begins with .*, row .* does not continue", problems)
 
 
-def test_another_seed_in_the_manifest(dataset: Path) -> None:
-    def change(content: dict[str, Any]) -> None:
-        content["settings"]["shuffle"]["seed"] = 4
-
-    edit_manifest(dataset, change)
-    assert "keys of the shuffle" in problems_of(dataset)
-
-
 @pytest.mark.parametrize("shuffle", [{"seed": 3, "key_version": 2}, {"seed": -1, "key_version": 1}])
 def test_keys_of_another_version_are_refused(dataset: Path, shuffle: dict[str, int]) -> None:
     edit_manifest(dataset, lambda content: content["settings"].update(shuffle=shuffle))
     with pytest.raises(FineshardsError, match=r"manifest\.json"):
         fineshards.status(dataset)
-
-
-def shifted(folder: Path) -> None:
-    tokens = load(folder, SHARD)
-    save_consistently(folder, SHARD, np.roll(tokens, 1))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda folder: flip_bit(folder / SHARD, 4000), f"{SHARD} .*crc32c"),
-        (lambda folder: flip_bit(folder / TABLE, 50), f"{TABLE} .*crc32c"),
-        (lambda folder: flip_bit(folder / "metadata/job.json", 90), "metadata/job.json"),
-        (lambda folder: (folder / SHARD).unlink(), f"{SHARD} .*"),
-        (lambda folder: (folder / TABLE).unlink(), f"{TABLE} .*"),
-        (lambda folder: os.truncate(folder / SHARD, 4000), SHARD),
-        (lambda folder: (folder / "train/other.npy").write_bytes(b""), "train/other.npy"),
-        (shifted, f"{SHARD}: its EOT tokens are not where its documents begin"),
-        (
-            lambda folder: edit_table(
-                folder, SHARD, lambda rows: rows.update(offset=[n + 1 for n in rows["offset"]])
-            ),
-            f"{TABLE} does not cover tokens",
-        ),
-        (
-            lambda folder: edit_table(
-                folder, SHARD, lambda rows: rows.update(document=[n + 1 for n in rows["document"]])
-            ),
-            f"{TABLE} begins with document",
-        ),
-        (
-            lambda folder: edit_table(folder, SHARD, lambda rows: rows["file"].__setitem__(3, "x")),
-            "the number of tokens of x in the ",
-        ),
-    ],
-)
-def test_damage_is_found_as_in_any_dataset(dataset: Path, damage: Damage, message: str) -> None:
-    damage(dataset)
-    assert re.search(message, problems_of(dataset)), problems_of(dataset)
-
-
-def test_tokens_of_a_document_exchanged_with_those_of_another_are_found_by_sample(
-    dataset: Path,
-) -> None:
-    """Two documents of the same length would pass all sums."""
-    tokens = load(dataset, SHARD)
-    eot = int(tokens[pq.read_table(dataset / TABLE)["offset"][3].as_py()])
-    place = int(np.flatnonzero((tokens[:-1] != eot) & (tokens[1:] != eot))[500])
-    tokens = tokens.copy()
-    tokens[place] = (tokens[place] + 1) % 400
-    save_consistently(dataset, SHARD, tokens)
-    assert fineshards.verify(dataset).problems == []
-    (problem,) = fineshards.verify(dataset, sample=100).problems
-    assert "its tokens differ from those of" in problem
-
-
-def test_a_shuffled_dataset_is_repaired(dataset: Path) -> None:
-    assert repair(str(dataset)).repaired == []
-    before = {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
-    (dataset / SHARD).unlink()
-    (dataset / TABLE).unlink()
-    assert repair(str(dataset)).repaired == [SHARD, TABLE]
-    assert {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()} == before

@@ -115,17 +115,11 @@ def _swap(first: str, second: str) -> Damage:
     [
         pytest.param(lambda f: (f / SHARD).unlink(), SHARD, "is missing", id="gone"),
         pytest.param(_truncate(SHARD, -1000), SHARD, "bytes; the manifest says", id="cut short"),
-        pytest.param(_truncate(SHARD, -4), SHARD, "bytes; the manifest says", id="one token short"),
-        pytest.param(_truncate(SHARD, 128), SHARD, "has 128 bytes", id="header only"),
-        pytest.param(_truncate(SHARD, 60), SHARD, "has 60 bytes", id="half a header"),
         pytest.param(_truncate(SHARD, 0), SHARD, "has 0 bytes", id="empty file"),
         pytest.param(lambda f: flip_bit(f / SHARD, 4711), SHARD, "has crc32c", id="one bit"),
-        pytest.param(lambda f: flip_bit(f / SHARD, -1), SHARD, "has crc32c", id="the last bit"),
-        pytest.param(lambda f: flip_bit(f / SHARD, 3), SHARD, "has crc32c", id="magic"),
         pytest.param(
             _save(lambda a: a.astype("<u2")), SHARD, "bytes; the manifest says", id="uint16"
         ),
-        pytest.param(_save(lambda a: a[:0]), SHARD, "has 128 bytes", id="no tokens"),
         pytest.param(_swap(SHARD, "train/train_0004.npy"), SHARD, "has crc32c", id="swapped"),
         pytest.param(
             _swap("test/test_0000.npy", "train/train_0000.npy"),
@@ -256,7 +250,6 @@ def _shift_border(folder: Path) -> None:
         pytest.param(_swap_values("document"), "not consecutive", id="two documents swapped"),
         pytest.param(_swap_values("row"), "not in the order of", id="two source rows swapped"),
         pytest.param(_cell("offset", 10, 1), "does not cover", id="gap"),
-        pytest.param(_cell("offset", 10, -1), "does not cover", id="overlap"),
         pytest.param(_cell("offset", 0, 1), "does not cover", id="late start"),
         pytest.param(_cell("length", -1, -1), "does not cover", id="early end"),
         pytest.param(_cell("document", 10, 1), "not consecutive", id="document skipped"),

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.checkout import ROOT
@@ -106,23 +105,6 @@ def test_a_flipped_bit_of_the_manifest_is_found_by_the_manifest_alone(undamaged:
         assert any(MANIFEST in problem for problem in found), (position, bit, found)
 
 
-def test_a_table_damaged_before_a_restart_is_made_again(
-    build: Callable[..., int], undamaged: Path, tmp_path: Path
-) -> None:
-    """The record of a finished shard says the size and the checksum of its table."""
-    source, output = undamaged.parent / "in.jsonl", tmp_path / "out"
-    flags = ["--shard_tokens=250", "--max_bad_rows=1", "--keep_checkpoints"]
-    tables = ["metadata/documents/test_0000.parquet", "metadata/documents/train_0000.parquet"]
-    assert build(source, output, *flags) == 0
-    contents = [(output / table).read_bytes() for table in tables]
-    (output / MANIFEST).unlink()
-    (output / tables[0]).write_bytes(contents[0][:-1])
-    (output / tables[1]).write_bytes(flipped(contents[1], 5, 5))
-    assert build(source, output, *flags) == 0
-    assert [(output / table).read_bytes() for table in tables] == contents
-    assert problems_of(output) == []
-
-
 def _socket(path: Path) -> None:
     # The path of a socket may have only about a hundred characters.
     here = os.getcwd()
@@ -185,24 +167,6 @@ def read_with_every_command(folder: Path) -> None:
     ):
         with suppress(FineshardsError):
             read(folder)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values in a JSON document, except the document itself."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
-    found = []
-    for key, part in inner:
-        found.append((*path, key))
-        if isinstance(part, dict | list):
-            found += places(part, (*path, key))
-    return found
-
-
-def _set(content: Any, path: list[Any], value: object) -> None:
-    *parents, last = path
-    for key in parents:
-        content = content[key]
-    content[last] = value
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "metadata/job.json", FILES[4]])

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from support.oracle import EOT
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.curation.steps import UserFunction
 from fineshards.errors import UsageError
 
 FLAGS = ["--shard_tokens=1000", "--keep_checkpoints"]
@@ -102,24 +100,6 @@ def test_what_the_job_itself_leaves_is_not_a_problem(
     (dataset / "checkpoints/unfinished").mkdir()
     (dataset / "checkpoints/unfinished/x.tokens.1").touch()
     assert check(capsys, dataset) == (0, [])
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("metadata/job.json", b"{}"),
-        ("metadata/vocabulary.tiktoken", b""),
-        ("metadata/rejected/00000-00000.jsonl", b'{"file": "elsewhere"}\n'),
-        ("metadata/rejected/00000-00000.jsonl", b"no JSON"),
-    ],
-)
-def test_a_damaged_record_is_named(
-    dataset: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
-) -> None:
-    (dataset / name).parent.mkdir(exist_ok=True)
-    (dataset / name).write_bytes(content)
-    (problem,) = check(capsys, dataset)[1]
-    assert name in problem
 
 
 def test_sampling_compares_every_document_and_agrees(
@@ -258,19 +238,3 @@ def test_a_sample_that_is_neither_is_a_usage_error(
 ) -> None:
     assert main(["verify", str(dataset), f"--sample={percent}"]) == 2
     assert "--sample" in capsys.readouterr().err
-
-
-def test_functions_are_those_of_files_edited_after_they_were_imported(
-    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here the recipe names the function in another module, which was not imported."""
-    module = tmp_path / "defined_by_a_test.py"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    module.write_text("LEAST = 1000\ndef keep(document): return len(document['text']) > LEAST\n")
-    (tmp_path / "named_by_a_test.py").write_text("from defined_by_a_test import keep\n")
-    import_module("defined_by_a_test")
-    module.write_text(module.read_text().replace("1000", "20000"))
-    recipe = fineshards.Recipe([UserFunction("named_by_a_test:keep")])
-    fineshards.build(input=sample, output=tmp_path / "out", recipe=recipe)
-    assert fineshards.verify(tmp_path / "out", sample="100%").problems == []

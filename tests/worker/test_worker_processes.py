@@ -1,7 +1,6 @@
 """Local work in processes: they all end together, and what ends them is said in one sentence."""
 
 import ast
-import hashlib
 import os
 import re
 import signal
@@ -212,30 +211,6 @@ def test_workers_are_forked_from_a_process_without_threads_and_large_libraries(
     (folder / "train.parquet").symlink_to(sample)
     done = run_program(LAUNCH, folder, tmp_path / "out")
     assert done.stdout == "set() 1\n", done.stderr
-
-
-@pytest.mark.kills
-@pytest.mark.parametrize("victim", ["launcher", "worker"])
-def test_a_build_that_is_killed_again_and_again_ends_with_the_same_bytes(
-    fineshards: Run, long_input: Path, expected: dict[str, bytes], tmp_path: Path, victim: str
-) -> None:
-    """At moments that a hash chooses, among them the start, the blocks and the shards."""
-    for number in range(6):
-        job = start(*build_flags(long_input, tmp_path), f"--workers={number % 3 + 1}")
-        moment = hashlib.sha256(f"{victim} {number}".encode()).digest()[0] / 256
-        # Each later run is given longer, since it starts with more work done.
-        time.sleep(moment * (1 + number))
-        processes = [job.pid] if victim == "launcher" else children(job.pid)
-        for process in processes[:1]:
-            if alive(process):
-                os.kill(process, signal.SIGKILL)
-        job.communicate(timeout=120)
-    done = fineshards(*build_flags(long_input, tmp_path, "auto"))
-    assert done.returncode == 0, done.stderr
-    assert shards_in(tmp_path) == expected
-    assert not (tmp_path / "checkpoints").exists()
-    done = fineshards("verify", tmp_path)
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.kills
