@@ -15,12 +15,11 @@ import re
 import subprocess
 import threading
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from support.served import Served
+from support.served import Handler, Served
 
 _PODS = r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods"
 
@@ -126,35 +125,18 @@ class KubernetesServer(Served):
         return pod
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     cluster: KubernetesServer
-    protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PATCH(self) -> None:
-        self._answer()
-
-    def do_DELETE(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
+    def answer(self) -> None:
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = self.read_body()
         body = json.loads(content) if content else {}
         status, answer = self._route(url.path, query, body)
         sent = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
-        self.send_response(status)
         kind = "text/plain" if isinstance(answer, str) else "application/json"
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
+        self.send(status, sent, {"Content-Type": kind})
 
     def _route(self, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
         if re.fullmatch(r"/api/v1/namespaces/[^/]+/events", path):
@@ -185,9 +167,6 @@ class _Handler(BaseHTTPRequestHandler):
                 return 200, pod.describe()
         # Logs are followed until the container ends.
         return 200, "".join(f"{_now()} {line}\n" for line in pod.wait().splitlines())
-
-    def log_message(self, *_: object) -> None:
-        """Requests are not printed."""
 
 
 def _failure(code: int, message: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.bad_rows import JSONL, LINES, TEXTS, invalid, with_line
 from support.damage import MANIFEST
 from support.oracle import oracle, shards_in
 
@@ -18,25 +19,10 @@ from fineshards.errors import OutputError
 from fineshards.shards.job.job import JOB_NAME
 from fineshards.storage.local import LocalStorage
 
-TEXTS = [f"text number {number}, and some more words" for number in range(300)]
-LINES = [json.dumps({"text": text, "id": f"id-{i}"}).encode() for i, text in enumerate(TEXTS)]
-JSONL = b"".join(line + b"\n" for line in LINES)
-
 
 def write_parquet(path: Path, columns: dict[str, Any] | None = None, **options: Any) -> None:
     table = pa.table(columns if columns is not None else {"text": TEXTS})
     pq.write_table(table, path, **({"row_group_size": 100} | options))
-
-
-def invalid(*indices: int) -> pa.Array:
-    """Strings that are not UTF-8 at `indices`, as careless writers produce them."""
-    content = [b"\xff\xfe" if i in indices else text.encode() for i, text in enumerate(TEXTS)]
-    return pa.array(content, pa.binary()).view(pa.string())
-
-
-def with_line(number: int, line: bytes) -> bytes:
-    """The JSONL file with one line replaced."""
-    return b"".join((line if i == number else good) + b"\n" for i, good in enumerate(LINES))
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:

@@ -1,8 +1,6 @@
 """What data holds prints no control characters and no markup."""
 
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
@@ -15,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.checkout import ROOT
+from support.shell import on_terminal
 
 from fineshards.cli.cli import main
 from fineshards.errors import printable
@@ -78,17 +77,7 @@ def test_data_prints_no_control_characters(
 def test_a_terminal_shows_the_same_without_markup(table: pa.Table, tmp_path: Path) -> None:
     source = tmp_path / f"in{EVIL.replace('/', '')}.parquet"
     pq.write_table(table, source)
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "fineshards", "build", f"--input={source}"]
-    command += [f"--output={tmp_path}/out[red]", "--text_column=id"]
-    job = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    output = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            output += chunk
-    except OSError:  # the other end is closed
-        pass
-    assert job.wait() == 0, output
-    assert b"out[red]" in output
-    assert b"\x1b[2J" not in output
+    build = ["build", f"--input={source}", f"--output={tmp_path}/out[red]", "--text_column=id"]
+    output = on_terminal(*build)
+    assert "out[red]" in output
+    assert "\x1b[2J" not in output

@@ -1,7 +1,6 @@
 """What is refused: an arrangement, a command, and the one sentence with which it ends."""
 
 import gzip
-import json
 import shlex
 import shutil
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.bad_rows import JSONL, TEXTS, invalid, with_line
 from support.damage import flip_bit
 from support.growing import build, made_up_rows, write_rows
 from support.oracle import files_in
@@ -21,10 +21,6 @@ from fineshards.cli.cli import main
 Arrange = Callable[[Path], object]
 # The arrangement, the command, its exit code, and what its last line holds.
 Case = tuple[Arrange | None, str, int, str]
-
-TEXTS = [f"text number {number}, and some more words" for number in range(300)]
-LINES = [json.dumps({"text": text, "id": f"id-{i}"}).encode() for i, text in enumerate(TEXTS)]
-JSONL = b"".join(line + b"\n" for line in LINES)
 
 
 def write(name: str, content: bytes | str = b"") -> Arrange:
@@ -44,22 +40,11 @@ def parquet(name: str, columns: dict[str, Any], **options: Any) -> Arrange:
     return lambda folder: pq.write_table(pa.table(columns), folder / name, **given)
 
 
-def invalid(*indices: int) -> pa.Array:
-    """Strings that are not UTF-8 at `indices`, as careless writers produce them."""
-    content = [b"\xff\xfe" if i in indices else text.encode() for i, text in enumerate(TEXTS)]
-    return pa.array(content, pa.binary()).view(pa.string())
-
-
 def zstd(content: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(content)
     return sink.getvalue().to_pybytes()
-
-
-def line(number: int, content: bytes) -> bytes:
-    """The JSONL file with one line replaced."""
-    return b"".join((content if i == number else good) + b"\n" for i, good in enumerate(LINES))
 
 
 def corrupt_page(folder: Path) -> None:
@@ -138,12 +123,17 @@ FILES = [
         (write("q.jsonl.zst", zstd(JSONL)[:-1]), "q.jsonl.zst", "", "truncated"),
         (write("r.jsonl.zst", zstd(JSONL) + b"(\xb5/\xfd"), "r.jsonl.zst", "", "truncated"),
         (write("r.jsonl.gz", gzip.compress(JSONL) + b"tail"), "r.jsonl.gz", "", "damaged"),
-        (write("a.jsonl", line(150, b'{"text":')), "a.jsonl", "", "a.jsonl, line 151, row 150"),
-        (write("b.jsonl", line(0, b"{")), "b.jsonl", "", "line 1, row 0: is not valid"),
-        (write("c.jsonl", line(9, b"17")), "c.jsonl", "", "row 9: holds a number"),
-        (write("d.jsonl", line(9, b'{"text":7}')), "d.jsonl", "", "is a number, exp"),
-        (write("e.jsonl", line(9, b'{"a":7}')), "e.jsonl", "", "row 9: has no field"),
-        (write("f.jsonl", line(9, b'{"text":"\xff"}')), "f.jsonl", "", "line 10, row 9"),
+        (
+            write("a.jsonl", with_line(150, b'{"text":')),
+            "a.jsonl",
+            "",
+            "a.jsonl, line 151, row 150",
+        ),
+        (write("b.jsonl", with_line(0, b"{")), "b.jsonl", "", "line 1, row 0: is not valid"),
+        (write("c.jsonl", with_line(9, b"17")), "c.jsonl", "", "row 9: holds a number"),
+        (write("d.jsonl", with_line(9, b'{"text":7}')), "d.jsonl", "", "is a number, exp"),
+        (write("e.jsonl", with_line(9, b'{"a":7}')), "e.jsonl", "", "row 9: has no field"),
+        (write("f.jsonl", with_line(9, b'{"text":"\xff"}')), "f.jsonl", "", "line 10, row 9"),
         (write("g.jsonl", b'{"body":"a"}\n'), "g.jsonl", "", "has no field 'text'; its"),
         (write("h.jsonl", JSONL), "h.jsonl", "--id_column=key", "has no field 'key'"),
     )

@@ -23,6 +23,7 @@ from support.checkout import ROOT
 from support.fresh_interpreter import run_program
 from support.growing import made_up_rows, write_rows
 from support.kills import kill
+from support.shell import on_terminal
 
 from fineshards import status
 from fineshards.cli.cli import main
@@ -43,23 +44,6 @@ STAGES = [
 ]
 
 
-def run_on_terminal(*arguments: object) -> str:
-    """The output of the command line on a pseudo-terminal."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "fineshards", *map(str, arguments)]
-    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}
-    job = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environ)
-    os.close(theirs)
-    output = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            output += chunk
-    except OSError:  # Linux says so when the other end is closed
-        pass
-    assert job.wait() == 0, output.decode()
-    return output.decode()
-
-
 @pytest.fixture
 def slow_input(tmp_path: Path, sample: Path) -> Path:
     """Enough blocks and text that the table is drawn between polls."""
@@ -71,7 +55,7 @@ def slow_input(tmp_path: Path, sample: Path) -> Path:
 
 @pytest.mark.long
 def test_a_terminal_shows_stages_rate_and_time_left(slow_input: Path, tmp_path: Path) -> None:
-    output = run_on_terminal(
+    output = on_terminal(
         *("build", "--input", slow_input, "--output", tmp_path / "out"),
         # The slow engine, so that the table is drawn while some blocks are finished and others not.
         *("--shard_tokens=500000", "--block_bytes=1", "--tokenizer_engine=tiktoken"),

@@ -184,4 +184,4 @@ def test_a_footer_is_of_one_version_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     for texts in (["a", "b"], ["c", "d"]):
         pq.write_table(pa.table({"text": texts}), path)
-        assert [text for _, text, _ in read_all(path).rows] == texts
+        assert read_all(path).texts == texts

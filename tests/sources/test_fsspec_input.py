@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from support.fresh_interpreter import run_program
 from support.oracle import shards_in
 from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
-from support.source_files import COLUMNS, read_file
+from support.source_files import COLUMNS, texts_of
 
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import find_files, open_file
 from fineshards.sources.places.stores import identity_of
 from fineshards.sources.reading import discover_blocks, read_block
@@ -29,14 +28,6 @@ def store() -> Iterator[Any]:
     memory = fsspec.filesystem("memory")
     yield memory
     memory.rm("/", recursive=True)
-
-
-def find(*patterns: str) -> list[str]:
-    return [file.path for file in find_files(patterns)]
-
-
-def texts_of(file: SourceFile) -> list[str | None]:
-    return [text for _, text, _ in read_file(file).rows]
 
 
 @pytest.fixture(scope="module")

@@ -8,35 +8,17 @@ from hypothesis import given, settings
 from support.faulty_proxy import Proxy
 from support.gcs_input import Stored
 from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
-from support.source_files import COLUMNS, Read, add
+from support.source_files import find, read_file
 
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import find_files
-from fineshards.sources.reading import discover_blocks, read_block
 
 LINES = b'{"text": "a"}\n'
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries end after a tenth of a second, not after minutes."""
-    monkeypatch.setattr("fineshards.storage.retries.RETRY_SECONDS", 0.1)
-
-
 ALWAYS = range(1, 1 << 30)
-
-
-def find(*patterns: str) -> list[str]:
-    return [file.path for file in find_files(patterns)]
-
-
-def read(file: SourceFile, block_bytes: int = 1) -> Read:
-    found = Read([], [], {})
-    for block in discover_blocks(file, COLUMNS, block_bytes):
-        add(found, read_block(file, COLUMNS, block))
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +107,12 @@ def test_missing_permission_is_one_sentence(stored: Stored) -> None:
     with pytest.raises(InputError, match=rf"^{url} cannot be listed: no permission \(403\)"):
         find(url)
     with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
-        read(file)
+        read_file(file)
     # Metadata may be read, content may not.
     stored.forget()
     stored.proxy.fail("alt=media", 403, ALWAYS)
     with pytest.raises(InputError, match=rf"^{url} cannot be read: no permission \(403\)"):
-        read(file)
+        read_file(file)
 
 
 def test_a_gs_url_as_dataset_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

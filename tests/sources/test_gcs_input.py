@@ -16,11 +16,10 @@ from support.faulty_proxy import CUT_DOWNLOAD
 from support.fresh_interpreter import run_program
 from support.gcs_input import Stored
 from support.oracle import oracle, read_texts, shards_in
-from support.source_files import COLUMNS, Read, add, read_file
+from support.source_files import COLUMNS, Read, add, texts_of
 
 from fineshards.cli.cli import main
 from fineshards.errors import InputError
-from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import find_files, open_file
 from fineshards.sources.formats.format import READ_AHEAD
 from fineshards.sources.reading import discover_blocks, read_block
@@ -34,10 +33,6 @@ TEXTS = [f"text number {number}, and some more words" for number in range(3000)]
 LINES = b"".join(
     json.dumps({"text": text, "id": f"n{i}"}).encode() + b"\n" for i, text in enumerate(TEXTS)
 )
-
-
-def texts_of(file: SourceFile) -> list[str | None]:
-    return [text for _, text, _ in read_file(file).rows]
 
 
 # ---- reading
@@ -84,7 +79,7 @@ def test_lines_are_read_sequentially_in_large_requests(stored: Stored, ending: s
     stored.forget()
     found = Read([], [], {})
     add(found, read_block(file, COLUMNS, block))
-    assert [text for _, text, _ in found.rows] == [str(n) for n in range(-(-len(noise) // 5000))]
+    assert found.texts == [str(n) for n in range(-(-len(noise) // 5000))]
     assert len(content) > READ_AHEAD
     downloads = stored.downloads()
     assert len(downloads) == -(-len(content) // READ_AHEAD)
@@ -147,17 +142,6 @@ def test_a_transient_fault_changes_nothing(
     rule = stored.proxy.fail("GET", fault, range(1, 1000, 4))
     assert texts_of(file) == TEXTS
     assert rule.hits > 1
-
-
-def test_a_cut_download_neither_loses_nor_repeats_rows(stored: Stored) -> None:
-    (file,) = find_files([stored.put("a.jsonl", LINES)])
-    (block,) = discover_blocks(file, COLUMNS, 1)
-    stored.forget()
-    rule = stored.proxy.fail("alt=media", CUT_DOWNLOAD)
-    found = Read([], [], {})
-    add(found, read_block(file, COLUMNS, block))
-    assert rule.hits == 1
-    assert found.rows == [(n, text, f"n{n}") for n, text in enumerate(TEXTS)]
 
 
 # ---- objects that change
@@ -226,7 +210,7 @@ def test_an_object_that_changes_while_it_is_read(
     with pytest.raises(InputError) as failure:
         add(rows, read_block(file, COLUMNS, block))
     assert re.match(error_pattern(stored, name, how, before), str(failure.value))
-    assert [text for _, text, _ in rows.rows] == texts[: len(rows.rows)]
+    assert rows.texts == texts[: len(rows.rows)]
 
 
 # ---- whole jobs

@@ -191,7 +191,7 @@ def test_numbers_that_are_none_are_null(tmp_path: Path) -> None:
         b'{"text":NaN,"s":[NaN,12345678901234567890123]}\n{"text":"c","x":[' + b"1," * 9 + b"\n"
     )
     read = read_all(path, columns=Columns("text", "id", False, others=("s",)))
-    assert [text for _, text, _ in read.rows] == ["a", 'NaN "Infinity', None]
+    assert read.texts == ["a", 'NaN "Infinity', None]
     assert read.others == {"s": ["1", None, "[null,12345678901234567890123]"]}
     assert [bad.row for bad in read.bad] == [3]
 
@@ -396,7 +396,7 @@ def test_a_line_longer_than_the_longest_is_an_error(
     path = tmp_path / "a.jsonl.gz"
     rows = [json.dumps({"text": "a" * length}) + "\n" for length in range(88)]
     path.write_bytes(gzip.compress("".join(rows).encode()))
-    assert [text for _, text, _ in read_all(path).rows] == ["a" * n for n in range(88)]
+    assert read_all(path).texts == ["a" * n for n in range(88)]
     rows.append(rows[-1].replace("aa", "aaa", 1))
     path.write_bytes(gzip.compress("".join(rows).encode()))
     with pytest.raises(InputError, match=r"a\.jsonl\.gz: line 89 has more than 100 bytes"):

@@ -35,12 +35,6 @@ def tables(*sizes: int) -> list[pa.Table]:
     ]
 
 
-def rows_of(groups: list[pa.Table]) -> list[tuple[int, str, str]]:
-    whole = pa.concat_tables(groups)
-    texts, ids = whole["text"].to_pylist(), whole["id"].to_pylist()
-    return list(zip(range(len(texts)), texts, ids, strict=True))
-
-
 def test_blocks_are_row_groups_until_their_text_reaches_the_limit(tmp_path: Path) -> None:
     path = write_groups(tmp_path / "a.parquet", tables(10, 20, 30, 40))
     metadata = pq.read_metadata(path)

@@ -15,11 +15,10 @@ from support.oracle import shards_in
 from support.patterns import NAMES, matches_as_for_local_files, patterns, write_names
 from support.s3_proxy import S3Proxy, faulty_s3
 from support.s3_server import client_variables
-from support.source_files import read_file
+from support.source_files import find, texts_of
 
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UsageError
-from fineshards.shards.job.records import SourceFile
 from fineshards.sources.files import find_files, open_file
 
 pytestmark = pytest.mark.cloud
@@ -34,14 +33,6 @@ def put(s3: S3Proxy, name: str, content: bytes) -> str:
     """Writes an object past the proxy and returns its URL."""
     s3.boto.put_object(Bucket="data", Key=name, Body=content)
     return f"s3://data/{name}"
-
-
-def find(*patterns: str) -> list[str]:
-    return [file.path for file in find_files(patterns)]
-
-
-def texts_of(file: SourceFile) -> list[str | None]:
-    return [text for _, text, _ in read_file(file).rows]
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def separated(path: Path, separator: str | None) -> Read:
 def test_a_byte_order_mark_is_not_text(tmp_path: Path, separator: str | None) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfa\xef\xbb\xbf")
-    assert [text for _, text, _ in separated(path, separator).rows] == ["a\ufeff"]
+    assert separated(path, separator).texts == ["a\ufeff"]
 
 
 def expected_pieces(text: str, separator: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_separator_makes_documents_of_a_file(tmp_path: Path, separator: str, e
 def test_paragraphs_end_at_blank_lines_of_any_system(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\r\n\r\na\r\nb\r\n\t \r\n\r\nc\rd\r\re")
-    assert [text for _, text, _ in separated(path, "blank_line").rows] == ["a\r\nb", "c\rd", "e"]
+    assert separated(path, "blank_line").texts == ["a\r\nb", "c\rd", "e"]
 
 
 @pytest.mark.parametrize(

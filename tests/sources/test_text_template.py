@@ -161,7 +161,7 @@ def test_only_the_named_columns_are_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be decoded"):
         read_all(path)
     read = read_all(path, columns=Columns("text", "id", False, template=TEMPLATE))
-    assert [text for _, text, _ in read.rows] == [with_text(row)["text"] for row in rows]
+    assert read.texts == [with_text(row)["text"] for row in rows]
 
 
 def test_numbers_and_booleans_are_as_json_writes_them(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_numbers_and_booleans_are_as_json_writes_them(tmp_path: Path) -> None:
     expected = ["-7 0.1 true w", " 1e-07  ", f"{2**63 - 1} 1e+22 false ü"]
     for name in ("a.parquet", "a.arrow", "a.jsonl"):
         read = read_all(tmp_path / name, columns=columns)
-        assert [text for _, text, _ in read.rows] == expected, name
+        assert read.texts == expected, name
     (tmp_path / "a.jsonl").write_text(f'{{"whole": {10**30}}}\n')
     read = read_all(tmp_path / "a.jsonl", columns=Columns("text", "id", False, template="{whole}"))
     assert read.rows == [(0, str(10**30), None)], "beyond 64 bits"

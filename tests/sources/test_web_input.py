@@ -47,7 +47,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def texts_of(url: str) -> list[str | None]:
     (file,) = find_files([url])
-    return [text for _, text, _ in read_file(file).rows]
+    return read_file(file).texts
 
 
 def parquet_with_an_unused_column(path: Path) -> bytes:
@@ -74,7 +74,7 @@ def test_a_block_of_many_row_groups_takes_few_requests(web: Web, tmp_path: Path)
     web.requests.clear()
     found = Read([], [], {})
     add(found, read_block(file, columns, block))
-    assert [text for _, text, _ in found.rows] == texts
+    assert found.texts == texts
     assert len(web.requests) <= 4
     assert sum(request.sent for request in web.requests) <= path.stat().st_size
 
@@ -105,7 +105,7 @@ def test_a_file_is_pinned_by_the_best_that_the_server_says(
     web.says = says
     (file,) = find_files([web.put("a.jsonl", LINES)])
     assert file.identity.startswith(kind)
-    assert [text for _, text, _ in read_file(file).rows] == TEXTS
+    assert read_file(file).texts == TEXTS
 
 
 def test_the_format_is_that_of_the_path_and_not_of_the_query(web: Web) -> None:
@@ -222,7 +222,7 @@ def test_what_passes_is_tried_again(web: Web, fault: int) -> None:
     web.faults = [fault, None, fault, fault]  # of the check, and of the content
     found = Read([], [], {})
     add(found, read_block(file, COLUMNS, block))
-    assert [text for _, text, _ in found.rows] == TEXTS
+    assert found.texts == TEXTS
     assert web.faults == []
     assert len(web.requests) == 3 + 3
 

@@ -25,11 +25,10 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from support.served import Served
+from support.served import Handler, Served
 
 TERMINAL = {"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"}
 TIME = "2026-11-21T00:00:00Z"
@@ -168,24 +167,14 @@ class DataflowServer(Served):
             job.errors.append(str(error))
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     service: DataflowServer
-    protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
+    def answer(self) -> None:
         url = urlsplit(self.path)
         path = unquote(url.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = self.read_body()
         body = json.loads(content) if content else None
         try:
             with self.service.lock:
@@ -195,11 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = {"error": {"code": status, "message": str(error), "status": error.status}}
         self.service.requests.append(Request(self.command, path, body, status))
         sent = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
+        self.send(status, sent, {"Content-Type": "application/json; charset=UTF-8"})
 
     def _route(self, path: str, query: dict[str, str], body: Any) -> dict[str, Any]:
         routes: list[tuple[str, str, Callable[..., dict[str, Any]]]] = [
@@ -306,6 +291,3 @@ class _Handler(BaseHTTPRequestHandler):
     def _metrics(self, where: dict[str, str], query: dict[str, str], body: Any) -> dict[str, Any]:
         self._job(where)
         return {"metricTime": TIME, "metrics": []}
-
-    def log_message(self, *_: object) -> None:
-        """Requests are recorded, not printed."""

@@ -171,10 +171,6 @@ def _problem(status: int, message: str) -> Answer:
     return Answer(status, [("Content-Type", "application/json")], body)
 
 
-def _json(content: dict[str, Any]) -> Answer:
-    return Answer(200, [("Content-Type", "application/json")], json.dumps(content).encode())
-
-
 class Handler(BaseHTTPRequestHandler):
     """Serves one connection, on behalf of Cloud Storage."""
 

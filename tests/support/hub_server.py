@@ -11,13 +11,12 @@ import re
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-from support.served import Served
+from support.served import Handler, Served
 
 LFS_ENDINGS = (".parquet", ".gz", ".zst")
 API = re.compile(
@@ -90,27 +89,16 @@ class HubServer(Served):
         return [r.path for r in self.requests if r.method == method and part in r.path]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     hub: HubServer
-    protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_CONNECT(self) -> None:
-        """Records requests to other addresses, for which tests use this server as the proxy."""
-        self._send(502, b"")
-
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """Of requests to other addresses, for which tests use this server as the proxy, too."""
+        if self.command == "CONNECT":
+            self._send(502, b"")
+            return
         url = urlsplit(self.path)
-        length = int(self.headers.get("Content-Length", 0))
-        form = parse_qs(self.rfile.read(length).decode())
+        form = parse_qs(self.read_body().decode())
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         try:
             if match := API.fullmatch(url.path):
@@ -253,16 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(
             Request(self.command, unquote(self.path), self.headers.get("Range"), status, sent)
         )
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if sent:
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Requests are recorded, not printed."""
+        self.send(status, body, headers)
 
 
 def _card_data(readme: Path) -> object:

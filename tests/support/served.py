@@ -1,7 +1,8 @@
-"""A server on the loopback interface, as a context manager."""
+"""A server on the loopback interface, as a context manager, and its answers."""
 
 import sys
 import threading
+from collections.abc import Mapping
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -35,3 +36,42 @@ class Served:
     def __exit__(self, *_: object) -> None:
         self._http.shutdown()
         self._http.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Keeps connections open, and prints no requests."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self) -> None:
+        """Answers a request of any method."""
+        raise NotImplementedError
+
+    def _answer(self) -> None:
+        self.answer()
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_CONNECT = _answer  # noqa: N815
+
+    def read_body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def send(
+        self,
+        status: int,
+        body: bytes,
+        headers: Mapping[str, str] | None = None,
+        cut: int | None = None,
+    ) -> None:
+        """Answers. cut: the number of bytes of the body after which the server hangs up."""
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[:cut])
+        if cut is not None:
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass

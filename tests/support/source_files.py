@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.files import describe_files
+from fineshards.sources.files import describe_files, find_files
 from fineshards.sources.reading import discover_blocks, read_block
 from fineshards.sources.rows import Rows
 
@@ -28,6 +28,10 @@ class Read:
     bad: list[BadRow]
     labels: dict[str, list[str | None]]
     others: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str | None]:
+        return [text for _, text, _ in self.rows]
 
 
 def write_groups(path: Path, groups: list[pa.Table], **options: Any) -> Path:
@@ -58,6 +62,15 @@ def read_file(file: SourceFile, block_bytes: int = 1, columns: Columns = COLUMNS
     for block in discover_blocks(file, columns, block_bytes):
         add(read, read_block(file, columns, block))
     return read
+
+
+def texts_of(file: SourceFile) -> list[str | None]:
+    return read_file(file).texts
+
+
+def find(*patterns: str) -> list[str]:
+    """The paths of the files that patterns match."""
+    return [file.path for file in find_files(patterns)]
 
 
 def add(read: Read, batches: Any) -> None:

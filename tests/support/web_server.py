@@ -4,10 +4,9 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
 
-from support.served import Served
+from support.served import Handler, Served
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,13 @@ class Web(Served):
         return f"{self.url}/{name}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     web: Web
-    protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
+        if self.command != "GET":
+            self.send(501, b"")
+            return
         web, path = self.web, urlsplit(self.path).path
         fault = web.faults.pop(0) if web.faults else None
         if callable(fault):
@@ -97,14 +98,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.web.requests.append(
             Request(self.path, self.headers.get("Range"), status, len(body[:cut]))
         )
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[:cut])
-        if cut is not None:
-            self.close_connection = True
-
-    def log_message(self, *_: object) -> None:
-        """Requests are recorded, not printed."""
+        self.send(status, body, headers, cut)
