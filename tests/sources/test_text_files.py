@@ -52,7 +52,8 @@ def expected_pieces(text: str, separator: str) -> list[str]:
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if separator == "line":
         return lines if lines[-1] else lines[:-1]
-    groups = itertools.groupby(lines, key=lambda line: bool(line.strip(" \t")))
+    # As bytes: of white space, only that of ASCII makes a blank line.
+    groups = itertools.groupby(lines, key=lambda line: bool(line.encode().strip()))
     return ["\n".join(group) for is_text, group in groups if is_text]
 
 
