@@ -276,12 +276,7 @@ print(json.dumps(dataset[0].tolist()))
 
 
 @pytest.mark.parametrize(
-    "call",
-    [
-        "build(input='x.parquet', output='y')",
-        "verify('{folder}')",
-        "status('{folder}')",
-    ],
+    "call", ["build(input='x.parquet', output='y')", "verify('{folder}')", "status('{folder}')"]
 )
 def test_what_needs_an_extra_names_it(call: str, base: Python, unpublished: Path) -> None:
     called = call.format(folder=unpublished)

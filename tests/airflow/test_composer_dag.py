@@ -86,7 +86,7 @@ def test_a_run_has_one_valid_job_name(module: ModuleType, run_id: str) -> None:
                 "diskSizeGb": 80,
                 "subnetwork": "regions/us-central1/subnetworks/workers",
                 "serviceAccountEmail": "me@p.iam",
-            },
+            }
         },
     ],
 )

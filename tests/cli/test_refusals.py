@@ -278,22 +278,12 @@ EXPORTS = [
 ]
 FOLDERS: list[Case] = [
     *(
-        (
-            write(f"new/{name}", "precious"),
-            f"{BUILD} {flags}",
-            2,
-            "Move it away",
-        )
+        (write(f"new/{name}", "precious"), f"{BUILD} {flags}", 2, "Move it away")
         for flags in ("", "--overwrite")
         for name in ("train/notes.txt", "train/train_1.npy", "testing.txt", "checkpoints/model.pt")
     ),
     *(
-        (
-            write("file", "precious"),
-            f"{BUILD} --output {place} {flags}",
-            1,
-            f"{place}/",
-        )
+        (write("file", "precious"), f"{BUILD} --output {place} {flags}", 1, f"{place}/")
         for flags in ("", "--overwrite")
         for place in ("file", "file/below", "/proc/fineshards/out")
     ),

@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.evaluations import strings_in, task_of
-from fineshards.curation.steps.decontaminate import (
-    Decontaminate,
-    NgramIndex,
-    Passage,
-    Witness,
-)
+from fineshards.curation.steps.decontaminate import Decontaminate, NgramIndex, Passage, Witness
 from fineshards.curation.words.normal_form import simplified_words, word_hashes
 from fineshards.errors import InputError, UsageError
 
@@ -48,7 +43,7 @@ def test_the_task_the_line_and_the_words_are_found(tmp_path: Path) -> None:
     copied = "He asked: IF A TRAIN LEAVES THE STATION — at 10:45 — and arrives at noon! Então..."
     fewer = " ".join(QUESTION.split()[:11])
     assert reasons(step, copied, fewer, "", ANSWER, "Too short to find") == [
-        *("contaminated:gsm8k", None, None, "contaminated:gsm8k", None),
+        *("contaminated:gsm8k", None, None, "contaminated:gsm8k", None)
     ]
     ngram = "if a train leaves the station at 0 0 and arrives at"
     found = Decontaminate((path,), ngram=12).witness(QUESTION)
@@ -129,7 +124,7 @@ def test_evaluations_without_enough_words_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"ngram is 13, but no text in .* has that many words"):
         Decontaminate((path,)).pins()
     assert reasons(Decontaminate((path,), ngram=3), "So YES, or no?", "no or yes") == [
-        *("contaminated:a", None),
+        *("contaminated:a", None)
     ]
 
 

@@ -82,7 +82,7 @@ def test_ftfy_repairs_and_leaves_what_is_right() -> None:
         "x\r\ny",
     ]
     assert rewritten(Ftfy(), *texts) == [
-        *("✔ No problems", "“quotes” ﬁ ＡＢ", "abred", "<b>", "&lt;b> <i>", "x\r\ny"),
+        *("✔ No problems", "“quotes” ﬁ ＡＢ", "abred", "<b>", "&lt;b> <i>", "x\r\ny")
     ]
     strict = Ftfy(uncurl_quotes=True, fix_line_breaks=True, normalization="NFC")
     assert rewritten(strict, "“e\u0301”\r\n") == ['"é"\n']

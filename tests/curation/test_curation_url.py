@@ -80,7 +80,7 @@ def test_lists_are_read_from_files(tmp_path: Path) -> None:
 
 def test_urls_that_are_not_text_are_named() -> None:
     assert reasons(['"http://a.org"', "null", None], True, extra_domains=["a.org"]) == [
-        *("domain", None, None),
+        *("domain", None, None)
     ]
     with pytest.raises(InputError, match="file 1 of the input, row 1: its 'url' is int 5"):
         reasons(["null", "5"], True)

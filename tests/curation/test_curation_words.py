@@ -17,10 +17,7 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import named_step
 from fineshards.curation.steps.c4_quality import C4Quality
 from fineshards.curation.steps.gopher_quality import GopherQuality
-from fineshards.curation.words import (
-    special_cases,
-    tokenizers,
-)
+from fineshards.curation.words import special_cases, tokenizers
 from fineshards.curation.words import words as words_module
 from fineshards.curation.words.tokenizers import words
 from fineshards.curation.words.words import WordTokenizer

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.steps.minhash import (
-    MinHash,
-    minima,
-    multipliers,
-    shingle_hashes,
-)
+from fineshards.curation.steps.minhash import MinHash, minima, multipliers, shingle_hashes
 from fineshards.curation.words.normal_form import simplified_words
 
 MASK = 2**64 - 1
@@ -72,10 +67,7 @@ TEXTS = st.lists(
 def test_keys_are_as_defined(step: MinHash, texts: list[str]) -> None:
     keys = step.keys(Batch.of_texts(texts))
     expected = [
-        expected_keys(
-            simplified_words(text) if step.numbers == "alike" else kept_words(text),
-            step,
-        )
+        expected_keys(simplified_words(text) if step.numbers == "alike" else kept_words(text), step)
         for text in texts
     ]
     assert keys.keys.dtype == np.uint64

@@ -182,9 +182,7 @@ def test_a_step_that_does_not_say_that_it_rewrites_is_refused() -> None:
         judge(_Forgetful(), "then")
 
 
-def test_a_step_that_is_another_one_on_a_worker_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_that_is_another_one_on_a_worker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     record = describe([make_step("length", {"min_chars": 3}, "")], False, ())
     Curator.of(record)
     pinned = structs.replace(record.steps[0], pins={"unicode": "3.2"})

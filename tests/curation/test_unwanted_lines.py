@@ -88,12 +88,7 @@ def cut(step: DclmLines, line: str, place: str) -> str:
 
 
 PLACES = ("anywhere", "at_end", "at_beginning")
-OFF = {
-    "max_uppercase_ratio": 1.0,
-    "max_numeric_ratio": 1.0,
-    "counted": (),
-    "min_words_per_line": 0,
-}
+OFF = {"max_uppercase_ratio": 1.0, "max_numeric_ratio": 1.0, "counted": (), "min_words_per_line": 0}
 
 
 def fasttext_words(text: str) -> int:

@@ -271,13 +271,7 @@ def test_a_killed_export_resumes_with_the_same_bytes(
     names = [name for name in files_in(expected) if name != "export.json"]
     output = tmp_path / "killed"
     for name in names:
-        arguments = [
-            "export",
-            by_document,
-            f"--to={to}",
-            "--tokens_per_file=2500",
-            "--workers=1",
-        ]
+        arguments = ["export", by_document, f"--to={to}", "--tokens_per_file=2500", "--workers=1"]
         kill(f"replace:{name}", *arguments, "--output", output)
     kept = {name: (output / name).stat().st_ino for name in files_in(output) if name in names}
     fineshards.export(by_document, output, to, tokens_per_file=2500)

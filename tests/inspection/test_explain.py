@@ -307,14 +307,8 @@ def test_the_steps_of_a_document_draw_it(
         ("--state {tmp}/empty.json", "missing required field `version`"),
         ("--state {tmp}/other.json", "--state is not of {folder}, but of another dataset"),
         ("--state {tmp}/old.json", "missing required field `batch_size`"),
-        (
-            "--state {tmp}/start.json",
-            "the state was saved before step 1, so no step is",
-        ),
-        (
-            "--step 3 --seed 1",
-            "a step needs --state, or --batch_size and --sequence_length",
-        ),
+        ("--state {tmp}/start.json", "the state was saved before step 1, so no step is"),
+        ("--step 3 --seed 1", "a step needs --state, or --batch_size and --sequence_length"),
         ("--state {tmp}/start.json --step 0 --rank 3", "rank is 3"),
         ("--step 3 --document 3", "not allowed with"),
         ("--document=-1 --sequence_length 9", "--document -1: the dataset has"),

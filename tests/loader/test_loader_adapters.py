@@ -126,10 +126,7 @@ def test_the_example_with_jax_resumes_exactly(folder: Path, tmp_path: Path) -> N
             ],
             cwd=ROOT,
             env=os.environ
-            | {
-                "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            },
+            | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
             capture_output=True,
             text=True,
             check=False,

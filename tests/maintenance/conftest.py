@@ -4,12 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.growing import (
-    append,
-    build,
-    made_up_rows,
-    write_rows,
-)
+from support.growing import append, build, made_up_rows, write_rows
 from support.redacted import SECRET
 
 KINDS = {

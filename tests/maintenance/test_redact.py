@@ -7,12 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from support.growing import (
-    append,
-    made_up_rows,
-    unfinished_append,
-    write_rows,
-)
+from support.growing import append, made_up_rows, unfinished_append, write_rows
 from support.oracle import EOT, files_in
 from support.redacted import SECRET, documents_of, secret_tokens
 
@@ -153,11 +148,7 @@ def test_verify_accepts_exactly_the_redacted_documents(dataset: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "numbers", "message"),
     [
-        (
-            ["nobody"],
-            [],
-            r"--ids: 1 id that no document has, such as nobody\. Nothing was",
-        ),
+        (["nobody"], [], r"--ids: 1 id that no document has, such as nobody\. Nothing was"),
         (["secret", "a", "b"], [], r"--ids: 2 ids that no document has, such as a\."),
         ([], [10**6], r"--documents 1000000: the dataset has .* numbered from 0\. Nothing"),
         ([], [-1], r"--documents -1: the dataset has"),

@@ -5,10 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.faulty_proxy import Proxy
-from support.growing import (
-    build,
-    write_rows,
-)
+from support.growing import build, write_rows
 from support.oracle import EOT, files_in
 from support.redacted import documents_of
 

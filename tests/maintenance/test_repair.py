@@ -205,10 +205,7 @@ def test_the_manifest_of_a_dataset_that_has_grown_is_put_back(
     whole = files_in(folder)
     manifest, first = folder / MANIFEST_NAME, folder / "metadata/generations/0001.json"
     latest, older = manifest.read_bytes(), first.read_bytes()
-    changed = {
-        "cut": latest[:-50],
-        "version": latest.replace(b"manifest 4", b"manifest 2", 1),
-    }
+    changed = {"cut": latest[:-50], "version": latest.replace(b"manifest 4", b"manifest 2", 1)}
     manifest.write_bytes(changed.get(damage, older))
     if damage == "swapped":
         first.write_bytes(latest)

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.growing import (
-    append,
-    made_up_rows,
-    unfinished_append,
-    write_rows,
-)
+from support.growing import append, made_up_rows, unfinished_append, write_rows
 from support.kills import kill
 from support.oracle import EOT, files_in
 from support.process_tree import start, wait_until

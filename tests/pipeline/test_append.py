@@ -8,15 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from support.growing import (
-    KEYS,
-    Row,
-    append,
-    build,
-    content_of,
-    made_up_rows,
-    write_rows,
-)
+from support.growing import KEYS, Row, append, build, content_of, made_up_rows, write_rows
 from support.oracle import (
     ENCODING,
     files_in,

@@ -78,10 +78,7 @@ def test_find_finds_what_a_generation_has(
 
 
 def test_the_progress_of_an_append(
-    generations: list[Path],
-    parts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    generations: list[Path], parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "out"
     shutil.copytree(generations[0], folder)
@@ -103,10 +100,7 @@ def test_the_progress_of_an_append(
 
 
 def test_the_first_command_again_finds_the_dataset_finished(
-    generations: list[Path],
-    parts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    generations: list[Path], parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "out"
     shutil.copytree(generations[2], folder)
@@ -120,10 +114,7 @@ def test_the_first_command_again_finds_the_dataset_finished(
 
 
 def test_what_is_left_of_a_dataset_that_had_grown_is_no_unfinished_build(
-    generations: list[Path],
-    parts: list[Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    generations: list[Path], parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An --overwrite that was interrupted leaves shards that the first build does not have."""
     folder = tmp_path / "out"

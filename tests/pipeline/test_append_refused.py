@@ -212,10 +212,7 @@ def test_an_unfinished_append_of_other_files(
 
 
 def test_an_unfinished_append_whose_record_is_damaged(
-    dataset: Path,
-    finished: Path,
-    refused: Callable[..., str],
-    capsys: pytest.CaptureFixture[str],
+    dataset: Path, finished: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = finished / "in/1.parquet", finished / "in/2.parquet"
     unfinished_append(dataset, first)

@@ -64,9 +64,7 @@ def with_another_digit(content: bytes) -> bytes:
 @pytest.mark.kills
 @pytest.mark.parametrize("kind", BUILDS)
 def test_a_changed_digit_is_named_and_the_work_is_done_again(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    kind: str,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str
 ) -> None:
     flags, expected = BUILDS[kind]
     files = [write_rows(tmp_path / f"in/{n}.parquet", made_up_rows(n + 5, 22)) for n in range(3)]

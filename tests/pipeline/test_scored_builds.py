@@ -49,10 +49,7 @@ def steps_with(model: Path) -> Steps:
         ("symbol_lines", {}),
         ("lines", {"min_doc_words": 3}),
         ("score", {"name": "kind", "by": "fasttext", "model": str(model)}),
-        (
-            "score",
-            {"name": "odd", "by": "fasttext_score", "model": str(model), "label": "odd"},
-        ),
+        ("score", {"name": "odd", "by": "fasttext_score", "model": str(model), "label": "odd"}),
         (
             "score",
             {

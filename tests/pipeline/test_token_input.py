@@ -277,8 +277,7 @@ def test_splits_shuffles_appends_redactions_and_repairs_are_those_of_texts(
 
 
 @pytest.mark.parametrize(
-    "flag",
-    ["--text_column=x", "--dedup=exact", "--statistics", "--chat_template=chatml"],
+    "flag", ["--text_column=x", "--dedup=exact", "--statistics", "--chat_template=chatml"]
 )
 def test_what_is_about_texts_is_refused(flag: str, tmp_path: Path, capsys: Any) -> None:
     path = write_datatrove(tmp_path / "a.ds", [[1]])

@@ -89,10 +89,7 @@ def test_mosaic_reads_and_writes_the_same_documents(
             own = tmp_path / f"{split}{number}"
             columns = {"input_ids": f"ndarray:{dataset.dtype}"}
             with MDSWriter(
-                columns=columns,
-                out=str(own),
-                hashes=["sha1", "xxh64"],
-                size_limit=None,
+                columns=columns, out=str(own), hashes=["sha1", "xxh64"], size_limit=None
             ) as writer:
                 for document in documents[done : done + shard["samples"]]:
                     writer.write({"input_ids": document})

@@ -232,11 +232,7 @@ def test_a_document_in_three_shards_has_a_row_in_each(
         )
         own = map(table.piece, range(len(table)))
         rows.append([(row.document, row.offset, row.length, row.start) for row in own])
-    assert rows == [
-        [(0, 0, 2, 0), (1, 2, 8, 0)],
-        [(1, 0, 10, 8)],
-        [(1, 0, 7, 18), (2, 7, 1, 0)],
-    ]
+    assert rows == [[(0, 0, 2, 0), (1, 2, 8, 0)], [(1, 0, 10, 8)], [(1, 0, 7, 18), (2, 7, 1, 0)]]
 
 
 def one_shard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoints, list[Piece], Layout]:

@@ -105,13 +105,9 @@ two = st.tuples(st.integers(0, 4), st.integers(0, 4))
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(blocks_of_a_file, min_size=1, max_size=3),
-    two,
-)
+@given(st.lists(blocks_of_a_file, min_size=1, max_size=3), two)
 def test_any_plan_gives_the_stream_of_a_plain_sort(
-    sizes: list[list[tuple[list[int], int]]],
-    bits: tuple[int, int],
+    sizes: list[list[tuple[list[int], int]]], bits: tuple[int, int]
 ) -> None:
     """Also where runs have fewer cells than there are buckets."""
     documents = {

@@ -11,23 +11,14 @@ from hypothesis import strategies as st
 from fineshards.shards.counts import BlockSummary, Counts, Sums, report_file
 from fineshards.shards.job.records import Block, TokenBlock
 from fineshards.shards.layout import Layout, ShardKey
-from fineshards.shards.piece_plan import (
-    EarlierGeneration,
-    Place,
-    Places,
-    plan_pieces,
-    plan_stream,
-)
+from fineshards.shards.piece_plan import EarlierGeneration, Place, Places, plan_pieces, plan_stream
 from fineshards.shards.split_rule import ByFraction, FirstShards, SplitRule
 
 sums = st.one_of(
     st.just(Sums(0, 0)),
     st.integers(1, 4).flatmap(lambda n: st.builds(Sums, st.just(n), st.integers(n, 60))),
 )
-rules = st.one_of(
-    st.builds(FirstShards, st.integers(0, 4)),
-    st.just(ByFraction("1/2", "text", 1)),
-)
+rules = st.one_of(st.builds(FirstShards, st.integers(0, 4)), st.just(ByFraction("1/2", "text", 1)))
 
 
 @st.composite

@@ -319,10 +319,7 @@ def test_the_name_determines_the_format(name: str, kind: tuple[str, str]) -> Non
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("a", "a.pdf", "a.gz", "a.parquet.gz", "a.arrow.zst", "a.warc.xz", "a.jsonl.gz.zst"),
-        "gz",
-    ],
+    [*("a", "a.pdf", "a.gz", "a.parquet.gz", "a.arrow.zst", "a.warc.xz", "a.jsonl.gz.zst"), "gz"],
 )
 def test_a_name_of_unknown_format_is_an_error(name: str) -> None:
     with pytest.raises(UsageError, match=rf"cannot read a file named '{name}'; expected \.arrow"):

@@ -244,11 +244,7 @@ def build(source: str, output: Path | str, *flags: str) -> int:
 
 @pytest.mark.parametrize("to", ["local", "gs"])
 def test_a_build_from_a_bucket_equals_the_oracle(
-    stored: Stored,
-    source: str,
-    expected: dict[str, bytes],
-    tmp_path: Path,
-    to: str,
+    stored: Stored, source: str, expected: dict[str, bytes], tmp_path: Path, to: str
 ) -> None:
     output = tmp_path / "out" if to == "local" else f"{stored.url}/out"
     assert build(source, output, "--block_bytes=100000") == 0

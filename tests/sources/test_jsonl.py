@@ -77,9 +77,7 @@ def test_windows_line_ends_blank_lines_and_a_missing_last_line_end(
     assert read_all(write(content)).rows == [*ROWS, (4, "last", None)]
 
 
-def test_a_byte_order_mark_before_the_first_line_is_removed(
-    write: Callable[[bytes], Path],
-) -> None:
+def test_a_byte_order_mark_before_the_first_line_is_removed(write: Callable[[bytes], Path]) -> None:
     assert read_all(write(b"\xef\xbb\xbf" + LINES)).rows == ROWS
 
 
@@ -166,10 +164,7 @@ def test_only_line_feeds_end_a_line(tmp_path: Path, separator: str) -> None:
         (b'{"text":{}}', "its 'text' is an object, expected a string"),
         (b'{"text":true}', "its 'text' is a boolean, expected a string"),
         (b'{"text":' + b"[" * 5_000 + b"]" * 5_000 + b"}", "is not valid JSON (depth limit"),
-        (
-            b'{"text":"a","id":1e30,"x":' + b"[" * 1_020 + b"]" * 1_020 + b"}",
-            "is nested too deep",
-        ),
+        (b'{"text":"a","id":1e30,"x":' + b"[" * 1_020 + b"]" * 1_020 + b"}", "is nested too deep"),
     ],
 )
 def test_a_bad_line_is_a_bad_row_and_keeps_its_number(

@@ -7,14 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.source_files import (
-    COLUMNS,
-    STRINGS,
-    blocks_of,
-    describe,
-    read_all,
-    write_groups,
-)
+from support.source_files import COLUMNS, STRINGS, blocks_of, describe, read_all, write_groups
 
 from fineshards.errors import InputError
 from fineshards.shards.job.settings import Columns

@@ -81,9 +81,7 @@ with storage.create({name!r}) as file:
     assert storage.read(name) == b"second attempt"
 
 
-def test_two_processes_that_write_the_same_file_both_succeed(
-    storage: Storage,
-) -> None:
+def test_two_processes_that_write_the_same_file_both_succeed(storage: Storage) -> None:
     program = """
 content = sys.argv[2].encode() * 300_000
 for _ in range(30):

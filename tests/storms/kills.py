@@ -132,10 +132,7 @@ class Prepared:
         self.place.put("out", self.before)
 
     def start(
-        self,
-        command: tuple[str, ...] = (),
-        kill: Kill | None = None,
-        delays: float = 0,
+        self, command: tuple[str, ...] = (), kill: Kill | None = None, delays: float = 0
     ) -> Command:
         """Starts a command, the scenario's by default."""
         words = [

@@ -44,12 +44,7 @@ class Contents:
                 before += len(np.load(shard))
             documents[split] = np.split(tokens[split], begins[1:])
         return cls(
-            folder,
-            settings["dtype"],
-            settings["tokenizer"]["eot"],
-            tokens,
-            documents,
-            sources,
+            folder, settings["dtype"], settings["tokenizer"]["eot"], tokens, documents, sources
         )
 
     def ended(self, split: str) -> list[Tokens]:

@@ -64,9 +64,7 @@ def documents(seed: int, count: int, table: Scheme | None = None) -> pa.Array:
     family = rng.choice(len(families), count, p=share / share.sum())
     # Half of them are short, because the beginning and end of a text matter most.
     lengths = np.where(
-        rng.random(count) < 0.5,
-        rng.integers(0, 8, count),
-        rng.integers(0, MOST_FRAGMENTS, count),
+        rng.random(count) < 0.5, rng.integers(0, 8, count), rng.integers(0, MOST_FRAGMENTS, count)
     )
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     of = np.repeat(family, lengths)

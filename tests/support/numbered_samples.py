@@ -51,11 +51,7 @@ def saved(loader: BatchLoader) -> dict[str, Any]:
 
 def mixture(**options: Any) -> Mixture:
     """Three sources of 50, 7 and 400 samples."""
-    sources = {
-        "a": (Numbers(50, 1), 5),
-        "b": (Numbers(7, 2), 3),
-        "c": (Numbers(400, 3), 2.0),
-    }
+    sources = {"a": (Numbers(50, 1), 5), "b": (Numbers(7, 2), 3), "c": (Numbers(400, 3), 2.0)}
     return Mixture(sources, **options)
 
 

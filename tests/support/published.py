@@ -99,7 +99,4 @@ def _downloaded(requirement: str, kind: str) -> Iterator[Path]:
         yield next(Path(folder).iterdir())
 
 
-_SOURCES: dict[str, Callable[[], bytes]] = {
-    "r50k_base": _r50k,
-    "o200k_base": _o200k,
-}
+_SOURCES: dict[str, Callable[[], bytes]] = {"r50k_base": _r50k, "o200k_base": _o200k}

@@ -97,10 +97,7 @@ def pages(declared: str, harm: str) -> Iterator[tuple[str, list[str], bytes]]:
 
 # Read better by datatrove where nothing is declared: resiliparse, which detects for us, takes them
 # for windows-1252. cchardet knows them.
-WORSE = {
-    ("", "euc-kr"),
-    ("", "ks_c_5601-1987"),
-}
+WORSE = {("", "euc-kr"), ("", "ks_c_5601-1987")}
 
 
 @pytest.mark.parametrize("harm", ["", "cut", "damaged"])

@@ -39,9 +39,7 @@ def test_flags_of_a_job_service_are_left_to_it(runner: str) -> None:
 
 
 @pytest.mark.parametrize("runner", [None, "DirectRunner", "direct", "PrismRunner", "Dataflow"])
-def test_an_unknown_flag_is_refused_by_runners_without_a_job_service(
-    runner: str | None,
-) -> None:
+def test_an_unknown_flag_is_refused_by_runners_without_a_job_service(runner: str | None) -> None:
     flags = [f"--runner={runner}"] if runner else []
     with pytest.raises(UsageError, match="unknown flag --object_reuse"):
         check_beam_args(parse(*flags, "--object_reuse"))

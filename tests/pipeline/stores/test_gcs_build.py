@@ -273,10 +273,7 @@ def test_a_missing_permission_is_reported_with_the_object_and_the_role(
 
 
 def test_an_unreachable_server_is_reported_after_some_retries(
-    cloud: Proxy,
-    small: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr("fineshards.storage.retries.RETRY_SECONDS", 2.0)

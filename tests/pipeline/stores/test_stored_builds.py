@@ -93,10 +93,7 @@ def local(
 
 @pytest.mark.parametrize("kind", ["plain", "shuffled", "recipe", "chats"])
 def test_a_build_over_a_failing_network_gives_the_bytes_of_a_local_one(
-    either: Proxy,
-    builds: dict[str, list[str]],
-    local: Callable[[str], dict[str, bytes]],
-    kind: str,
+    either: Proxy, builds: dict[str, list[str]], local: Callable[[str], dict[str, bytes]], kind: str
 ) -> None:
     either.fail_often(31)
     assert main(["build", f"--output={output_on(either)}", *builds[kind]]) == 0
