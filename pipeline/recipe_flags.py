@@ -17,7 +17,7 @@ _NOT_IN_RECIPES = ("recipe", "append", "overwrite", "share")
 
 def shipped_recipes() -> dict[str, str]:
     """The recipes that fineshards has: their content by name."""
-    recipes = sorted(_SHIPPED.iterdir(), key=lambda recipe: recipe.name)
+    recipes = sorted(_SHIPPED.iterdir(), key=lambda recipe: recipe.name.removesuffix(".toml"))
     return {recipe.name.removesuffix(".toml"): recipe.read_text("utf-8") for recipe in recipes}
 
 

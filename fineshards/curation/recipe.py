@@ -29,6 +29,8 @@ from fineshards.shards.job.settings import StepRecord
 _TABLES = ("description", "build", "steps")
 # What filters and rewrites take in addition to their own parameters.
 PER_LANGUAGE, _COLUMN, _LABEL = "per_language", "language_column", "label"
+# In recipes of the package: what is the user's, such as the path of a model.
+_PLACEHOLDER = "REPLACE"
 
 # By the name that follows `use =` in a recipe.
 STEPS: Plugins[type[Step]] = Plugins("steps")
@@ -109,7 +111,14 @@ def parse_recipe(content: str, path: str) -> Recipe:
         use = parameters.pop("use", None)
         if not isinstance(use, str):
             raise UsageError(f'{path}, step {number}: give the step\'s name, use = "NAME".')
-        named.append(make_step(use, parameters, f"{path}, step {number} ({use})"))
+        where = f"{path}, step {number} ({use})"
+        for name, value in parameters.items():
+            if _PLACEHOLDER in (value.values() if isinstance(value, dict) else [value]):
+                raise UsageError(
+                    f"{where}: {name} still says {_PLACEHOLDER}. Write your own value there, in a "
+                    "copy of the recipe, as fineshards recipe show prints it."
+                )
+        named.append(make_step(use, parameters, where))
     return Recipe(tuple(named), build, description)
 
 

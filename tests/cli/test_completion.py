@@ -31,7 +31,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (["fineshards", "help", "sta"], {"stats", "status"}),
         (["fineshards", "verify", "compl"], {"completion"}),  # a file
         (["fineshards", "export", "out", "--to", "meg"], {"megatron"}),
-        (["fineshards", "build", "--recipe", "finew"], {"fineweb", "fineweb2"}),
+        (["fineshards", "build", "--recipe", "finew"], {"fineweb", "fineweb-edu", "fineweb2"}),
         (["fineshards", "build", "--recipe", "compl"], {"completion"}),
         (["fineshards", "build", "--tokenizer", "cl100k"], {"cl100k_base"}),
         (["fineshards", "recipe", "steps", "minh"], {"minhash"}),

@@ -237,5 +237,5 @@ def test_a_score_is_given_in_batches(module: str, tmp_path: Path) -> None:
     assert scores == [
         {"row": row, "size": float(len(text))} for row, text in enumerate(texts) if text is not None
     ]
-    with pytest.raises(UsageError, match=r"batch .*only a function has it"):
+    with pytest.raises(UsageError, match=r"batch .*only a function takes it"):
         Score("size", by="characters", batch=3)

@@ -1,16 +1,21 @@
 """The scripts in examples/ train, and after a kill go on as if there was none."""
 
+import hashlib
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import tokenizers
 import torch
+import transformers
 from support.saved_arrays import saved_arrays
 
 from benchmarks.made_up_dataset import make_dataset
@@ -138,3 +143,39 @@ def test_gpt2_goes_on_bit_by_bit_after_a_kill(tmp_path: Path) -> None:
     resumed = torch.load(tmp_path / "gpt/checkpoint.pt")
     assert resumed.pop("loader") == expected.pop("loader")
     torch.testing.assert_close(resumed, expected, rtol=0, atol=0)
+
+
+def write_classifier(folder: Path) -> str:
+    """A small classifier with weights of chance, in the files of Hugging Face; its SHA-256."""
+    words = ["[UNK]", "[PAD]", *["the", "of", "to", "and", "a", "file", "click", "in", "is", "you"]]
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, "[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    marks = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks).save_pretrained(
+        folder
+    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_labels": 1}
+    config = transformers.BertConfig(vocab_size=len(words), pad_token_id=1, **sizes)
+    torch.manual_seed(1)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_a_classifier_of_hugging_face_scores_documents_one_by_one(tmp_path: Path) -> None:
+    sha256 = write_classifier(tmp_path / "edu")
+    command = [sys.executable, EXAMPLES / "edu_classifier.py", "--model=edu", "--limit=60"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\d+ of 60 documents are educational\n", done.stdout)
+    table = pq.read_table(tmp_path / "scored/metadata/scores/00000.parquet")
+    classifier = runpy.run_path(str(EXAMPLES / "edu_classifier.py"))
+    texts = pq.read_table(classifier["SAMPLE"])["text"].to_pylist()
+    tokenizer, network = classifier["load"](str(tmp_path / "edu"), sha256)
+    for row, found in zip(table["row"].to_pylist(), table["edu"].to_pylist(), strict=True):
+        words = torch.tensor([tokenizer(texts[row])["input_ids"][:512]])
+        with torch.inference_mode():
+            assert found == pytest.approx(network(words).logits.item(), rel=1e-5)
+    assert len(set(table["edu"].to_pylist())) > 30
+    with pytest.raises(ValueError, match="has other weights than those of the job"):
+        classifier["load"](str(tmp_path / "edu"), "0" * 64)

@@ -47,11 +47,9 @@ class Length(Judge, name="length"):
         lengths = {"chars": len(text), "bytes": len(text.encode())}
         for name in _LIMITS:
             limit, (side, _, unit) = getattr(self, name), name.partition("_")
-            if limit is None:
-                continue
             length, what = lengths[unit], "characters" if unit == "chars" else unit
-            if side == "min" and length < limit:
+            if limit is not None and side == "min" and length < limit:
                 return below(name, length, what, limit, name)
-            if side == "max" and length > limit:
+            if limit is not None and side == "max" and length > limit:
                 return above(name, length, what, limit, name)
         return None

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import isfunction
 from numbers import Real
 from typing import Annotated, Any
@@ -68,14 +68,12 @@ class Score(Scorer, name="score"):
 
     Args:
         name: The name of the score: lower case letters, digits and underscores.
-        by: `characters`, `bytes`, `words`, `lines`, `line_punct_ratio`, `short_line_ratio`,
-            `char_dup_ratio`, `textual_words`, `mean_word_length`, `hash_ratio`, `ellipsis_ratio`,
-            `alpha_ratio`, `stop_words`, `language`, `language_score`, `fasttext`,
-            `fasttext_score`, or `package.module:function`.
+        by: One of these names, or `package.module:function`.
         type: What a function returns: "number" or "text".
         columns: Columns of the input that a function sees in addition to the text.
         batch: The most documents that a function takes at a time, in a list; None where it takes
             one, and no list.
+        arguments: A table of the function's keyword arguments, such as a model and its SHA-256.
         model: The path of a model, local or gs://. None: for languages, lid.176.ftz.
         label: The label, without `__label__`, whose probability is the score. None: the best.
         words: The language of the words of what `gopher_quality` compares, by spaCy's name; or
@@ -92,6 +90,7 @@ class Score(Scorer, name="score"):
     type: Annotated[str, one_of(*_TYPES)] | None = None
     columns: tuple[str, ...] = ()
     batch: Positive | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     model: Annotated[str, nonempty("the path of a model")] | None = None
     label: Annotated[str, nonempty("a label of the model")] | None = None
     words: WordRules = "en"
@@ -105,9 +104,9 @@ class Score(Scorer, name="score"):
         assign(self, "GOLDEN", not calls)
         number_or_text = "number or text" if calls else "none: only a function needs it"
         check(self.NAME, "type", self.type, calls == (self.type is not None), number_or_text)
-        check(self.NAME, "columns", [*self.columns], calls or not self.columns, "a function")
-        fits = calls or not self.batch
-        check(self.NAME, "batch", self.batch, fits, "none: only a function has it")
+        for name in ("columns", "batch", "arguments"):
+            value = getattr(self, name)
+            check(self.NAME, name, value, calls or not value, "none: only a function takes it")
         needs, may = self.by.startswith("fasttext"), self.by in _MODELS
         fits = may if self.model is not None else not needs
         check(self.NAME, "model", self.model, fits, "the path of a model" if needs else "none")
@@ -127,7 +126,9 @@ class Score(Scorer, name="score"):
 
     @property
     def _function(self) -> UserFunction | None:
-        return UserFunction(self.by, self.columns, batch=self.batch) if ":" in self.by else None
+        if ":" not in self.by:
+            return None
+        return UserFunction(self.by, self.columns, self.arguments, self.batch)
 
     @property
     def _model(self) -> str:

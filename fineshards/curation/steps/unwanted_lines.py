@@ -78,28 +78,17 @@ class DclmLines(Judge, name="dclm_lines"):
         judged = [self._judge(text, rules) for text in batch.strings]
         return Outcome([reason for reason, _ in judged], [text for _, text in judged])
 
-    def apply_again(self, document: Batch) -> Outcome:
-        (text,) = document.strings
-        reason, rest = self._judge_in_turn(text, self._rules())
-        return Outcome([reason], [rest])
-
     def _judge(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
         """Why a document is dropped, and its text from here on."""
-        # Most texts have nothing to remove, and then the order of the rules does not matter.
-        if text == text.strip() and all(_apply(rules, line) == line for line in text.split("\n")):
-            return None if _WORD.search(text) else "empty", text
-        return self._judge_in_turn(text, rules)
-
-    def _judge_in_turn(self, text: str, rules: Sequence[_Rule]) -> tuple[str | None, str]:
         rest = text
         for rule in rules:
-            left = [_apply([rule], line) for line in rest.split("\n")]
-            rest = "\n".join(line for line in left if line is not None).strip()
-        words = _words(text)
+            lines = [line and rule(line) for line in rest.split("\n")]
+            rest = "\n".join(line for line in lines if line is not None).strip()
+        words, left = (len(_WORD.findall(part)) for part in (text, rest))
         if not words or not rest:
             return "empty", rest
-        removed = words - _words(rest)
-        return "removed_words" if removed / words > self.max_removed_ratio else None, rest
+        removed = (words - left) / words
+        return "removed_words" if removed > self.max_removed_ratio else None, rest
 
     def _rules(self) -> list[_Rule]:
         nothing = "(?!)"
@@ -137,22 +126,9 @@ def _cutting(expression: str, longest: int) -> _Rule:
     return cut
 
 
-def _apply(rules: Sequence[_Rule], line: str) -> str | None:
-    left: str | None = line
-    for rule in rules:
-        if not left:
-            break
-        left = rule(left)
-    return left
-
-
 def _share(line: str, holds: Callable[[str], bool]) -> float:
     """The share of the characters of a line of which something holds."""
     return sum(map(holds, line)) / len(line)
-
-
-def _words(text: str) -> int:
-    return len(_WORD.findall(text))
 
 
 @dataclass(frozen=True)
