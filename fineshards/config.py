@@ -53,6 +53,7 @@ _EXCLUDE = (
 # Flags that have a meaning with another one.
 _GOES_WITH = {
     "learn": "chat_template",
+    "drop_reasoning": "chat_template",
     "fim": "fim_tokens",
     "fim_tokens": "fim",
     "dataset_config": "dataset",
@@ -99,6 +100,8 @@ class BuildConfig:
             tokenizer, which means the tokenizer's own, or a file, or a name such as chatml.
         learn: With --chat_template, the roles whose messages are learned, separated by commas.
             Default: assistant.
+        drop_reasoning: Leave out the reasoning of answers: reasoning_content, reasoning, thinking,
+            and what ends with </think> at the beginning of their content.
         allow_constant_mask: Take files of conversations in which all tokens are learned, or none.
         id_column: The column that names documents in the document tables. Default: id, where a
             file has it, and null where its value is an object or a list.
@@ -195,6 +198,7 @@ class BuildConfig:
     tokens_column: str | None = flag(None, _INPUT, "NAME", decides=True)
     chat_template: str | None = flag(None, _INPUT, "FILE", decides=True)
     learn: str = flag("assistant", _INPUT, "ROLES", decides=True)
+    drop_reasoning: bool = flag(False, _INPUT, decides=True)
     allow_constant_mask: bool = flag(False, _INPUT)
     id_column: str | None = flag(None, _INPUT, "NAME", decides=True)
     extract: Literal["resiliparse", "trafilatura"] = flag("resiliparse", _INPUT)

@@ -210,6 +210,7 @@ def columns_of(config: BuildConfig, tokenizer: Tokenizer) -> Columns:
         split=None if key is None else key.column,
         template=config.text_template,
         conversations=config.chat_template is not None,
+        drop_reasoning=config.drop_reasoning,
         tokens=TokenIds(tokenizer.eot, tokenizer.size) if config.tokens_column else None,
     )
 

@@ -28,6 +28,12 @@ TEXT = re.compile(rf"{_OPEN}([0-9]+){_CLOSE}([^{_OPEN}]*){_OPEN}/\1{_CLOSE}")
 _RESERVED = re.compile(f"[{CONTENT}{BEGIN}{END}{HIDDEN}{_OPEN}{_CLOSE}]")
 
 ASSISTANT = "assistant"
+# Fields in which a message may have its reasoning, and reasoning that its content begins with.
+THINKING = ("reasoning_content", "thinking", "reasoning")
+_THOUGHTS = re.compile(
+    r"\s*+(?:<think>|\[THINK\])?+(?:(?!<think>|\[THINK\]).)*?(?:</think>|\[/THINK\])\s*",
+    re.DOTALL,
+)
 # Fields with which a message says whether it is learned.
 _LEARN_FIELDS = ("weight", "train")
 # Fields that templates compare, or of which they count the characters.
@@ -56,12 +62,13 @@ class BadConversation(Exception):  # noqa: N818
     """A row that cannot become a document. The message, without a full stop, says why."""
 
 
-def canonical(row: Mapping[str, Any]) -> str:
+def canonical(row: Mapping[str, Any], drop_reasoning: bool = False) -> str:
     """The canonical JSON of the conversation in a row.
 
     row: `messages`, or `prompt` and `completion`, and maybe `tools`; each as objects or as JSON.
     Or Alpaca's `instruction` and `output`, and maybe `input`. Other columns are ignored. Messages
     of ShareGPT (`from`, `value`) become those of OpenAI. Answers in `prompt` are not learned.
+    drop_reasoning: whether answers are without their reasoning.
 
     Raises BadConversation if it is not one.
 
@@ -84,6 +91,8 @@ def canonical(row: Mapping[str, Any]) -> str:
     for message in messages[: len(context)]:
         if message["role"] == ASSISTANT and message.keys().isdisjoint(_LEARN_FIELDS):
             message["weight"] = 0
+    if drop_reasoning:
+        messages = [*map(_without_reasoning, messages)]
     conversation = {"messages": messages, "tools": tools or None}
     try:
         text = orjson.dumps(_without_nulls(conversation)).decode()
@@ -149,6 +158,14 @@ def with_owner(message: Mapping[str, Any], number: int, level: int) -> dict[str,
     elif level < ALL_TEXTS:
         owned["content"] = content + before + after
     return owned
+
+
+def _without_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without what its model thought before it wrote."""
+    fields = {key: field for key, field in message.items() if key not in THINKING}
+    if message["role"] == ASSISTANT and (thoughts := _THOUGHTS.match(message.get("content", ""))):
+        fields["content"] = message["content"][thoughts.end() :]
+    return fields
 
 
 def _without_nulls(value: Any) -> Any:

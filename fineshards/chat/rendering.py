@@ -17,7 +17,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN_NAME, BadConversation
+from fineshards.chat.conversation import BEGIN, CONTENT, END, HIDDEN_NAME, THINKING, BadConversation
 from fineshards.errors import UsageError
 
 _MARKS = re.compile(f"[{CONTENT}{BEGIN}{END}]")
@@ -93,8 +93,6 @@ def _longest(tree: _Tree) -> str:
 
 
 _BEGIN, _END = "generation_begins", "generation_ends"
-# Names under which a message may have its reasoning.
-_REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class _Generation(Extension):
@@ -137,7 +135,7 @@ class Renderer:
             parsed = environment.parse(template)
             # Names of fields that are asked for, and the template's other words, changed if hidden.
             self.words = {field.attr for field in parsed.find_all(nodes.Getattr)}
-            self.words.update(("role", *_REASONING))
+            self.words.update(("role", *THINKING))
             for text in parsed.find_all(nodes.TemplateData):
                 text.data = hidden(text.data)
             for const in parsed.find_all(nodes.Const):
@@ -186,7 +184,7 @@ class Renderer:
 
 
 def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    reasoning = next((message[key] for key in _REASONING if message.get(key) is not None), None)
+    reasoning = next((message[key] for key in THINKING if message.get(key) is not None), None)
     if reasoning is None:
         return message
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}

@@ -280,7 +280,7 @@ def conversation_text(record: Mapping[str, Any], columns: Columns) -> str | None
     row = {name: value.decode() if isinstance(value, bytes) else value for name, value in values}
     if columns.text in row:
         row["messages"] = row.pop(columns.text)
-    return canonical(row)
+    return canonical(row, columns.drop_reasoning)
 
 
 def _conversations(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, dict[int, str]]:

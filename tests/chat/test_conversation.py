@@ -47,6 +47,32 @@ def test_the_json_is_compact_and_keeps_all_keys_in_their_order(
     assert canonical({"messages": json.dumps(messages), "tools": json.dumps(tools)}) == found
 
 
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("<think>\n1 + 1\n</think>\n\nTwo.", "Two."),
+        (" <think></think>Two.\n", "Two.\n"),
+        ("[THINK]Hm.[/THINK]Two.", "Two."),
+        # The request had the first tag, as that of R1.
+        ("1 + 1\n</think>\n\nTwo.", "Two."),
+        ("<think>a</think>Say </think>.", "Say </think>."),
+        ("Write <think> and </think>.", "Write <think> and </think>."),
+        ("<think>It never ends", "<think>It never ends"),
+        (" " * 100_000, " " * 100_000),
+        ("", ""),
+    ],
+)
+def test_reasoning_is_left_out_where_that_is_asked_for(content: str, answer: str) -> None:
+    fields = {"reasoning_content": "a", "reasoning": "b", "thinking": "c"}
+    thoughtful = [USER, {"role": "assistant", **fields, "content": content, "tool_calls": []}]
+    without = [USER, {"role": "assistant", "content": answer, "tool_calls": []}]
+    row = {"messages": thoughtful, "tools": [{"reasoning": "a field of a tool"}]}
+    assert canonical(row, drop_reasoning=True) == canonical(row | {"messages": without})
+    assert json.loads(canonical(row))["messages"] == thoughtful
+    asked = {"prompt": content, "completion": content}
+    assert canonical(asked, drop_reasoning=True) == canonical(asked | {"completion": answer})
+
+
 def _walk(value: Any) -> Any:
     """All values and keys in order, which == of dicts does not compare."""
     if isinstance(value, dict):

@@ -21,7 +21,7 @@ from support.oracle import files_in
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import FineshardsError, InputError, UsageError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.storage.open import open_storage
 
@@ -68,6 +68,27 @@ def test_every_token_has_the_bit_of_its_conversation(
     assert fineshards.verify(folder, sample="100%").problems == []
     stored = json.loads((folder / "metadata/manifest.json").read_text())
     jsonschema.validate(stored, json.loads((ROOT / "docs/manifest.schema.json").read_text()))
+
+
+def test_a_dataset_without_reasoning_is_that_of_conversations_without_it(
+    build: Build, tmp_path: Path
+) -> None:
+    """In each generation; and the flag is part of the job."""
+    first, second = tmp_path / "a.parquet", tmp_path / "b.jsonl"
+    inputs = {str(first): made_up(40, 1), str(second): made_up(40, 2)}
+    for path, conversations in inputs.items():
+        thoughtful = json.loads(json.dumps(conversations))
+        for answer in (turns[-2] for turns in thoughtful):
+            answer |= {"content": f"<think>Hm.</think>\n\n{answer['content']}", "thinking": "Hm."}
+        write(Path(path), thoughtful)
+    build(input=first, drop_reasoning=True)
+    build_here(input=second, output=tmp_path / "out", append=True)
+    assert check(tmp_path / "out", inputs) == 80
+    assert fineshards.verify(tmp_path / "out", sample="100%").problems == []
+    with pytest.raises(UsageError, match="--drop_reasoning goes with --chat_template"):
+        build(input=first, chat_template=None, drop_reasoning=True)
+    with pytest.raises(FineshardsError, match="--drop_reasoning: was True, now False"):
+        build(input=first)
 
 
 def test_learned_tokens_of_files_are_those_of_shards(

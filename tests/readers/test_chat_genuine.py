@@ -163,7 +163,10 @@ def thoughtful(rng: random.Random) -> dict[str, Any]:
     ],
 )
 def test_genuine_templates_show_the_turns_that_trl_marks_in_them(name: str, tmp_path: Path) -> None:
-    """TRL's copies for training keep the thoughts of earlier answers; those are not compared."""
+    """TRL's copies for training keep the thoughts of earlier answers; those are not compared.
+
+    Both have the tokens of transformers, and the copies its masks.
+    """
     spec = find_spec("trl")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -174,16 +177,39 @@ def test_genuine_templates_show_the_turns_that_trl_marks_in_them(name: str, tmp_
     tokenizer = family.tokenizer()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     vocabulary = read_tokenizer(str(tmp_path / "tokenizer.json"), family.eot)
+    library = PreTrainedTokenizerFast(
+        tokenizer_file=str(tmp_path / "tokenizer.json"), **dict(family.special_strings)
+    )
+    if name == "muse_glimmer":  # falls back to no date where there is no clock
+        texts = [
+            text.replace("strftime_now is defined", "strftime_now is defined and false")
+            for text in texts
+        ]
     templates = [ChatTemplate(text, family.special_strings) for text in texts]
-    genuine, marked = (ConversationEncoder(each, vocabulary, ("assistant",)) for each in templates)
+    genuine, marked = (
+        ConversationEncoder(template, vocabulary, ("assistant",)) for template in templates
+    )
     rng, compared, refused = random.Random(name), 0, []
     for _ in range(60):
-        row = canonical(thoughtful(rng))
+        conversation = thoughtful(rng)
+        row = canonical(conversation)
         try:
             expected, document = encoded(marked, row), encoded(genuine, row)
         except BadConversation as error:
             refused.append(str(error))
             continue
+        plain, tagged = (
+            library.apply_chat_template(
+                conversation["messages"],
+                chat_template=text,
+                return_dict=True,
+                return_assistant_tokens_mask=is_tagged,
+            )
+            for text, is_tagged in zip(texts, (False, True), strict=True)
+        )
+        assert document.tokens.tolist() == plain["input_ids"]
+        assert expected.tokens.tolist() == tagged["input_ids"]
+        assert mask(expected) == tagged["assistant_masks"]
         if document.tokens.tolist() != expected.tokens.tolist():
             assert name.startswith(("deepseek_r1", "qwen3"))
             continue

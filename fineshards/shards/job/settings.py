@@ -58,6 +58,7 @@ class Columns(Record, frozen=True):
         conversations: Whether the text is the JSON of a conversation
             (`sources/columns.py`).
         tokens: The ids that the text consists of; None where it is text.
+        drop_reasoning: Whether conversations are without the reasoning of their answers.
     """
 
     text: str
@@ -69,6 +70,7 @@ class Columns(Record, frozen=True):
     scores: tuple[str, ...] = ()
     conversations: bool = False
     tokens: TokenIds | None = None
+    drop_reasoning: bool = False
 
     def __post_init__(self) -> None:
         if self.template is not None:
@@ -355,6 +357,7 @@ def _by_flag(settings: Settings) -> list[tuple[str, object]]:
         ("--text_column", columns.text),
         ("--text_template", columns.template),
         ("--tokens_column", columns.tokens and columns.text),
+        ("--drop_reasoning", columns.drop_reasoning),
         ("--id_column", columns.id),
         ("--id_column given", columns.id_required),
         ("columns for the recipe", columns.others),
