@@ -114,7 +114,7 @@ def test_a_hash_alone_does_not_decide() -> None:
     assert found.contains([*asked, "c"]).tolist()[2] is False
 
 
-def test_lines_of_a_list(tmp_path: Path) -> None:
+def test_lines_of_a_list() -> None:
     content = "#no\n a \r\n\nb\u00a0\n#no".encode()
     assert lines_of("f", content).to_pylist() == ["a", "", "b"]
     assert lines_of("f", b"").to_pylist() == []

@@ -220,7 +220,7 @@ def test_words_of_long_chunks_are_those_of_spacy(language: str, chunk: str) -> N
     assert tokenizer(language).words([text])[0].strings == tokenizer(language).plain(text)
 
 
-def test_long_chunks_need_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_chunks_need_linear_work() -> None:
     searched = 0
 
     class Counting:

@@ -76,9 +76,7 @@ def test_no_name_leads_out_of_the_folder(dataset: Path, export: Path, name: str)
     assert main(["verify", str(export)]) == 1
 
 
-def test_a_record_of_a_part_names_no_file_elsewhere(
-    dataset: Path, tmp_path: Path, in_process: Any
-) -> None:
+def test_a_record_of_a_part_names_no_file_elsewhere(dataset: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(dataset, tmp_path / "dataset")
     victim = tmp_path / "victim"
     for name in ("../victim", str(victim)):

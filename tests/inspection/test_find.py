@@ -135,7 +135,7 @@ def test_a_token_is_shown_with_its_document(dataset: Path, in_process: Run) -> N
     assert json.loads(shown.stdout)["number"] == record["match"]["number"]
 
 
-def test_a_damaged_table_is_named(dataset: Path, tmp_path: Path) -> None:
+def test_a_damaged_table_is_named(dataset: Path) -> None:
     data = opened(dataset)
     name = "metadata/documents/train_0001.parquet"
     content = (dataset / name).read_bytes()

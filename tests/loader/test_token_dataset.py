@@ -176,9 +176,7 @@ def test_tokens_are_read_in_the_dtype_on_disk(tmp_path: Path) -> None:
 # Opening
 
 
-def test_opening_reads_the_manifest_and_no_shard(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_reads_the_manifest_and_no_shard(copy: Path) -> None:
     shutil.rmtree(copy / "train")
     shutil.rmtree(copy / "test")
     dataset = TokenDataset(copy, sequence_length=100)

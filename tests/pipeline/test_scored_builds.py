@@ -432,7 +432,7 @@ def test_a_filter_finds_its_tables_by_a_score(tmp_path: Path, capsys) -> None:
     assert "symbol_lines reads kind, which is a score" in capsys.readouterr().err
 
 
-def test_a_function_is_given_as_one(tmp_path: Path) -> None:
+def test_a_function_is_given_as_one() -> None:
     from json import dumps
 
     from fineshards.curation.steps import Score

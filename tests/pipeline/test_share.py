@@ -168,7 +168,7 @@ def test_a_share_that_cannot_be_is_refused(options: dict[str, object], sentence:
     assert str(error.value).startswith(sentence)
 
 
-def test_shares_of_every_count_cover_each_block_once(sample: Path) -> None:
+def test_shares_of_every_count_cover_each_block_once() -> None:
     for count in (1, 2, 3, 64):
         shares = [
             share_of(BuildConfig(input="x", output="y", share=f"{k}/{count}"))

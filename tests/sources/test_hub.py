@@ -130,35 +130,6 @@ def test_only_the_endpoint_is_contacted_and_no_data_file_is_downloaded(
     assert hub.paths("GET", ".parquet") == hub.paths("HEAD", ".parquet") == []
 
 
-@pytest.mark.long
-def test_a_pinned_commit_survives_a_push_to_main(
-    hub: HubServer, folder: Path, tmp_path: Path, documents: pa.Table
-) -> None:
-    old = hub.push("acme/text", folder)
-    (before,) = run(hub.url, tmp_path, resolve("acme/text", "sample"))
-    newer = Path(shutil.copytree(folder, tmp_path / "newer"))
-    pq.write_table(documents.slice(500, 5), newer / "sample/a.parquet")
-    pq.write_table(documents.slice(505, 5), newer / "sample/c.parquet")
-    new = hub.push("acme/text", newer)
-
-    text, pinned, main = run(
-        hub.url,
-        tmp_path,
-        read_column(before["files"][0], 0, "text"),
-        resolve("acme/text", "sample", revision=old),
-        resolve("acme/text", "sample"),
-    )
-    assert text == documents["text"][:10].to_pylist()
-    assert pinned == before
-    assert main["commit"] == new
-    assert [Path(file["name"]).name for file in main["files"]] == [
-        "a.parquet",
-        "b.parquet",
-        "c.parquet",
-    ]
-    assert main["files"][0]["identity"] != before["files"][0]["identity"]
-
-
 def test_a_branch_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_path: Path) -> None:
     hub.push("acme/text", folder)
     commit = hub.push("acme/text", folder / "full", branch="refs/convert/parquet")
@@ -167,9 +138,7 @@ def test_a_branch_is_pinned_to_its_commit(hub: HubServer, folder: Path, tmp_path
     assert all(f"@{commit}/" in file["name"] for file in answer["files"])
 
 
-def test_requests_do_not_grow_with_the_number_of_files(
-    hub: HubServer, tmp_path: Path, documents: pa.Table
-) -> None:
+def test_requests_do_not_grow_with_the_number_of_files(hub: HubServer, tmp_path: Path) -> None:
     for name, count in [("acme/few", 2), ("acme/many", 700)]:
         folder = tmp_path / "trees" / name / "data"
         folder.mkdir(parents=True)
@@ -364,9 +333,7 @@ def test_an_unreachable_hub_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_datasets_without_readable_files_are_explained(
-    hub: HubServer, folder: Path, tmp_path: Path
-) -> None:
+def test_datasets_without_readable_files_are_explained(hub: HubServer, tmp_path: Path) -> None:
     contents = {
         "empty": {"notes.bin": ""},
         "tables": {"train.xml": "text\na\n"},

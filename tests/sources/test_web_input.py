@@ -174,7 +174,7 @@ def test_a_refusal_is_said_at_once(web: Web, status: int, said: str) -> None:
     assert len(web.requests) == 1
 
 
-def test_a_server_that_is_not_there_is_an_error(web: Web) -> None:
+def test_a_server_that_is_not_there_is_an_error() -> None:
     with pytest.raises(InputError, match=r"cannot be read: .*refused\. Run the same"):
         find_files(["http://127.0.0.1:9/a.jsonl"])
 

@@ -121,9 +121,7 @@ def test_an_append_over_a_failing_network(
     assert check_readers(local) == 2
 
 
-def test_two_appends_of_different_files_at_once(
-    cloud: Proxy, parts: list[Path], local: list[Path]
-) -> None:
+def test_two_appends_of_different_files_at_once(cloud: Proxy, parts: list[Path]) -> None:
     build(OUTPUT, parts[0], *FLAGS)
     config = BuildConfig(output=OUTPUT, input=str(parts[1]), append=True)
     # Between the look at the record and the claim of it the other one is launched, and finishes.

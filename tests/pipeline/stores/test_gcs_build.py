@@ -211,7 +211,7 @@ def test_the_reader_of_the_seed_script_finds_every_shard(
 
 
 def test_status_verify_and_inspect_take_few_requests(
-    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+    cloud: Proxy, small: Path, expected: dict[str, bytes]
 ) -> None:
     assert main(command(small, "--keep_checkpoints")) == 0
     shards = sum(name.endswith(".npy") for name in expected)
@@ -230,7 +230,7 @@ def test_status_verify_and_inspect_take_few_requests(
 
 
 def test_a_finished_job_is_recognized_without_reading_its_blocks(
-    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+    cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command(small, "--keep_checkpoints")) == 0
     cloud.requests.clear()
@@ -299,7 +299,7 @@ def test_missing_credentials_are_reported_at_once(
 
 
 def test_a_shard_of_another_job_is_an_error_with_both_checksums(
-    cloud: Proxy, small: Path, expected: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+    cloud: Proxy, small: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     client = google_storage.Client(project="test", credentials=AnonymousCredentials())
     name = "deep/out/train/train_0001.npy"
