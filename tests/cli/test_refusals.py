@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.bad_rows import JSONL, TEXTS, invalid, with_line
 from support.damage import flip_bit
-from support.growing import build, made_up_rows, write_rows
+from support.growing import build, made_up_rows, write_parts
 from support.oracle import files_in
 
 import fineshards
@@ -356,9 +356,7 @@ CASES: list[Case] = [
 def arranged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files in `in`, a dataset of the first in `out`, and an export of it in `x`."""
     folder = tmp_path_factory.mktemp("refusals")
-    rows = made_up_rows(2, 40)
-    for number in range(2):
-        write_rows(folder / f"in/{number}.parquet", rows[number * 20 : number * 20 + 20])
+    write_parts(folder / "in", made_up_rows(2, 40), 20)
     build(folder / "out", folder / "in/0.parquet", "--shard_tokens=400", "--test_fraction=0.3")
     fineshards.export(folder / "out", folder / "x", "raw")
     return folder

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.damage import edit_manifest
-from support.growing import append, build, content_of, made_up_rows, write_rows
+from support.growing import append, build, content_of, made_up_rows, write_parts, write_rows
 from support.oracle import shards_in
 
 import fineshards
@@ -29,10 +29,7 @@ LENGTH = 32
 
 def parts_in(folder: Path, seconds: int) -> list[Path]:
     """The same two files in any folder, as old as asked."""
-    parts = [
-        write_rows(folder / f"{number}.parquet", ROWS[number * 60 : number * 60 + 60])
-        for number in range(2)
-    ]
+    parts = write_parts(folder, ROWS, 60)
     for part in parts:
         os.utime(part, (seconds, seconds))
     return parts

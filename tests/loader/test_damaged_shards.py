@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.damage import flip_bit
 from support.fresh_interpreter import run_program
-from support.growing import append, build, made_up_rows, unfinished_append, write_rows
+from support.growing import append, build, made_up_rows, unfinished_append, write_parts
 from support.oracle import shards_in
 from support.sentences import refused
 
@@ -239,8 +239,7 @@ for call in calls:
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of two generations, with short shards in the middle; and more input."""
     folder = tmp_path_factory.mktemp("grown")
-    rows = made_up_rows(11, 120)
-    files = [write_rows(folder / f"{n}.parquet", rows[n * 40 : n * 40 + 40]) for n in range(3)]
+    files = write_parts(folder, made_up_rows(11, 120), 40)
     build(folder / "out", files[0], "--shard_tokens=600", "--block_bytes=1", "--test_fraction=0.3")
     append(folder / "out", files[1])
     return folder

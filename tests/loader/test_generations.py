@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.generations import FLAGS, LENGTH, make_generations, opened, write_parts
-from support.growing import append, build
+from support.generations import FLAGS, LENGTH, ROWS, make_generations, opened
+from support.growing import append, build, write_parts
 from support.oracle import shards_in
 
 import fineshards
@@ -25,7 +25,7 @@ SPLITS = ("test", "train")
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_parts(tmp_path_factory.mktemp("parts"))
+    return write_parts(tmp_path_factory.mktemp("parts"), ROWS, 30)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.growing import append, build, made_up_rows, write_rows
+from support.growing import append, build, made_up_rows, write_parts
 from support.redacted import SECRET
 
 KINDS = {
@@ -21,7 +21,7 @@ def grown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     rows = made_up_rows(11, 80)
     rows[7]["text"] = f"{SECRET}. " * 150
     rows[7]["id"] = "secret"
-    files = [write_rows(folder / f"{n}.parquet", rows[n * 40 : n * 40 + 40]) for n in range(2)]
+    files = write_parts(folder, rows, 40)
     flags = ["--shard_tokens=600", "--block_bytes=1", *KINDS[request.param]]
     build(folder / "out", files[0], *flags, "--keep_checkpoints")
     append(folder / "out", files[1], "--keep_checkpoints")

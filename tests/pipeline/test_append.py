@@ -8,7 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from support.growing import KEYS, Row, append, build, content_of, made_up_rows, write_rows
+from support.growing import (
+    KEYS,
+    Row,
+    append,
+    build,
+    content_of,
+    made_up_rows,
+    write_parts,
+    write_rows,
+)
 from support.oracle import (
     ENCODING,
     files_in,
@@ -188,10 +197,9 @@ def test_a_split_that_was_empty_gets_its_first_shard(tmp_path: Path) -> None:
 
 
 def test_rows_that_cannot_be_read_are_listed_in_every_generation(tmp_path: Path) -> None:
-    files = []
-    for number in range(3):
-        files.append(write_rows(tmp_path / f"in/{number}.jsonl", ROWS[number * 9 : number * 9 + 9]))
-        with files[-1].open("a") as file:
+    files = write_parts(tmp_path / "in", ROWS[:27], 9, "jsonl")
+    for number, path in enumerate(files):
+        with path.open("a") as file:
             file.write("no json\n" * number)
     flags = ["--shard_tokens=300", "--max_bad_rows=5", "--test_fraction=0.5"]
     build(tmp_path / "at-once", *files, *flags)
@@ -208,10 +216,7 @@ def test_rows_that_cannot_be_read_are_listed_in_every_generation(tmp_path: Path)
 
 def test_tokens_of_two_bytes_grow_too(tmp_path: Path) -> None:
     tokenizer = save(train("gpt2", [row["text"] or "" for row in ROWS]), tmp_path / "mine.json")
-    files = [
-        write_rows(tmp_path / f"in/{number}.parquet", ROWS[number * 20 : number * 20 + 20])
-        for number in range(3)
-    ]
+    files = write_parts(tmp_path / "in", ROWS[:60], 20)
     flags = [
         f"--tokenizer={tokenizer}",
         "--dtype=uint16",
@@ -230,10 +235,7 @@ def test_tokens_of_two_bytes_grow_too(tmp_path: Path) -> None:
 
 
 def test_old_sources_need_not_exist(tmp_path: Path) -> None:
-    files = [
-        write_rows(tmp_path / f"in/{number}.parquet", ROWS[number * 20 : number * 20 + 20])
-        for number in range(3)
-    ]
+    files = write_parts(tmp_path / "in", ROWS[:60], 20)
     flags = ["--shard_tokens=700", "--test_fraction=0.3"]
     build(tmp_path / "at-once", *files, *flags)
     grown = tmp_path / "grown"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from support.damage import flip_bit
-from support.generations import FLAGS, ROWS, make_generations, opened, write_parts
-from support.growing import append, build, unfinished_append
+from support.generations import FLAGS, ROWS, make_generations, opened
+from support.growing import append, build, unfinished_append, write_parts
 from support.oracle import files_in, shards_in
 
 import fineshards
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.growing
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_parts(tmp_path_factory.mktemp("parts"))
+    return write_parts(tmp_path_factory.mktemp("parts"), ROWS, 30)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from support.growing import (
     made_up_rows,
     published_files,
     unfinished_append,
+    write_parts,
     write_rows,
 )
 from support.waiting_command import wait_for
@@ -32,11 +33,7 @@ FLAGS = ["--shard_tokens=500", "--test_fraction=0.3", "--block_bytes=1"]
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three files."""
-    folder, rows = tmp_path_factory.mktemp("parts"), made_up_rows(8, 150)
-    return [
-        write_rows(folder / f"{number}.parquet", rows[number * 50 : number * 50 + 50])
-        for number in range(3)
-    ]
+    return write_parts(tmp_path_factory.mktemp("parts"), made_up_rows(8, 150), 50)
 
 
 def at_once(folder: Path, first: Path, second: Path) -> list[tuple[int, str]]:

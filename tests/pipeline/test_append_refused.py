@@ -15,7 +15,7 @@ from support.growing import (
     made_up_rows,
     published_files,
     unfinished_append,
-    write_rows,
+    write_parts,
 )
 from support.oracle import files_in
 
@@ -44,9 +44,7 @@ FLAGS = ["--shard_tokens=400", "--test_fraction=0.3"]
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files `in/0.parquet` to `in/2.parquet`, and a dataset of the first."""
     folder = tmp_path_factory.mktemp("finished")
-    for number in range(3):
-        rows = ROWS[number * 20 : number * 20 + 20]
-        write_rows(folder / f"in/{number}.parquet", rows)
+    write_parts(folder / "in", ROWS, 20)
     build(folder / "out", folder / "in/0.parquet", *FLAGS)
     return folder
 

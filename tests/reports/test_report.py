@@ -84,10 +84,7 @@ def test_a_copy_elsewhere_has_the_same_report(
 
 
 def test_an_earlier_generation_has_the_report_that_it_had(tmp_path: Path) -> None:
-    rows = growing.made_up_rows(6, 30)
-    first, second = (
-        growing.write_rows(tmp_path / f"{n}.jsonl", rows[n * 15 : n * 15 + 15]) for n in range(2)
-    )
+    first, second = growing.write_parts(tmp_path, growing.made_up_rows(6, 30), 15, "jsonl")
     growing.build(tmp_path / "out", first, *FLAGS, "--test_fraction=0.3")
     before = written(tmp_path / "out", tmp_path / "before.html")
     growing.append(tmp_path / "out", second)

@@ -4,19 +4,11 @@ import shutil
 from pathlib import Path
 
 from fineshards import TokenDataset
-from support.growing import append, build, made_up_rows, write_rows
+from support.growing import append, build, made_up_rows
 
 ROWS = made_up_rows(4, 90)
 FLAGS = ("--shard_tokens=700", "--test_fraction=0.4")
 LENGTH = 32
-
-
-def write_parts(folder: Path) -> list[Path]:
-    """Three files of thirty rows."""
-    return [
-        write_rows(folder / f"{number}.parquet", ROWS[number * 30 : number * 30 + 30])
-        for number in range(3)
-    ]
 
 
 def make_generations(folder: Path, parts: list[Path]) -> list[Path]:

@@ -80,6 +80,14 @@ def write_rows(path: Path, rows: Sequence[Row]) -> Path:
     return path
 
 
+def write_parts(folder: Path, rows: Sequence[Row], size: int, kind: str = "parquet") -> list[Path]:
+    """Writes the rows to files `0.parquet`, `1.parquet` and so on, `size` rows to each."""
+    return [
+        write_rows(folder / f"{number}.{kind}", rows[start : start + size])
+        for number, start in enumerate(range(0, len(rows), size))
+    ]
+
+
 def build(folder: Path | str, *arguments: object) -> None:
     """`fineshards build`; what begins with -- is a flag, all else an input file."""
     _run("build", [f"--output={folder}"], arguments)

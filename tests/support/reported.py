@@ -16,18 +16,12 @@ FLAGS = ["--shard_tokens=700", "--block_bytes=1"]
 
 
 def two_files(folder: Path, *flags: str) -> None:
-    rows = growing.made_up_rows(3, 60)
-    files = [
-        growing.write_rows(folder / f"{n}.parquet", rows[n * 30 : n * 30 + 30]) for n in range(2)
-    ]
+    files = growing.write_parts(folder, growing.made_up_rows(3, 60), 30)
     growing.build(folder / "out", *files, *FLAGS, *flags)
 
 
 def grow_and_redact(folder: Path) -> None:
-    rows = growing.made_up_rows(5, 60)
-    first, second = (
-        growing.write_rows(folder / f"{n}.parquet", rows[n * 30 : n * 30 + 30]) for n in range(2)
-    )
+    first, second = growing.write_parts(folder, growing.made_up_rows(5, 60), 30)
     growing.build(folder / "out", first, *FLAGS, "--test_fraction=0.3")
     growing.append(folder / "out", second)
     assert main(["redact", str(folder / "out"), "--documents", "3", "4"]) == 0

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from support.growing import append, build, made_up_rows, write_rows
+from support.growing import append, build, made_up_rows, write_parts
 from support.hostile_records import VALUES, mutant, sealed
 
 from fineshards import TokenDataset
@@ -34,8 +34,7 @@ MANIFEST = Path("metadata/manifest.json")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset that was built, appended to and redacted."""
     folder = tmp_path_factory.mktemp("hostile")
-    rows = made_up_rows(5, 30)
-    files = [write_rows(folder / f"{n}.parquet", rows[n * 15 : n * 15 + 15]) for n in range(2)]
+    files = write_parts(folder, made_up_rows(5, 30), 15)
     build(folder / "out", files[0], "--shard_tokens=900", "--test_fraction=0.3", "--statistics")
     append(folder / "out", files[1])
     redact(str(folder / "out"), documents=[3])

@@ -12,7 +12,7 @@ from support.growing import (
     published_files,
     tokens_in,
     unfinished_append,
-    write_rows,
+    write_parts,
 )
 
 import fineshards
@@ -34,11 +34,7 @@ ROWS = made_up_rows(4, 66)
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three files."""
-    folder = tmp_path_factory.mktemp("parts")
-    return [
-        write_rows(folder / f"{number}.parquet", ROWS[number * 22 : number * 22 + 22])
-        for number in range(3)
-    ]
+    return write_parts(tmp_path_factory.mktemp("parts"), ROWS, 22)
 
 
 @pytest.fixture(scope="module")
