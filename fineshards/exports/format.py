@@ -1,4 +1,4 @@
-"""What a format is: how it cuts a stream into files, and what it writes of each part."""
+"""A format of an export: how it cuts a stream into files, and how it writes each part."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a format has written of a part.
+    """Counts and facts of a part that a format has written.
 
     documents: None where it knows none. left_out: tokens that it has no room for. facts: JSON for
     `ExportFormat.finish`.
@@ -162,7 +162,7 @@ class ExportFormat(ABC):
         yield from ()
 
     def advice(self, settings: ExportSettings, parts: Sequence[Part]) -> list[str]:
-        """What the user of the files should know, one sentence per line."""
+        """Advice for the user of the files, one sentence per line."""
         return []
 
 
@@ -214,7 +214,7 @@ def settle(options: ExportOptions, dataset: Settings, redacted: bool = False) ->
 
 
 def _skip(options: ExportOptions, kind: ExportFormat) -> str | None:
-    """What is left out of a dataset with redacted documents."""
+    """REDACTED if redacted documents are left out; else None."""
     # Rows of so many tokens say nothing of documents either.
     by_default = kind.by_eot or options.sequence_length is not None
     wanted = options.skip or (REDACTED if by_default else None)

@@ -38,7 +38,7 @@ _TYPES = {"input_ids": "int32", "labels": "int32", "attention_mask": "int8"}
 
 
 class InputIds(ExportFormat):
-    """What the formats of this column have in common."""
+    """Base class of the formats with this column."""
 
     sides = ("begin", "end")
     tokens_per_file = "shard"

@@ -146,7 +146,7 @@ def _rows_per_file(length: int, settings: ExportSettings) -> int:
 
 
 def _columns(settings: ExportSettings) -> dict[str, Any]:
-    """What MDSWriter says of every file."""
+    """The fields that MDSWriter records for every file."""
     length = settings.sequence_length
     shape = "" if length is None else f":{length}"
     own_size = length is None or settings.tokens_per_file

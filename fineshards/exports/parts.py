@@ -1,6 +1,6 @@
 """The parts of an export: which tokens each output file holds. Pure functions of the dataset.
 
-A part is the unit of work and of resuming: one file of tokens, with the indexes beside it.
+A part is the unit of work and of resuming: one file of tokens, with its indexes.
 """
 
 from collections.abc import Iterator
@@ -101,7 +101,7 @@ def _between(stream: Stream, cuts: list[int], side: Side, moved: int) -> list[Pa
 
 
 def _ends(stream: Stream, side: Side) -> tuple[int, int]:
-    """What to leave out at the beginning of a stream, and what to add at its end."""
+    """How many tokens to leave out at a stream's beginning, and to add at its end."""
     if side == "begin":
         return 0, 0
     return int(stream.begins_whole), int(stream.ends_whole)

@@ -20,7 +20,7 @@ from fineshards.storage.base import Storage, is_below, shortened
 
 
 class SplitCounts(TypedDict):
-    """What an export has of a split. documents: None where the format counts none."""
+    """Totals of a split in an export. documents: None where the format counts none."""
 
     parts: Count
     documents: Count | None

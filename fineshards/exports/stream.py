@@ -202,7 +202,7 @@ class Stream:
 
 
 def damaged(dataset: Dataset, name: str, why: str) -> OutputError:
-    """What to raise for a file of the dataset that is not as it was in its generation.
+    """The error for a file of the dataset that is not as it was in its generation.
 
     Raises it itself where a redaction is not finished.
     """

@@ -113,7 +113,7 @@ _SCHEMA = pa.schema(
 
 
 class TextFormat(ExportFormat):
-    """What the formats of text have in common."""
+    """Base class of the formats of text."""
 
     sides = ("begin",)
     tokens_per_file = "shard"

@@ -67,7 +67,7 @@ class Torchtitan(ExportFormat):
 
 
 class _TokenBins(ExportFormat):
-    """What the formats with a header have in common."""
+    """Base class of the formats whose files begin with a header."""
 
     sides = ("begin",)
     cuts = "tokens"
