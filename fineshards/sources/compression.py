@@ -94,7 +94,7 @@ def read_lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]
         while line := stream.readline(_LINE_PIECE):
             number += 1
             if len(line) == _LINE_PIECE:
-                line = _bounded(file, f"line {number}", _rest_of_line(line, stream))
+                line = bounded(file, f"line {number}", _rest_of_line(line, stream))
             if number == 1:
                 check_beginning(file, line[:4])
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -106,7 +106,7 @@ def read_text(file: SourceFile, opened: BinaryIO) -> bytes:
     stream = open_text(file, opened)
     if stream is opened:
         return stream.read()
-    return _bounded(file, "its text", iter(lambda: stream.read(_LINE_PIECE), b""))
+    return bounded(file, "its text", iter(lambda: stream.read(_LINE_PIECE), b""))
 
 
 def _rest_of_line(piece: bytes, stream: BinaryIO) -> Iterator[bytes]:
@@ -115,22 +115,18 @@ def _rest_of_line(piece: bytes, stream: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _bounded(file: SourceFile, what: str, pieces: Iterator[bytes]) -> bytes:
+def bounded(file: SourceFile, what: str, pieces: Iterator[bytes]) -> bytes:
+    """The pieces of a text as one; raises InputError beyond LONGEST. what: its place, as words."""
     read, size = [], 0
     for piece in pieces:
         read.append(piece)
         size += len(piece)
-        check_length(file, what, size)
+        if size > LONGEST:
+            raise InputError(
+                f"{file.path}: {what} has more than {LONGEST:,} bytes, which is the most that is "
+                "read. Cut it into several documents, or exclude the file."
+            )
     return b"".join(read)
-
-
-def check_length(file: SourceFile, what: str, size: int) -> None:
-    """Raises InputError for a text of more than LONGEST bytes. what: its place, as words."""
-    if size > LONGEST:
-        raise InputError(
-            f"{file.path}: {what} has more than {LONGEST:,} bytes, which is the most that is "
-            "read. Cut it into several documents, or exclude the file."
-        )
 
 
 def wide_encoding(start: bytes) -> str | None:

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import BinaryIO
 
-import fineshards.sources.places.hub_files  # noqa: F401 - before workers fork, which share its turns
 from fineshards.credentials import refuse_secrets
 from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
 from fineshards.plugin_registry import Plugins
@@ -28,10 +27,10 @@ from fineshards.sources.formats.format import (
     FORMATS,
     companions_of,
     format_of,
-    has_known_format,
+    known_format,
     readable,
 )
-from fineshards.sources.places.http_files import MissingError
+from fineshards.sources.places.http_files import MissingError, RefusedError
 from fineshards.sources.places.place import (
     WILDCARDS,
     FoundFile,
@@ -111,7 +110,7 @@ def _with_index(
 
     listed: the states of files by path, for which no store is asked.
     """
-    for index in companions_of(path)[:1]:
+    for index in companions_of(path):
         if is_url(path) and place_of(path).pinned:
             break
         with suppress(MissingError):
@@ -261,7 +260,7 @@ def is_beside_data(name: str) -> bool:
         return True
     # README.json may be data, as it always was; plain text with such a name is not.
     about = bool(_DESCRIPTION.fullmatch(parts[-1]))
-    return about and (not has_known_format(name) or not FORMATS[format_of(name)[0]].has_columns)
+    return about and (not known_format(name) or not FORMATS[format_of(name)[0]].has_columns)
 
 
 def walk(folder: str) -> Iterator[str]:
@@ -300,7 +299,7 @@ def _find(named: str, pattern: str, may_be_missing: bool) -> list[SourceFile]:
 
     files = _as_saved(named, pattern, find)
     listed = {file.path: (file.size, file.identity) for file in files}
-    is_named = has_known_format(pattern) and not WILDCARDS.search(pattern)
+    is_named = known_format(pattern) and not WILDCARDS.search(pattern)
     if may_be_missing and is_named and not files:
         path = pattern if place else os.path.abspath(pattern)
         return [SourceFile(0, path, 0, MISSING, *format_of(path))]
@@ -310,10 +309,10 @@ def _find(named: str, pattern: str, may_be_missing: bool) -> list[SourceFile]:
             "does not expand it. Names that begin with . or _, README, LICENSE and *.md are left "
             "out unless they are given."
         )
-    if any(not has_known_format(file.path) for file in files):
+    if any(not known_format(file.path) for file in files):
         along = {path for file in files for path in companions_of(file.path)}
         files = [file for file in files if file.path not in along]
-    unknown = [file.path for file in files if not has_known_format(file.path)]
+    unknown = [file.path for file in files if not known_format(file.path)]
     if unknown:
         raise UsageError(
             f"{named}: cannot read {some(unknown)}; expected {readable()}. Move such files away, "
@@ -349,26 +348,26 @@ def _as_saved(named: str, pattern: str, find: Callable[[str], list[FoundFile]]) 
     parent, wanted = os.path.split(pattern)
     states = [file for file in matches if file.within and file.path.endswith("/state.json")]
     names = (os.path.basename(file.path) for file in matches)
-    if any(name.endswith(".arrow") and fnmatch.fnmatchcase(name, wanted) for name in names) and (
-        not is_url(pattern) or WILDCARDS.search(wanted)
-    ):
-        states += find(os.path.join(parent, "state.json"))
+    if any(name.endswith(".arrow") and fnmatch.fnmatchcase(name, wanted) for name in names):
+        with suppress(MissingError, RefusedError):  # which web servers answer where there is none
+            states += find(os.path.join(parent, "state.json"))
+    of_splits = [os.path.dirname(state.path) for state in states if "/" in state.within]
+    for folder in sorted(set(map(os.path.dirname, of_splits))):
+        for record in find(f"{glob.escape(folder)}/dataset_dict.json"):
+            for split in splits_saved(_content(record)):
+                if f"{folder}/{split}" not in of_splits:
+                    raise missing_of_saved(f"{folder}/{split}/state.json", record.path)
     there, listed = {file.path for file in matches}, dict[str, set[str]]()
     for state in states:
-        file = SourceFile(0, state.path, state.size, state.identity, *format_of(state.path))
-        with explain_failures(file), open_file(file) as opened:
-            content = opened.read()
         folder, saved = os.path.dirname(state.path), set[str]()
         with suppress(ValueError, KeyError, TypeError):  # another file of that name is data
-            saved = {str(data["filename"]) for data in json.loads(content)["_data_files"]}
+            data_files = json.loads(_content(state))["_data_files"]
+            saved = {str(data["filename"]) for data in data_files}
             listed[folder] = saved
         for name in sorted(saved):
             is_wanted = os.path.basename(state.within) or fnmatch.fnmatchcase(name, wanted)
             if is_wanted and f"{folder}/{name}" not in there:
-                raise InputError(
-                    f"{named}: {folder}/{name} is not there, although {state.path} lists it. Copy "
-                    "it there, or save the dataset again."
-                )
+                raise missing_of_saved(f"{folder}/{name}", state.path)
     data, unlisted = list[FoundFile](), list[str]()
     for match in matches:
         folder, name = os.path.split(match.path)
@@ -376,7 +375,7 @@ def _as_saved(named: str, pattern: str, find: Callable[[str], list[FoundFile]]) 
         is_copy = _CACHED_COPY.fullmatch(name)
         if folder not in listed or name in listed[folder] or (is_named and is_copy):
             data.append(match)
-        elif has_known_format(name) and (is_named or not _OF_SAVES.fullmatch(name)):
+        elif known_format(name) and (is_named or not _OF_SAVES.fullmatch(name)):
             unlisted.append(match.path)
     if unlisted:
         raise UsageError(
@@ -384,6 +383,27 @@ def _as_saved(named: str, pattern: str, find: Callable[[str], list[FoundFile]]) 
             "what save_to_disk wrote there. Move such files away, or give the files that you want."
         )
     return data
+
+
+def splits_saved(content: bytes) -> list[str]:
+    """The splits that a dataset_dict.json lists; none for another file of that name."""
+    with suppress(ValueError, KeyError, TypeError):
+        return [str(split) for split in json.loads(content)["splits"]]
+    return []
+
+
+def missing_of_saved(path: str, record: str) -> InputError:
+    """The error for a part of a saved dataset that is not there."""
+    return InputError(
+        f"{path} is not there, although {record} lists it. Copy it there, or save the dataset "
+        "again."
+    )
+
+
+def _content(found: FoundFile) -> bytes:
+    file = SourceFile(0, found.path, found.size, found.identity, *format_of(found.path))
+    with explain_failures(file), open_file(file) as opened:
+        return opened.read()
 
 
 def _find_local(pattern: str, may_be_missing: bool) -> list[FoundFile]:

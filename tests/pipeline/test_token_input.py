@@ -206,10 +206,20 @@ def test_files_on_a_server_are_read_with_their_indexes(
     assert stream(tmp_path / "out") == [EOT, 1, 2, EOT, 3, EOT, 4, EOT, 5, 6]
 
 
-def test_an_ending_may_be_in_capitals(tmp_path: Path) -> None:
-    bin_ = write_megatron(tmp_path / "a.bin", [[4], [5, 6]], [0, 1, 2])
-    build(tmp_path / "out", bin_.rename(tmp_path / "a.BIN"), *ONE_SPLIT)
-    assert stream(tmp_path / "out") == [EOT, 4, EOT, 5, 6]
+@pytest.mark.parametrize("ending", [".idx", ".IDX"])
+def test_an_ending_may_be_in_capitals(ending: str, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    bin_ = write_megatron(folder / "a.bin", [[4], [5, 6]], [0, 1, 2])
+    bin_.with_suffix(".idx").rename(bin_.with_suffix(ending))
+    bin_.rename(folder / "a.BIN")
+    ds = write_datatrove(folder / "b.ds", [[1, 2], [3]])
+    if ending == ".IDX":
+        Path(f"{ds}.index").rename(folder / "b.DS.INDEX")
+        ds.rename(folder / "b.DS")
+    build(tmp_path / "out", folder, *ONE_SPLIT)
+    assert stream(tmp_path / "out") == [EOT, 4, EOT, 5, 6, EOT, 1, 2, EOT, 3]
+    assert all("; index " in file.identity for file in find_files([str(folder)]))
 
 
 def test_an_index_that_changes_while_a_job_runs_ends_it(tmp_path: Path, capsys: Any) -> None:

@@ -240,6 +240,21 @@ def test_a_saved_dataset_is_what_its_state_lists(tree: Path) -> None:
     assert "d/state.json" in found(tree, "in/d")
 
 
+def test_a_split_that_a_saved_dataset_lacks_is_an_error(tree: Path) -> None:
+    rows = datasets.Dataset.from_dict({"text": ["a"]})
+    datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(str(tree / "saved"))
+    names = [f"saved/{split}/data-00000-of-00001.arrow" for split in ("test", "train")]
+    assert found(tree, "in/saved") == found(tree, "in/saved/*/*.arrow") == names
+    (tree / "saved/train").rename(tree / "elsewhere")
+    for pattern in ("in/saved", "in/s*", "in/saved/*", "in/saved/*/*.arrow", "in/**/*.arrow"):
+        with pytest.raises(InputError, match=r"train/state\.json is not there, although .*_dict\."):
+            find_files([pattern])
+    assert found(tree, "in/saved/test") == names[:1]
+    # Another file of that name is none of a saved dataset.
+    (tree / "saved/dataset_dict.json").write_text("[]")
+    assert found(tree, "in/saved") == names[:1]
+
+
 def test_what_map_has_cached_beside_the_data_is_refused(tree: Path) -> None:
     for name in ("json-train.arrow", "cache-0f3a.arrow"):
         (tree / "d" / name).write_text("")

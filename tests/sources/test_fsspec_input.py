@@ -64,8 +64,15 @@ def test_a_saved_dataset_is_what_its_state_lists(store: Any) -> None:
     for pattern in ("", "/d", "/d/*", "/d/*2.arrow"):
         found = find_files([f"memory://saved{pattern}"])
         assert [file.path for file in found] == [f"memory://saved/d/{name}" for name in names]
-    with pytest.raises(UsageError, match=r"-of-00003\.arrow: not listed by state\.json"):
-        find_files(["memory://saved/d/*.arrow"])
+    for pattern in ("*.arrow", "data-00000-of-00003.arrow"):
+        with pytest.raises(UsageError, match=r"-of-00003\.arrow: not listed by state\.json"):
+            find_files([f"memory://saved/d/{pattern}"])
+    store.pipe("/saved/dataset_dict.json", b'{"splits": ["d", "e"]}')
+    for pattern in ("", "/*", "/*/*2.arrow"):
+        with pytest.raises(InputError, match=r"/e/state\.json is not there, although memory://"):
+            find_files([f"memory://saved{pattern}"])
+    assert len(find_files(["memory://saved/d"])) == 2
+    store.rm("/saved/dataset_dict.json")
     store.rm(f"/saved/d/{names[1]}")
     for pattern in ("", "/d", "/d/*", "/d/*2.arrow"):
         with pytest.raises(InputError, match=rf"{names[1]} is not there, although memory://"):

@@ -235,7 +235,7 @@ def test_a_large_file_is_read_in_small_memory(tmp_path: Path, separator: str) ->
         ("a.jsonl.gz", b'{"text":"', "", "line 1 has more than 1,073,741,824 bytes"),
         ("a.csv.zst", b"text\n", "", "line 2 has more than 1,073,741,824 bytes"),
         ("a.txt.xz", b"", "", "its text has more than 1,073,741,824 bytes"),
-        ("a.txt.gz", b"\n|\n", "|", "the text that begins in line 2 has more than 1,073,741,824"),
+        ("a.txt.gz", b"\n|\n", "|", "the text from line 2 has more than 1,073,741,824"),
     ],
 )
 def test_five_gigabytes_without_an_end_are_an_error_in_bounded_memory(

@@ -57,6 +57,15 @@ def parquet_with_an_unused_column(path: Path) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.parametrize("absent", [403, 404])
+def test_a_file_that_a_saved_dataset_does_not_list_is_refused(web: Web, absent: int) -> None:
+    web.absent = absent  # where nothing was saved, there is no such record
+    (file,) = find_files([web.put("in/data.arrow", b"")])
+    web.put("in/state.json", b'{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+    with pytest.raises(UsageError, match=r"in/data\.arrow: not listed by state\.json beside it"):
+        find_files([file.path])
+
+
 # ---- requests
 
 

@@ -82,13 +82,12 @@ def with_extraction(
     Raises UsageError for an option that no file needs, and MissingLibraryError if a library is not
     installed.
     """
-    if separator is not None:
-        similar = did_you_mean(separator, ("line", "blank_line"))
-        if similar or not separator:
-            raise UsageError(
-                f"--text_separator {quoted(separator)}: expected line, blank_line, or a text that "
-                f"stands between documents.{similar}"
-            )
+    similar = did_you_mean(separator or "", ("line", "blank_line"))
+    if similar or separator == "":
+        raise UsageError(
+            f"--text_separator {quoted(separator)}: expected line, blank_line, or a text that "
+            f"stands between documents.{similar}"
+        )
     formats = {file.format: file.path for file in files[::-1]}
     options = {"warc": extractor, "csv": quoting, "tsv": quoting, "text": separator}
     for flag, value, goes_with in (

@@ -49,7 +49,7 @@ class Format:
         raise NotImplementedError
 
     def companions(self, path: str) -> tuple[str, ...]:
-        """The paths of files that may lie beside one. The first is its index, pinned with it."""
+        """The paths of files that may lie beside one. Its index is first, and pinned with it."""
         return ()
 
     def blocks(
@@ -107,20 +107,15 @@ def readable() -> str:
     return "; or ".join(", ".join(names) + also for also, names in endings.items())
 
 
-def has_known_format(path: str) -> bool:
-    """Whether a file's extension is one that can be read."""
-    return _format(path) is not None
-
-
 def companions_of(path: str) -> tuple[str, ...]:
     """The companions of a file, by its format; none if that is unknown."""
-    known = _format(path)
+    known = known_format(path)
     return FORMATS[known[0]].companions(path) if known else ()
 
 
 def format_of(path: str) -> tuple[str, str]:
     """Returns (format, compression) for a file name; raises UsageError for an unknown extension."""
-    known = _format(path)
+    known = known_format(path)
     if known is None:
         name = file_name(path)
         raise UsageError(
@@ -130,7 +125,8 @@ def format_of(path: str) -> tuple[str, str]:
     return known
 
 
-def _format(path: str) -> tuple[str, str] | None:
+def known_format(path: str) -> tuple[str, str] | None:
+    """As `format_of`; None for an unknown extension."""
     stem, compression = file_name(path).lower(), "none"
     for ending, its_name in ENDINGS.items():
         if stem.endswith(ending):

@@ -190,7 +190,9 @@ def _texts(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[str, bytes]]:
     opened.seek(0)
     check_beginning(file, start[:4])
     if start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
-        yield from _elements(file, opened)
+        for place, text in _elements(file, opened):
+            # A string is a row of one column, as for the datasets library.
+            yield place, b'{"text":%b}' % text if text.startswith(b'"') else text
         return
     for number, line in read_lines(file, opened):
         if line.strip():

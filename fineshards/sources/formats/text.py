@@ -10,6 +10,7 @@ what `--text_separator` makes of it, whose ids also have `#` and the number of t
 
 import codecs
 import csv
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -21,8 +22,8 @@ from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import wanted_columns
 from fineshards.sources.compression import (
+    bounded,
     check_beginning,
-    check_length,
     explained,
     open_text,
     read_lines,
@@ -209,18 +210,13 @@ def _lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def _paragraphs(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Runs of lines that are not blank, without the line end of the last one."""
-    lines: list[bytes] = []
-    size, number = 0, 0
-    for number, line in _lines(file, opened):
-        if line.strip():
-            lines.append(line)
-            size += len(line)
-            check_length(file, f"the text that ends in line {number}", size)
-        elif lines:
-            yield number - len(lines), b"".join(lines).rstrip(b"\r\n")
-            lines, size = [], 0
-    if lines:
-        yield number + 1 - len(lines), b"".join(lines).rstrip(b"\r\n")
+    lines = _lines(file, opened)
+    for is_blank, run in itertools.groupby(lines, lambda line: not line[1].strip()):
+        if not is_blank:
+            number, first = next(run)
+            rest = (line for _, line in run)
+            text = bounded(file, f"the text from line {number}", itertools.chain([first], rest))
+            yield number, text.rstrip(b"\r\n")
 
 
 def _between(file: SourceFile, opened: BinaryIO, separator: bytes) -> Iterator[tuple[int, bytes]]:
@@ -232,11 +228,11 @@ def _between(file: SourceFile, opened: BinaryIO, separator: bytes) -> Iterator[t
         check_beginning(file, chunk[:4])
         chunk = chunk.removeprefix(codecs.BOM_UTF8)
         while chunk:
-            *pieces, rest = (rest + chunk).split(separator)
+            text = bounded(file, f"the text from line {number}", iter((rest, chunk)))
+            *pieces, rest = text.split(separator)
             for piece in pieces:
                 yield number, piece
                 number += piece.count(b"\n") + separator.count(b"\n")
-            check_length(file, f"the text that begins in line {number}", len(rest))
-            chunk = stream.read(max(_CHUNK, len(rest)))
+            chunk = stream.read(max(_CHUNK, len(rest) // 8))
         if rest:
             yield number, rest

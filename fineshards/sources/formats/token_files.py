@@ -6,7 +6,7 @@ reader of the index looks up its part alone.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import pairwise
@@ -117,18 +117,18 @@ class Datatrove(TokenFile):
 
     def companions(self, path: str) -> tuple[str, ...]:
         """See Format."""
-        return tuple(beside(path, f".{name}") for name in ("index", "metadata", "loss"))
+        return tuple(beside(path, f".{name}") for name in ("index", "INDEX", "metadata", "loss"))
 
     def ends(self, file: SourceFile, begin: int, stop: int | None) -> _Ends:
         """See TokenFile."""
-        index, _, loss = self.companions(file.path)
+        *indexes, _, loss = self.companions(file.path)
         with suppress(RefusedError):  # which some servers answer for what is not there
             if begin == 0 and stop is None and _described(loss) is not None:
                 raise InputError(
                     f"{loss} says which tokens are learned, which is not read, so a model would "
                     "learn prompts too. Move it away, if that is right."
                 )
-        with _opened(file, index) as (described, opened):
+        with _opened(file, indexes) as (described, opened):
             count = described.size // 8
             (total,) = _numbers(file, opened, "<u8", count - 1, count) if count else (0,)
             last = count if stop is None else stop
@@ -145,12 +145,12 @@ class Megatron(TokenFile):
 
     def companions(self, path: str) -> tuple[str, ...]:
         """See Format."""
-        return (beside(path, ".idx", replaced=".bin"),)
+        return tuple(beside(path, ending, replaced=".bin") for ending in (".idx", ".IDX"))
 
     def ends(self, file: SourceFile, begin: int, stop: int | None) -> _Ends:
         """See TokenFile. A document may consist of several sequences, such as its sentences."""
-        (index,) = self.companions(file.path)
-        with _opened(file, index) as (described, opened):
+        with _opened(file, self.companions(file.path)) as (described, opened):
+            index = described.path
             head = opened.read(_HEAD.size).ljust(_HEAD.size, b"\0")
             magic, version, code, sequences, documents = _HEAD.unpack(head)
             size = _HEAD.size + 12 * sequences + 8 * documents
@@ -196,12 +196,12 @@ def _numbers(
 
 
 @contextmanager
-def _opened(file: SourceFile, path: str) -> Iterator[tuple[SourceFile, BinaryIO]]:
-    """An index, described and opened; raises InputError if it is not there."""
-    described = _described(path)
+def _opened(file: SourceFile, paths: Sequence[str]) -> Iterator[tuple[SourceFile, BinaryIO]]:
+    """The first of some indexes that is there, described and opened; raises InputError for none."""
+    described = next(filter(None, map(_described, paths)), None)
     if described is None:
         raise InputError(
-            f"{path} is missing, which says where documents end in {file.path}. Put it beside it."
+            f"{paths[0]} is missing, which says where documents end in {file.path}. Put it there."
         )
     with open_file(described, 0) as opened:
         yield described, opened

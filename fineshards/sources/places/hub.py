@@ -17,21 +17,24 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fineshards.errors import InputError, UsageError
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.record import replace
 from fineshards.sources.files import (
     describe_files,
     find_files,
     is_beside_data,
+    missing_of_saved,
     refuse_cached_copies,
     some,
+    splits_saved,
     walk,
 )
-from fineshards.sources.formats.format import format_of, has_known_format
+from fineshards.sources.formats.format import format_of, known_format
 from fineshards.sources.places.hub_files import (
     access_refused,
     brief,
@@ -41,6 +44,11 @@ from fineshards.sources.places.hub_files import (
     quiet_hub,
 )
 from fineshards.storage.temporary import scratch_folder
+
+# How the library reads formats of which there are several ways.
+_READ_AS = {"text": "line", "tsv": "quotes"}
+# Settings of a config that have no influence on the texts.
+_CHANGE_NO_VALUE = {"batch_size", "chunksize", "columns", "low_memory"}
 
 
 @dataclass(frozen=True)
@@ -87,9 +95,8 @@ def resolve_dataset(request: DatasetRequest) -> ResolvedDataset:
             "supported. Name one whole split, such as train."
         )
     _quiet_libraries()
-    if os.path.isdir(request.name):
-        return _resolve_folder(request)
-    return _resolve_repository(request)
+    resolve = _resolve_folder if os.path.isdir(request.name) else _resolve_repository
+    return resolve(request)
 
 
 def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
@@ -99,11 +106,14 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
             f"--dataset_revision {request.revision}."
         )
     # What `save_to_disk` wrote, which `load_dataset` refuses.
-    is_dict = os.path.isfile(os.path.join(request.name, "dataset_dict.json"))
-    saved = os.path.join(request.name, request.split) if is_dict else request.name
+    saved, splits = request.name, [request.split]
+    record = Path(request.name, "dataset_dict.json")
+    if record.is_file() and (of_dict := splits_saved(record.read_bytes())):
+        _check_split(request, of_dict)
+        saved, splits = os.path.join(request.name, request.split), of_dict
+        if not os.path.isfile(os.path.join(saved, "state.json")):
+            raise missing_of_saved(f"{saved}/state.json", str(record))
     if os.path.isfile(os.path.join(saved, "state.json")):
-        states = Path(request.name).glob("*/state.json")
-        splits = sorted(path.parent.name for path in states) if is_dict else [request.split]
         return ResolvedDataset(find_files([glob.escape(saved)]), "default", None, splits)
     # An absolute path, because the library treats a bare `json` or `parquet` as a file format.
     builder, paths = _list_files(request, os.path.abspath(request.name), commit=None)
@@ -111,8 +121,7 @@ def _resolve_folder(request: DatasetRequest) -> ResolvedDataset:
     files = describe_files(map(os.path.abspath, paths))
     listed = {os.path.realpath(path) for path in _files_of_config(builder)}
     left_out = [path for path in walk(request.name) if os.path.realpath(path) not in listed]
-    warning = _warning(request, builder, left_out)
-    return ResolvedDataset(files, str(builder.config.name), None, _splits(builder), warning)
+    return _resolved(request, builder, files, left_out)
 
 
 def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
@@ -137,10 +146,45 @@ def _resolve_repository(request: DatasetRequest) -> ResolvedDataset:
     left_out = [
         listed[url].name
         for url in listed.keys() - _files_of_config(builder)
-        if has_known_format(url) and not is_beside_data(listed[url].name)
+        if known_format(url) and not is_beside_data(listed[url].name)
     ]
-    warning = _warning(request, builder, left_out)
-    return ResolvedDataset(files, str(builder.config.name), info.sha, _splits(builder), warning)
+    return _resolved(request, builder, files, left_out, info.sha)
+
+
+def _resolved(
+    request: DatasetRequest,
+    builder: Any,
+    files: list[SourceFile],
+    left_out: list[str],
+    commit: str | None = None,
+) -> ResolvedDataset:
+    """The files as the library reads them; raises UsageError if they cannot be read so."""
+    import datasets
+
+    flags, config, plain = _flags_of(request), builder.config, type(builder.config)()
+    formats = {file.format: file.path for file in files}
+    ignored = _CHANGE_NO_VALUE | {field.name for field in fields(datasets.BuilderConfig)}
+    if "tsv" in formats and getattr(config, "sep", None) == "\t":
+        ignored |= {"sep"}  # which the library sets itself
+    settings = (field.name for field in fields(config) if field.name not in ignored)
+    if of_readme := [name for name in settings if getattr(config, name) != getattr(plain, name)]:
+        raise UsageError(
+            f"{flags}: its README.md sets {', '.join(of_readme)} for config "
+            f"{config.name!r}, which changes what the datasets library reads. Give the files by "
+            "--input, with flags that say the same, such as --text_separator."
+        )
+    if len(formats) > 1:
+        raise UsageError(
+            f"{flags}: {' and '.join(formats.values())} differ in their format, and "
+            "the datasets library reads one. Give the files by --input."
+        )
+    warning = ""
+    # Not refused: a dataset is what the library makes of it. Other configs have other files.
+    if left_out and len(builder.builder_configs) == 1:
+        names = some(sorted(left_out))
+        warning = f"{flags}: the datasets library leaves out {names}, and so does the job"
+    files = [replace(file, extraction=_READ_AS.get(file.format)) for file in files]
+    return ResolvedDataset(files, str(config.name), commit, _splits(builder), warning)
 
 
 def _files_of_config(builder: Any) -> set[str]:
@@ -151,39 +195,27 @@ def _splits(builder: Any) -> list[str]:
     return [str(split) for split, files in (builder.config.data_files or {}).items() if files]
 
 
-def _warning(request: DatasetRequest, builder: Any, left_out: list[str]) -> str:
-    """A sentence about data files that are in no split; empty if there are none.
-
-    They are not refused: a dataset is what the library makes of it. Files of other configs are
-    expected to be left out.
-    """
-    if not left_out or len(builder.builder_configs) > 1:
-        return ""
-    names = some(sorted(left_out))
-    return f"{_flags_of(request)}: the datasets library leaves out {names}, and so does the job"
-
-
 def _list_files(request: DatasetRequest, path: str, commit: str | None) -> tuple[Any, list[str]]:
     """The library's builder of a dataset, and the files of the split in its order."""
     builder = _load_builder(request, path, commit)
-    config = str(builder.config.name)
-    splits = builder.config.data_files or {}
-    names = _splits(builder)
-    if request.split not in names:
-        choice = f"Choose one with {request.flag}: {', '.join(names)}."
-        raise UsageError(
-            f"{_flags_of(request)}: config {config!r} has no files in split {request.split!r}. "
-            f"{choice if names else 'It has no other split.'}"
-        )
-    urls = [str(url) for url in splits[request.split]]
-    twice = sorted(url for url, times in Counter(urls).items() if times > 1)
-    if twice:
+    name = str(builder.config.name)
+    _check_split(request, _splits(builder), f": config {name!r}")
+    urls = [str(url) for url in builder.config.data_files[request.split]]
+    if twice := [url for url, times in Counter(urls).items() if times > 1]:
         raise InputError(
-            f"{_flags_of(request)}: config {config!r} lists {twice[0]} more than once; its "
-            "documents would be in the dataset twice. Choose another config with "
-            "--dataset_config."
+            f"{_flags_of(request)}: config {name!r} lists {twice[0]} more than once; its documents "
+            "would be in the dataset twice. Choose another config with --dataset_config."
         )
     return builder, urls
+
+
+def _check_split(request: DatasetRequest, splits: list[str], config: str = "") -> None:
+    if request.split not in splits:
+        choice = f"Choose one with {request.flag}: {', '.join(splits)}."
+        raise UsageError(
+            f"{_flags_of(request)}{config} has no files in split {request.split!r}. "
+            f"{choice if splits else 'It has no other split.'}"
+        )
 
 
 def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any:
@@ -210,8 +242,7 @@ def _load_builder(request: DatasetRequest, path: str, commit: str | None) -> Any
             advice = "Choose another one with --dataset_config, or correct those in its README.md."
             if isinstance(error, RuntimeError):
                 advice = (
-                    "On the hub, --dataset_revision refs/convert/parquet often has the same data "
-                    "as plain files."
+                    "On the hub, --dataset_revision refs/convert/parquet often has plain files."
                 )
             raise UsageError(
                 f"{_flags_of(request)}: its files cannot be listed ({brief(error)}). {advice}"

@@ -10,8 +10,6 @@ import os
 import re
 import tempfile
 import textwrap
-import threading
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,19 +35,8 @@ _MOST_ADDRESSES = 64
 
 # Where the hub keeps each file's content, as it said when it was last asked.
 _addresses: dict[str, str] = {}
-# The processes that were forked from one, and their threads, ask for so many files at once: enough
-# for the hub's limit, which is 17 requests per second at most. Each file locks one of these bytes
-# against other processes, and one of these locks against other threads.
+# A user's processes ask for so many files at once: enough for 17 per second, the hub's limit.
 _AT_ONCE = 8
-_turns = tempfile.TemporaryFile()  # noqa: SIM115
-_locks = [threading.Lock() for _ in range(_AT_ONCE)]
-
-
-def _forget_in_child() -> None:
-    _locks[:] = [threading.Lock() for _ in range(_AT_ONCE)]
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class HubFiles(Place):
@@ -91,10 +78,8 @@ class HubFiles(Place):
         if answer is None:
             with _in_turn(file.path):
                 newer = _addresses.get(file.path, "")  # of another thread
-                if newer != address:
-                    answer = _fetch(newer, file, start, stop)
-                else:
-                    answer = _resolved(file, start, stop)
+                ask = _resolved if newer == address else partial(_fetch, newer)
+                answer = ask(file, start, stop)
         if answer.size != file.size:
             raise InputError(
                 f"{file.path} cannot be read: the hub sends {answer.size} bytes, expected "
@@ -138,26 +123,15 @@ def _fetch(address: str, file: SourceFile, start: int, stop: int) -> WebRange:
 def _in_turn(path: str) -> Iterator[None]:
     """Lets few files be asked for at once; while they wait for the hub's limit, so do the others.
 
-    The system unlocks what a process has locked when it ends, however it ends.
+    Each thread opens the file, so threads wait too. The system unlocks it when a process ends.
     """
-    turn = zlib.crc32(path.encode()) % _AT_ONCE
-    with _locks[turn]:
-        # Waits by asking again: the system takes threads of two processes, which each hold one
-        # byte and wait for another, for a deadlock.
-        while not _locked(turn):
-            time.sleep(0.01)
+    name = f"fineshards-{os.getuid()}-hub-{zlib.crc32(path.encode()) % _AT_ONCE}.lock"
+    with open(os.path.join(tempfile.gettempdir(), name), "wb") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
         try:
             yield
-        finally:
-            fcntl.lockf(_turns, fcntl.LOCK_UN, 1, turn)
-
-
-def _locked(turn: int) -> bool:
-    try:
-        fcntl.lockf(_turns, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, turn)
-    except (BlockingIOError, PermissionError):  # which of them is up to the system
-        return False
-    return True
+        finally:  # a process that was forked meanwhile has it open as well
+            fcntl.flock(turn, fcntl.LOCK_UN)
 
 
 def pin(name: str, revision: str | None, flags: str) -> Any:
