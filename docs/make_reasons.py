@@ -57,6 +57,12 @@ def reasons(step: str) -> dict[str, str]:
     return found
 
 
+def _is_rule(node: ast.AST) -> bool:
+    """Whether it is a row of a table of rules: a parameter, below or above, a reason, …"""
+    compares = isinstance(node, ast.Tuple) and len(node.elts) > 2 and ast.unparse(node.elts[1])
+    return compares in ("below", "above")
+
+
 class Source:
     """The code of a step: its class, and the functions and private classes of its module."""
 
@@ -66,12 +72,16 @@ class Source:
         tree = ast.parse(inspect.getsource(importlib.import_module(kind.__module__)))
         others = {each.__name__ for each in STEPS.values()} - {kind.__name__}
         bodies = [node for node in tree.body if getattr(node, "name", "") not in others]
+        self._rules = [node for body in bodies for node in ast.walk(body) if _is_rule(node)]
         self._functions = [
             node for body in bodies for node in ast.walk(body) if isinstance(node, ast.FunctionDef)
         ]
 
     def reasons(self) -> Iterator[tuple[str, str]]:
         """Each reason and its parameter."""
+        for rule in self._rules:
+            parameter, _, reason = map(ast.unparse, rule.elts[:3])
+            yield ast.literal_eval(reason), ast.literal_eval(parameter)
         for function in self._functions:
             for node in ast.walk(function):
                 for expression, parameter in self._given(node, function):

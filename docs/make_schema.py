@@ -9,10 +9,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fineshards.config import BuildConfig
+from fineshards.curation.parameters import parameters_of_class
 from fineshards.curation.recipe import (
     STEPS,
     default_parameters,
-    parameters_of_class,
     step_class,
     takes_languages,
 )
@@ -91,22 +91,22 @@ def _step(name: str) -> dict[str, Any]:
     hints, texts = get_type_hints(step), {each.name: each for each in described.parameters}
     parameters, defaults = parameters_of_class(step), default_parameters(name)
     properties: dict[str, Any] = {"use": {"const": name}}
-    for each in parameters:
-        about = texts[each.name].description
-        if texts[each.name].default is not None:
-            about += f" Default: {to_toml(defaults[each.name])}."
-        properties[each.name] = {"description": about, **_type(hints[each.name])}
+    for parameter in parameters:
+        about = texts[parameter].description
+        if texts[parameter].default is not None:
+            about += f" Default: {to_toml(defaults[parameter])}."
+        properties[parameter] = {"description": about, **_type(hints[parameter])}
     found = {
         "description": described.summary,
         "type": "object",
-        "required": ["use", *(each.name for each in parameters if each.name not in defaults)],
+        "required": ["use", *(name for name in parameters if name not in defaults)],
         "additionalProperties": False,
         "properties": properties,
     }
     if takes_languages(step):
         column, tables = "language_column", "per_language"
         found["dependentRequired"] = {column: [tables], tables: [column]}
-        properties |= _per_language(name, [each.name for each in parameters])
+        properties |= _per_language(name, [*parameters])
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fineshards.config import BuildConfig
 from fineshards.curation.curator import describe, rewrites
 from fineshards.curation.per_language import PerLanguage
-from fineshards.curation.recipe import NamedStep, make_step, parse_recipe
+from fineshards.curation.recipe import NamedStep, make_step, named_in_errors, parse_recipe
 from fineshards.curation.step import Scorer
 from fineshards.curation.steps.other_datasets import SeenIn
 from fineshards.errors import UsageError
@@ -46,7 +46,7 @@ def steps_of(config: BuildConfig) -> list[NamedStep]:
         for named in steps:
             if rewrites(named.step):
                 raise UsageError(
-                    f"step {named.use} rewrites texts, and with --chat_template a text is the JSON "
+                    f"{named.where} rewrites texts, and with --chat_template a text is the JSON "
                     "of a conversation, which it may break. Leave the step out, or rewrite the "
                     "messages before the build."
                 )
@@ -61,26 +61,26 @@ def columns_of_steps(steps: Iterable[NamedStep]) -> tuple[str, ...]:
     columns: set[str] = set()
     scores: dict[str, str] = {}
     for named in steps:
-        use, step = named.use, named.step
+        where, step = named.where, named.step
         scored = {column for column in step.columns if column.lower() in scores}
         if wrong := sorted(scored.difference(step.reads_scores)):
             raise UsageError(
-                f"step {use} reads {', '.join(wrong)}, which is a score. Only where, and the "
+                f"{where} reads {', '.join(wrong)}, which is a score. Only where, and the "
                 "language_column of filters, can read scores; a rewrite takes a column of the "
                 "input. Give the score another name if the column is meant."
             )
         label = step.language_column if isinstance(step, PerLanguage) else None
         if label is not None and scores.get(label.lower()) == "double":
             raise UsageError(
-                f"step {use}: language_column is {label!r}, a score that is a number. Name "
+                f"{where}: language_column is {label!r}, a score that is a number. Name "
                 "one that is a label."
             )
         columns |= set(step.columns) - scored
         if isinstance(step, Scorer):
             if step.name in {*scores, *(column.lower() for column in columns)}:
                 raise UsageError(
-                    f"score: name is {step.name!r}, which an earlier step gives, or reads from the "
-                    "input. Choose another name, or put the score before the step that reads it."
+                    f"{where}: name is {step.name!r}, which an earlier step gives, or reads from "
+                    "the input. Choose another name, or put the score before the reader."
                 )
             scores[step.name] = str(step.score_type)
     return tuple(sorted(columns))
@@ -100,11 +100,11 @@ def describe_steps(
 
 def _indexes(steps: Iterable[NamedStep]) -> Iterator[tuple[int, SourceFile]]:
     """What each step `seen_in` looks documents up in, numbered."""
-    for number, step in enumerate(named.step for named in steps):
-        if isinstance(step, SeenIn):
-            keys = [file for folder in step.datasets for file in _keys_in(folder, step)]
-            patterns = [local_path(pattern) for pattern in step.files or ()]
-            files = [*keys, *find_files(patterns)]
+    for number, named in enumerate(steps):
+        if isinstance(step := named.step, SeenIn):
+            with named_in_errors(named.where):
+                keys = [file for folder in step.datasets for file in _keys_in(folder, step)]
+                files = [*keys, *find_files([local_path(pattern) for pattern in step.files])]
             for index, file in enumerate(files):
                 yield number, record.replace(file, index=index)
 

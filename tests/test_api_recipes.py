@@ -34,7 +34,7 @@ def test_a_recipe_of_objects_is_that_of_its_file(
     steps = [
         Length(min_chars=500),
         Exact("normalized", within="file"),
-        MinHash(verify="none", threshold=0.5),
+        MinHash(verify="none", buckets=20),
         GopherQuality(min_doc_words=None, min_stop_words=None),
         Where("text <> 'a \"quote\"'"),
         functions.is_long,
@@ -55,7 +55,7 @@ def test_a_recipe_of_objects_is_that_of_its_file(
         [[steps]]
         use = "minhash"
         verify = "none"
-        threshold = 0.5
+        buckets = 20
         [[steps]]
         use = "gopher_quality"
         min_doc_words = false

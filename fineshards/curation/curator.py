@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.per_language import PerLanguage
-from fineshards.curation.recipe import NamedStep, load_steps
+from fineshards.curation.recipe import NamedStep, load_steps, named_in_errors
 from fineshards.curation.step import Judge, Keyed, KeyedSpans, Keys, Outcome, Scorer, Step
 from fineshards.errors import FineshardsError, InputError
 from fineshards.shards.job.records import SourceFile
@@ -288,8 +288,8 @@ def describe(
     curate_test: bool = False,
 ) -> RecipeRecord:
     """The record of steps; raises FineshardsError if what they need is missing."""
-    golden = golden_sha256(named.step for named in steps)
     records = tuple(named.record() for named in steps)
+    golden = golden_sha256(steps)
     return RecipeRecord(records, golden, keep_keys, indexes, curate_test)
 
 
@@ -332,32 +332,33 @@ GOLDEN_TEXTS = (
 )
 
 
-def golden_sha256(steps: Iterable[Step]) -> str:
+def golden_sha256(steps: Iterable[NamedStep]) -> str:
     """SHA-256, as hex, of what each step makes of the golden documents.
 
     Steps that read columns of the input are left out: golden documents have none.
     """
     digest = hashlib.sha256()
     batch = Batch.of_texts(GOLDEN_TEXTS)
-    for step in _parts(steps):
-        if step.columns or not step.GOLDEN:
-            continue
-        if isinstance(step, Judge):
-            outcome = step.apply(batch)
-            made = [outcome.reasons and [*outcome.reasons], outcome.texts and [*outcome.texts]]
-            if outcome.scores is not None:
-                made.append(outcome.scores.to_pylist())
-            digest.update(json.dumps(made).encode())
-        elif isinstance(step, Keyed):
-            keys = step.keys(batch)
-            digest.update(keys.keys.astype("<u8").tobytes())
-            digest.update(keys.owners.astype("<i8").tobytes())
-            if keys.spans is not None:
-                digest.update(keys.spans.astype("<u4").tobytes())
+    for named in steps:
+        own: Sequence[Step] = [named.step]
+        if isinstance(named.step, PerLanguage):
+            own = named.step.all_steps
+        for step in own:
+            if not step.columns and step.GOLDEN:
+                with named_in_errors(named.where):
+                    digest.update(_golden_bytes(step, batch))
     return digest.hexdigest()
 
 
-def _parts(steps: Iterable[Step]) -> Iterator[Step]:
-    """The steps, with those of each language instead of what chooses between them."""
-    for step in steps:
-        yield from step.all_steps if isinstance(step, PerLanguage) else (step,)
+def _golden_bytes(step: Step, batch: Batch) -> bytes:
+    if isinstance(step, Judge):
+        outcome = step.apply(batch)
+        made = [outcome.reasons and [*outcome.reasons], outcome.texts and [*outcome.texts]]
+        if outcome.scores is not None:
+            made.append(outcome.scores.to_pylist())
+        return json.dumps(made).encode()
+    assert isinstance(step, Keyed)
+    keys = step.keys(batch)
+    parts = [keys.keys.astype("<u8"), keys.owners.astype("<i8")]
+    parts += [] if keys.spans is None else [keys.spans.astype("<u4")]
+    return b"".join(part.tobytes() for part in parts)

@@ -6,8 +6,8 @@ of the value. It returns what the step keeps, and raises ValueError with what it
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import Field, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -60,21 +60,52 @@ def checked(step: str, name: str, value: Any, rule: Rule, also: str = "") -> Any
         raise UsageError(f"{step}: {name} is {value!r}, expected {error}{also}.") from None
 
 
+class Unless:
+    """Marks a parameter that has no effect while all of some others have one of their values."""
+
+    def __init__(self, **others: tuple[Any, ...]) -> None:
+        self.others = others
+
+
+def idle(step: Any) -> dict[str, str]:
+    """The parameters of a step that have no effect, and the values of others that are the cause."""
+    causes: dict[str, str] = {}
+    for name, hint in get_type_hints(type(step), include_extras=True).items():
+        for mark in (part for part in _parts(hint) if isinstance(part, Unless)):
+            values = {other: getattr(step, other) for other in mark.others}
+            if all(value in mark.others[other] for other, value in values.items()):
+                # A recipe says false where Python says None.
+                texts = (json.dumps(False if x is None else x) for x in values.values())
+                causes[name] = " and ".join(map(" = ".join, zip(values, texts, strict=True)))
+    return causes
+
+
+def check_effects(step: Any, names: Collection[str]) -> None:
+    """Raises UsageError for a parameter without effect that has another value than its default.
+
+    names: of the parameters to check.
+    """
+    parameters = parameters_of_class(type(step))
+    for name, cause in idle(step).items():
+        if name in names and getattr(step, name) != parameters[name].default:
+            raise UsageError(f"{step.NAME}: {name} has no effect with {cause}. Leave it out.")
+
+
 def assign(step: object, name: str, value: object) -> None:
     """Sets a field of a frozen dataclass, from its `__post_init__` alone."""
     object.__setattr__(step, name, value)
 
 
-def parameter_names(kind: type[Any]) -> list[str]:
-    """The names of the parameters of a step that a recipe may set."""
-    return [parameter.name for parameter in fields(kind) if parameter.init]
+def parameters_of_class(kind: type[Any]) -> dict[str, Field[Any]]:
+    """The fields of a step that a recipe may set, by name."""
+    return {parameter.name: parameter for parameter in fields(kind) if parameter.init}
 
 
 def _rules(kind: type[Any]) -> dict[str, tuple[list[Rule], list[Any]]]:
     """The rules of each parameter of a step, and the types that its annotation consists of."""
     hints = get_type_hints(kind, include_extras=True)
     rules_by_name: dict[str, tuple[list[Rule], list[Any]]] = {}
-    for name in parameter_names(kind):
+    for name in parameters_of_class(kind):
         parts = list(_parts(hints[name]))
         of_types: list[Rule] = [_OF_TYPES[part] for part in parts if part in _OF_TYPES]
         # A rule may be any callable, but types and generic types are callable too.

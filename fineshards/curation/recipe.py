@@ -14,15 +14,15 @@ docs/recipe.schema.json describes it.
 
 import inspect
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, replace
 from typing import Any
 
-from fineshards.curation.parameters import parameter_names
+from fineshards.curation.parameters import check_effects, idle, parameters_of_class
 from fineshards.curation.per_language import PerLanguage
 from fineshards.curation.step import Judge, Keyed, Scorer, Step
-from fineshards.curation.words.tokenizers import SPACE
-from fineshards.errors import UsageError, did_you_mean
+from fineshards.errors import FineshardsError, UsageError, did_you_mean
 from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.settings import StepRecord
 
@@ -36,17 +36,28 @@ _PLACEHOLDER = "REPLACE"
 STEPS: Plugins[type[Step]] = Plugins("steps")
 
 
+@contextmanager
+def named_in_errors(where: str) -> Iterator[None]:
+    """Puts where a step stands before the messages of errors."""
+    try:
+        yield
+    except FineshardsError as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class NamedStep:
-    """A step, and the name that a recipe uses for it."""
+    """A step, and the name that a recipe uses for it. where: it stands, for messages."""
 
     use: str
     step: Step
+    where: str = field(default="", compare=False)
 
     def record(self) -> StepRecord:
         """All that the step decides by; raises FineshardsError if something of it is missing."""
         step, package = self.step, None if ":" in self.use else STEPS.package(self.use)
-        pins = step.pins() | ({"package": package} if package else {})
+        with named_in_errors(self.where):
+            pins = step.pins() | ({"package": package} if package else {})
         return StepRecord.of(
             self.use, parameters_of(step), step.VERSION, pins, isinstance(step, Keyed)
         )
@@ -83,7 +94,11 @@ class Recipe:
     def __post_init__(self) -> None:
         if not isinstance(self.steps, Iterable) or not isinstance(self.build, Mapping):
             raise UsageError("a Recipe takes a list of steps, and a dict of options of build.")
-        object.__setattr__(self, "steps", tuple(map(named_step, self.steps)))
+        steps = [
+            replace(named, where=named.where or f"step {number} ({named.use})")
+            for number, named in enumerate(map(named_step, self.steps), 1)
+        ]
+        object.__setattr__(self, "steps", tuple(steps))
 
 
 def named_step(step: object) -> NamedStep:
@@ -92,6 +107,8 @@ def named_step(step: object) -> NamedStep:
         return step
     use = getattr(step, "use", getattr(step, "NAME", ""))
     if isinstance(step, Step) and (":" in use or use in STEPS):
+        if not isinstance(step, PerLanguage):
+            check_effects(step, parameters_of_class(type(step)))
         return NamedStep(use, step)
     if not inspect.isfunction(step):
         raise UsageError(
@@ -149,18 +166,16 @@ def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
 
     Raises UsageError for an unknown step or parameter, or for a value that it cannot have.
     """
-    try:
-        return NamedStep(use, _make(use, parameters))
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from error
+    with named_in_errors(where):
+        return NamedStep(use, _make(use, parameters, parameters), where)
 
 
 def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
     """The steps of a job's record."""
     named = []
-    for record in records:
+    for number, record in enumerate(records, 1):
         package = f", of {record.pins['package']}" if "package" in record.pins else ""
-        where = f"step {record.use} of the job{package}"
+        where = f"step {number} ({record.use}) of the job{package}"
         named.append(make_step(record.use, record.parameters, where))
     return named
 
@@ -169,7 +184,7 @@ def parameters_of(step: Step) -> dict[str, Any]:
     """All parameters of a step, as values of JSON."""
     if isinstance(step, PerLanguage):
         return _parameters_per_language(step)
-    values = {name: getattr(step, name) for name in parameter_names(type(step))}
+    values = {name: getattr(step, name) for name in parameters_of_class(type(step))}
     if "parameters" in values:
         # Other people's code. What it is called stands in the recipe's `use`.
         own = {name: values.get(name) for name in ("columns", "batch")}
@@ -186,8 +201,8 @@ def _parameters_per_language(step: PerLanguage) -> dict[str, Any]:
         | {
             name: value
             for name, value in parameters_of(one).items()
-            # Without it, it would be the label.
-            if name == "language" or others[name] != value
+            # Without the language, it would be the label.
+            if others[name] != value or (name == "language" and name not in idle(one))
         }
         for label, one in step.steps.items()
     ]
@@ -202,7 +217,7 @@ def default_parameters(use: str) -> dict[str, Any]:
     if ":" in use:
         return {}
     defaults: dict[str, Any] = {}
-    for parameter in parameters_of_class(step_class(use)):
+    for parameter in parameters_of_class(step_class(use)).values():
         if parameter.default is not MISSING:
             defaults[parameter.name] = _plain(parameter.default)
         elif parameter.default_factory is not MISSING:
@@ -220,7 +235,8 @@ def step_class(use: str) -> type[Step]:
     return STEPS[use]
 
 
-def _make(use: str, parameters: Mapping[str, Any]) -> Step:
+def _make(use: str, parameters: Mapping[str, Any], own: Collection[str]) -> Step:
+    """The step of a name. own: the parameters that must have an effect."""
     if ":" in use:
         from fineshards.curation.steps.user_function import UserFunction
 
@@ -232,7 +248,7 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
     also = (PER_LANGUAGE, _COLUMN) if takes_languages(kind) else ()
     if not parameters.keys().isdisjoint(also):
         return _make_per_language(use, dict(parameters))
-    known = parameter_names(kind)
+    known = [*parameters_of_class(kind)]
     for name in parameters:
         if name not in known:
             raise UsageError(
@@ -242,7 +258,9 @@ def _make(use: str, parameters: Mapping[str, Any]) -> Step:
     for name in known:
         if name not in parameters and name not in default_parameters(use):
             raise UsageError(f"give the parameter {name}.")
-    return kind(**parameters)
+    step = kind(**parameters)
+    check_effects(step, own)
+    return step
 
 
 def takes_languages(kind: type[Step]) -> bool:
@@ -258,8 +276,8 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
             f'give {_COLUMN} = "NAME", a column of the input or a score, and tables of languages, '
             f"each begun by a line [[steps.{PER_LANGUAGE}]]."
         )
-    others: Any = _make(use, parameters)
-    has_language = "language" in parameter_names(type(others))
+    others: Any = _make(use, parameters, parameters)
+    has_language = "language" in parameters_of_class(type(others))
     steps: dict[str, Any] = {}
     for number, table in enumerate(tables, 1):
         label = table.get(_LABEL) if isinstance(table, dict) else None
@@ -269,18 +287,12 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
                 f"{column} names it, and not twice."
             )
         own = {name: value for name, value in table.items() if name != _LABEL}
-        if has_language and (parameters | own).get("words") != SPACE:
-            own.setdefault("language", label)
-        try:
-            steps[label] = _make(use, parameters | own)
-        except UsageError as error:
-            raise UsageError(f"table {number} of {PER_LANGUAGE} ({label}): {error}") from error
+        with named_in_errors(f"table {number} of {PER_LANGUAGE} ({label})"):
+            one: Any = _make(use, parameters | own, own)
+            if has_language and "language" not in own and "language" not in idle(one):
+                one = _make(use, parameters | own | {"language": label}, own)
+        steps[label] = one
     return PerLanguage(steps, others, column)
-
-
-def parameters_of_class(kind: type[Step]) -> Sequence[Field[Any]]:
-    """The fields of a step that a recipe may set."""
-    return [parameter for parameter in fields(kind) if parameter.init]  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> Any:

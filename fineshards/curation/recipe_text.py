@@ -11,13 +11,13 @@ from fractions import Fraction
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from fineshards.curation.parameters import parameters_of_class
 from fineshards.curation.recipe import (
     PER_LANGUAGE,
     STEPS,
     Recipe,
     default_parameters,
     parameters_of,
-    parameters_of_class,
     parse_recipe,
     step_class,
 )
@@ -168,10 +168,10 @@ def describe_step(name: str) -> StepDescription:
     hints, defaults = get_type_hints(step), default_parameters(name)
     parameters = [
         Parameter(
-            parameter.name,
-            _type(hints[parameter.name]),
-            to_toml(defaults[parameter.name]) if parameter.name in defaults else None,
-            texts[parameter.name],
+            parameter,
+            _type(hints[parameter]),
+            to_toml(defaults[parameter]) if parameter in defaults else None,
+            texts[parameter],
         )
         for parameter in parameters_of_class(step)
     ]

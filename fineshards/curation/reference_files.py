@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import IO, NamedTuple
@@ -94,24 +94,17 @@ def local_copy(file: Pinned) -> Iterator[str]:
     For libraries that read from a path alone. A local file is used itself; a copy of another one is
     deleted afterwards.
     """
-    if "://" not in file.path:
-        path = os.path.expanduser(file.path)
-        with _explained(file.path), open(path, "rb") as opened:
-            _check(file, _digest(opened))
+    path = os.path.expanduser(file.path)
+    with ExitStack() as stack:
+        with _explained(file.path):
+            if "://" in file.path:
+                storage, name = _place(file.path)
+                path = os.path.join(stack.enter_context(scratch_folder()), os.path.basename(name))
+                with storage.open(name, _READ_BYTES) as opened, open(path, "wb") as target:
+                    shutil.copyfileobj(opened, target, _READ_BYTES)
+            with open(path, "rb") as whole:
+                _check(file, _digest(whole))
         yield path
-        return
-    storage, name = _place(file.path)
-    with scratch_folder() as folder:
-        copy = os.path.join(folder, os.path.basename(name))
-        with (
-            _explained(file.path),
-            storage.open(name, _READ_BYTES) as opened,
-            open(copy, "wb") as target,
-        ):
-            shutil.copyfileobj(opened, target, _READ_BYTES)
-        with open(copy, "rb") as whole:
-            _check(file, _digest(whole))
-        yield copy
 
 
 def package_file(package: str, library: str, extra: str, *parts: str) -> str:

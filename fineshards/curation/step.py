@@ -7,9 +7,7 @@ defaults; their annotations say what is allowed, and its docstring describes the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -21,9 +19,6 @@ from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import check_parameters
 from fineshards.errors import UsageError
 
-# Between lines and sentences.
-_BORDER = re.compile(r"(?<=\n)|(?<=[.!?]) +")
-
 
 class Reason(str):
     """Why a document is dropped, which is all that is stored and counted, and how it came to that.
@@ -33,14 +28,11 @@ class Reason(str):
 
     measured: str
 
-    def __new__(cls, reason: str, measured: str) -> Reason:
+    def __new__(cls, reason: str, measured: str = "") -> Reason:
         """The reason as text."""
         instance = super().__new__(cls, reason)
         instance.measured = measured
         return instance
-
-    def __reduce__(self) -> tuple[type[Reason], tuple[str, str]]:
-        return Reason, (str(self), self.measured)
 
 
 def compared(
@@ -239,9 +231,5 @@ class KeyedSpans(Keyed):
         raise NotImplementedError
 
     def removed(self, text: str, spans: Sequence[int]) -> list[str]:
-        """The lines or sentences of a text that `cut` removes, for people."""
-        left = self.cut(text, spans)[0] or ""
-        old, new = ([part.strip() for part in _BORDER.split(part)] for part in (text, left))
-        changes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-        parts = [part for what, i, j, _, _ in changes if what != "equal" for part in old[i:j]]
-        return [part for part in parts if part]
+        """The parts of a text that `cut` removes, for people."""
+        raise NotImplementedError

@@ -17,7 +17,7 @@ from support.curated import write_recipe
 from fineshards.cli.cli import main
 from fineshards.curation.batch import Batch
 from fineshards.curation.curator import Curator, describe, golden_sha256
-from fineshards.curation.recipe import Recipe, load_steps, make_step, parse_recipe
+from fineshards.curation.recipe import Recipe, load_steps, make_step, named_step, parse_recipe
 from fineshards.curation.recipe_text import toml_of
 from fineshards.curation.step import Judge
 from fineshards.curation.steps import C4Quality, GopherQuality, Length, PerLanguage, Score
@@ -67,7 +67,7 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
         {"short_line_length": 24, "line_punct_thr": 0.4, "char_duplicates_ratio": 0.5},
         {
             "deu_Latn": {"language": "de", "char_duplicates_ratio": 0.3},
-            "fr": {"language": "it", "short_line_thr": False},
+            "fr": {"language": "it", "short_line_thr": False, "short_line_length": 30},
         },
     ),
 }
@@ -192,12 +192,34 @@ def test_a_record_is_read_as_it_was_and_does_not_depend_on_the_order_of_tables()
     assert set(named.step.pins()) == {"spacy", "unicode"}
 
 
+def test_a_language_inherits_what_has_no_effect_for_it_and_refuses_its_own() -> None:
+    text = """
+        [[steps]]
+        use = "gopher_quality"
+        language = "fr"
+        stop_words = ["le"]
+        language_column = "language"
+        per_language = [
+            {label = "de", min_stop_words = false}, {label = "it", words = "space"},
+            {label = "es", words = "space"%s},
+        ]"""
+    recipe = parse_recipe(text % "", "a.toml")
+    (named,) = recipe.steps
+    assert isinstance(named.step, PerLanguage)
+    languages = {label: one.language for label, one in named.step.steps.items()}
+    assert languages == {"de": "de", "it": "fr", "es": "fr"}
+    assert parse_recipe(toml_of(recipe), "b.toml").steps == recipe.steps
+    with pytest.raises(UsageError, match=r"a.toml, step 1 .*: table 3 .* \(es\).* language has no"):
+        parse_recipe(text % ', language = "es"', "a.toml")
+
+
 def test_golden_documents_are_those_of_each_language() -> None:
     def golden(german: int) -> str:
-        return golden_sha256([PerLanguage({"de": Length(min_chars=german)}, Length(5), "x")])
+        step = PerLanguage({"de": Length(min_chars=german)}, Length(5), "x")
+        return golden_sha256([named_step(step)])
 
     assert golden(5) != golden(100)
-    assert golden(100) == golden_sha256([Length(5), Length(100)])
+    assert golden(100) == golden_sha256([*map(named_step, (Length(5), Length(100)))])
 
 
 def test_a_step_that_is_other_code_than_at_launch_is_refused() -> None:

@@ -144,6 +144,45 @@ def test_no_function_ends_a_command_as_if_it_had_succeeded(
     assert not (tmp_path / "out/metadata/manifest.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence_of_step"),
+    [
+        ('use = "length", min_chars = 1', 'use = "length"', "(length): length: min_chars is None"),
+        ('use = "language"', 'use = "language", model = "no.bin"', "(language): no.bin: there is "),
+        (
+            'use = "c4_badwords", words = "FOLDER/ascii"',
+            'use = "c4_badwords", words = "FOLDER/latin"',
+            "(c4_badwords): c4_badwords: ",
+        ),
+        (
+            'use = "builtins:bool"',
+            'use = "no_such:function"',
+            "(no_such:function): no_such:function",
+        ),
+        (
+            'use = "seen_in", files = ["FOLDER/docs.jsonl"]',
+            'use = "seen_in", datasets = ["/no"]',
+            "(seen_in): /no holds no finished dataset",
+        ),
+        (
+            'use = "score", name = "a", by = "words"',
+            'use = "score", name = "a", by = "bytes"',
+            "(score): name is 'a', which an earlier step",
+        ),
+    ],
+)
+def test_a_mistake_names_the_recipe_and_the_number_of_the_step(
+    right: str, wrong: str, sentence_of_step: str, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (source.parent / "ascii").write_bytes(b"word")
+    (source.parent / "latin").write_bytes(b"caf\xe9")
+    recipe = source.parent / "r.toml"
+    steps = f"steps = [{{{right}}}, {{{wrong}}}]".replace("FOLDER", str(source.parent))
+    recipe.write_text(steps)
+    assert build(source, recipe) in (1, 2)
+    assert f"{recipe}, step 2 {sentence_of_step}" in sentence(capsys)
+
+
 def test_a_byte_order_mark_before_a_recipe_is_no_part_of_it(source: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "r.toml", [("length", {"min_chars": 2})])
     recipe.write_bytes(b"\xef\xbb\xbf" + recipe.read_bytes())

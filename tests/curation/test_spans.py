@@ -49,6 +49,15 @@ def test_paragraphs_are_separated_by_empty_lines() -> None:
     assert found(Paragraphs(**EVERYTHING), texts) == expected
 
 
+def test_what_is_cut_is_shown_span_by_span() -> None:
+    lines = Lines(**EVERYTHING).removed("a\n b \nc\na", [1, 3])
+    paragraphs = Paragraphs(**EVERYTHING).removed("a\nb\n\n c\n \nd", [0, 2])
+    sentences = Sentences(**ALL_LEFT, n_sentences=2).removed("One. Two! Three? Four. 5.", [0, 3])
+    assert lines == ["b", "a"]
+    assert paragraphs == ["a\nb", "d"]
+    assert sentences == ["One.", "Two!", "Four.", "5."]
+
+
 def test_every_run_of_sentences_has_a_key() -> None:
     step = Sentences(**ALL_LEFT)
     texts = ["Ann bob. Cat! Dog? Elk", "Ann bob. Cat!", ""]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fineshards.curation import steps
-from fineshards.curation.recipe import STEPS, make_step
+from fineshards.curation.recipe import STEPS, Recipe, make_step, parameters_of
 from fineshards.curation.reference_files import package_file
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.user_function import UserFunction
@@ -78,6 +78,66 @@ def test_a_wrong_parameter_is_one_sentence(use: str, given: dict[str, Any], sent
     said = str(error.value)
     assert sentence in said
     assert "\n" not in said
+
+
+# A parameter without effect, and the ones that are the cause.
+IDLE: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("minhash", {"threshold": 0.9}, {"verify": "none"}, 'verify = "none"'),
+    ("minhash", {"candidates": 1}, {"verify": "none"}, 'verify = "none"'),
+    ("gopher_quality", {"language": "de"}, {"words": "space"}, 'words = "space"'),
+    ("gopher_quality", {"stop_words": ["a"]}, {"min_stop_words": False}, "min_stop_words = false"),
+    ("gopher_quality", {"stop_words": ["a"]}, {"min_stop_words": 0}, "min_stop_words = 0"),
+    ("gopher_repetition", {"language": "de"}, {"words": "space"}, 'words = "space"'),
+    (
+        "gopher_repetition",
+        {"words": "space"},
+        {"top_n_grams": [], "dup_n_grams": []},
+        "top_n_grams = [] and dup_n_grams = []",
+    ),
+    ("c4_quality", {"language": "de"}, {"min_num_sentences": -1}, "min_num_sentences = -1"),
+    ("fineweb_quality", {"stop_chars": ["."]}, {"line_punct_thr": 0}, "line_punct_thr = 0.0"),
+    (
+        "fineweb_quality",
+        {"line_punct_exclude_zero": True},
+        {"line_punct_thr": False},
+        "line_punct_thr = false",
+    ),
+    ("fineweb_quality", {"short_line_length": 9}, {"short_line_thr": False}, "= false"),
+    ("pii", {"email_replacement": "x"}, {"remove_emails": False}, "remove_emails = false"),
+    ("pii", {"ip_replacement": "x"}, {"remove_ips": False}, "remove_ips = false"),
+    ("pii", {"only_remove_public_ips": False}, {"remove_ips": False}, "remove_ips = false"),
+    (
+        "dclm_lines",
+        {"short_line_words": 5},
+        {"anywhere": [], "at_end": [], "at_beginning": []},
+        "anywhere = [] and at_end = [] and at_beginning = []",
+    ),
+    ("url", {"soft_word_threshold": 3}, {"use_integrated_lists": False}, "= false and soft"),
+]
+
+
+@pytest.mark.parametrize(("use", "given", "others", "cause"), IDLE)
+def test_a_parameter_without_effect_is_refused(
+    use: str, given: dict[str, Any], others: dict[str, Any], cause: str
+) -> None:
+    (name,) = given
+    with pytest.raises(UsageError, match=f"step 1: {use}: {name} has no effect with ") as error:
+        make_step(use, given | others, "r.toml, step 1")
+    assert f"{cause}" in str(error.value)
+    for one in (given, others):
+        assert make_step(use, one, "r.toml, step 1")
+    # Written out, as a job's record has it, a default is no mistake.
+    named = make_step(use, others, "r.toml, step 1")
+    assert make_step(use, parameters_of(named.step), "the job").step == named.step
+    step = type(named.step)(**(given | others))
+    with pytest.raises(UsageError, match=f"{name} has no effect with"):
+        Recipe([step])
+
+
+def test_a_step_that_looks_in_other_datasets_has_no_parameters_of_a_comparison() -> None:
+    given = {"files": ["a.jsonl"], "by": "minhash", "options": {"threshold": 0.9}}
+    with pytest.raises(UsageError, match="minhash: threshold has no effect"):
+        make_step("seen_in", given, "r.toml, step 1")
 
 
 @dataclass(frozen=True)

@@ -315,11 +315,11 @@ def asked(name: str) -> tuple[str, dict[str, Any]]:
         ([asked("EDU"), ("score", SCORE)], "which an earlier step gives, or reads from the input"),
         (
             [("score", SCORE), ("exact", {"by": "column:edu"})],
-            "step exact reads edu, which is a score. Only where, and the",
+            "(exact) reads edu, which is a score. Only where, and the",
         ),
         (
             [("score", SCORE), ("builtins:bool", {"columns": ["edu"]})],
-            "step builtins:bool reads edu",
+            "(builtins:bool) reads edu",
         ),
         (
             [("score", SCORE | {"by": "language_score", "label": "xx"})],

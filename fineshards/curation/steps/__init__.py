@@ -1,5 +1,10 @@
 """The steps of recipes, one per file, which pyproject.toml lists by name; here by class."""
 
+from importlib import import_module
+
+# In addition to those that recipes name.
+_OTHERS = {"PerLanguage": "per_language", "UserFunction": "steps.user_function"}
+
 
 def __getattr__(name: str) -> object:
     # Imported when first used, as each needs other libraries.
@@ -7,14 +12,8 @@ def __getattr__(name: str) -> object:
 
     if name == "__all__":  # what help() shows
         return __dir__()
-    if name == "UserFunction":
-        from fineshards.curation.steps.user_function import UserFunction
-
-        return UserFunction
-    if name == "PerLanguage":
-        from fineshards.curation.per_language import PerLanguage
-
-        return PerLanguage
+    if name in _OTHERS:
+        return getattr(import_module(f"fineshards.curation.{_OTHERS[name]}"), name)
     for use, point in STEPS.own.items():
         if point.attr == name:
             return STEPS[use]
@@ -24,4 +23,4 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     from fineshards.curation.recipe import STEPS
 
-    return sorted(["PerLanguage", "UserFunction", *(point.attr for point in STEPS.own.values())])
+    return sorted([*_OTHERS, *(point.attr for point in STEPS.own.values())])

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import whole
+from fineshards.curation.parameters import Unless, whole
 from fineshards.curation.step import Judge, Outcome, Reason, below
 from fineshards.curation.words.tokenizers import SentenceLanguage, pins, sentence_tokenizer
 
@@ -61,7 +61,7 @@ class C4Quality(Judge, name="c4_quality"):
     filter_javascript: bool = True
     filter_curly_bracket: bool = True
     filter_policy: bool = True
-    language: SentenceLanguage = "en"
+    language: Annotated[SentenceLanguage, Unless(min_num_sentences=(-1, 0))] = "en"
 
     def pins(self) -> dict[str, str]:
         return pins(self.language)

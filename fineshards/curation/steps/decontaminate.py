@@ -22,7 +22,12 @@ from fineshards.curation.parameters import Positive, some
 from fineshards.curation.reference_files import Pinned, pin_pattern, pinned_pattern
 from fineshards.curation.step import Judge, Outcome
 from fineshards.curation.words import normal_form
-from fineshards.curation.words.normal_form import joined, simplified_words, word_hashes
+from fineshards.curation.words.normal_form import (
+    joined,
+    ngram_numbers,
+    simplified_words,
+    word_hashes,
+)
 from fineshards.errors import UsageError
 from fineshards.shards.tables.hash_sample import splitmix64
 
@@ -76,7 +81,7 @@ class Decontaminate(Judge, name="decontaminate"):
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError if no text of the evaluations is long enough."""
         files = [file for pattern in self.files for file in pin_pattern(pattern)]
-        if not len(self._index()):
+        if not len(_index(self, self._files())):
             raise UsageError(
                 f"decontaminate: ngram is {self.ngram}, but no text in {', '.join(self.files)} has "
                 "that many words. Choose fewer, or other columns."
@@ -84,15 +89,15 @@ class Decontaminate(Judge, name="decontaminate"):
         return normal_form.pins() | {file.path: file.sha256 for file in files}
 
     def apply(self, batch: Batch) -> Outcome:
-        hits = self._index().hits(batch.strings)
         files = self._files()
+        hits = _index(self, files).hits(batch.strings)
         return Outcome(
             [hit and f"contaminated:{task_of(files[hit.passage.task].path)}" for hit in hits]
         )
 
     def witness(self, text: str) -> Witness | None:
         """What a text shares with an evaluation; None if nothing."""
-        [hit] = self._index().hits([text])
+        [hit] = _index(self, self._files()).hits([text])
         if hit is None:
             return None
         path = self._files()[hit.passage.task].path
@@ -101,9 +106,6 @@ class Decontaminate(Judge, name="decontaminate"):
 
     def _files(self) -> tuple[Pinned, ...]:
         return tuple(sorted({file for names in self.files for file in pinned_pattern(names)}))
-
-    def _index(self) -> NgramIndex:
-        return _index(self, self._files())
 
     def passages(self, task: int, file: Pinned) -> Iterator[Passage]:
         """Yields the texts of an evaluation file that have enough words."""
@@ -153,7 +155,7 @@ class NgramIndex:
         self._ends = np.cumsum(counts)
         # The words at which an n-gram begins, and not at the end of a passage.
         place = np.flatnonzero(np.arange(len(hashes)) + n <= np.repeat(self._ends, counts))
-        first, second = (_keys(hashes, n, base)[place] for base in _BASES)
+        first, second = (splitmix64(ngram_numbers(hashes, n, base))[place] for base in _BASES)
         order = np.lexsort((place, second, first))
         first, second, place = first[order], second[order], place[order]
         # Of equal n-grams the first stays. Two that have the same 128 bits are taken for equal:
@@ -173,7 +175,7 @@ class NgramIndex:
     def hits(self, texts: Sequence[str]) -> list[Hit | None]:
         """The first n-gram of each text that a passage has, or None."""
         hashes, counts = joined(word_hashes(texts))
-        keys = _keys(hashes, self._n, _BASES[0])
+        keys = splitmix64(ngram_numbers(hashes, self._n, _BASES[0]))
         bits = keys >> self._shift
         suspects = np.flatnonzero(self._bitmap[bits >> np.uint64(3)] & _bit(bits))
         left = np.searchsorted(self._keys, keys[suspects], "left")
@@ -204,10 +206,6 @@ class NgramIndex:
         passage = self._passages[number]
         words = passage.words.split(" ")[start : start + self._n]
         return passage if words == ngram else None
-
-
-def _keys(hashes: normal_form.U64, n: int, base: np.uint64) -> normal_form.U64:
-    return splitmix64(normal_form.ngram_numbers(hashes, n, base))
 
 
 def _bit(bits: normal_form.U64) -> npt.NDArray[np.uint8]:

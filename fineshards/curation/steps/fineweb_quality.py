@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Count, Limit
+from fineshards.curation.parameters import Count, Limit, Unless
 from fineshards.curation.punctuation import TERMINAL_PUNCTUATION
 from fineshards.curation.step import Judge, Outcome, Reason, above, below
 from fineshards.curation.words.grams import repeated_parts
 from fineshards.curation.words.tokenizers import WordLanguage, pins, tokenizer, words
 
 _SHORT_LINE = 30
+_Unpunctuated = Unless(line_punct_thr=(None, 0))
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,10 @@ class FineWebQuality(Judge, name="fineweb_quality"):
     """
 
     line_punct_thr: Limit | None = 0.12
-    line_punct_exclude_zero: bool = False
-    stop_chars: tuple[str, ...] | None = None
+    line_punct_exclude_zero: Annotated[bool, _Unpunctuated] = False
+    stop_chars: Annotated[tuple[str, ...] | None, _Unpunctuated] = None
     short_line_thr: Limit | None = 0.67
-    short_line_length: Count = _SHORT_LINE
+    short_line_length: Annotated[Count, Unless(short_line_thr=(None,))] = _SHORT_LINE
     char_duplicates_ratio: Limit | None = 0.01
     new_line_ratio: Limit | None = 0.3
     language: WordLanguage = "en"

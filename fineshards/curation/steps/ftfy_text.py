@@ -19,16 +19,14 @@ def _is_auto_or_flag(value: Any) -> bool:
 class Ftfy(Judge, name="ftfy"):
     """Rewrites text that was decoded with the wrong encoding, and removes control characters.
 
-    The parameters are those of ftfy's TextFixerConfig, whose documentation describes them. The
-    defaults are datatrove's: what makes text uniform (quotes, widths, line breaks) is off.
+    The parameters are those of ftfy's TextFixerConfig, whose documentation describes them, but for
+    three that `ftfy.fix_text` ignores. The defaults are datatrove's: what makes text uniform
+    (quotes, widths, line breaks) is off.
 
     Args:
         unescape_html: "auto", true or false.
         remove_terminal_escapes: Whether to remove the escapes that colour a terminal.
         fix_encoding: Whether to repair text that was decoded with the wrong encoding.
-        restore_byte_a0: Whether a space may stand for the byte A0.
-        replace_lossy_sequences: Whether to repair text that has lost some bytes.
-        decode_inconsistent_utf8: Whether to repair UTF-8 amid text that is right.
         fix_c1_controls: Whether to read C1 control characters as Windows-1252.
         fix_latin_ligatures: Whether to split ligatures.
         fix_character_width: Whether to replace halfwidth and fullwidth characters.
@@ -48,9 +46,6 @@ class Ftfy(Judge, name="ftfy"):
     unescape_html: Annotated[str | bool, rule('"auto", true or false', _is_auto_or_flag)] = "auto"
     remove_terminal_escapes: bool = True
     fix_encoding: bool = True
-    restore_byte_a0: bool = True
-    replace_lossy_sequences: bool = True
-    decode_inconsistent_utf8: bool = True
     fix_c1_controls: bool = True
     fix_latin_ligatures: bool = False
     fix_character_width: bool = False

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Count, Limit
+from fineshards.curation.parameters import Count, Limit, Unless
 from fineshards.curation.punctuation import PUNCTUATION_OR_TERMINAL
 from fineshards.curation.step import Judge, Outcome, Reason, above, below
-from fineshards.curation.words.tokenizers import ByWords, WordLanguage, WordsOf, tokenizer, words
+from fineshards.curation.words.tokenizers import ByWords, LanguageOfWords, WordsOf, tokenizer, words
 from fineshards.curation.words.word_ids import ALPHABETIC, TEXTUAL, Words
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -24,6 +24,9 @@ class _WordCounts(NamedTuple):
     textual_characters: int
     alphabetic: int
     stop_words: int
+
+
+_Measure = Callable[[str, _WordCounts], float | None]
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ class GopherQuality(ByWords, Judge, name="gopher_quality"):
     max_ellipsis_lines_ratio: Limit | None = 0.3
     max_non_alpha_words_ratio: Limit | None = 0.8
     min_stop_words: Count | None = 2
-    stop_words: tuple[str, ...] | None = None
-    language: WordLanguage = "en"
+    stop_words: Annotated[tuple[str, ...] | None, Unless(min_stop_words=(None, 0))] = None
+    language: LanguageOfWords = "en"
     words: WordsOf = "language"
 
     def apply(self, batch: Batch) -> Outcome:
@@ -89,58 +92,13 @@ class GopherQuality(ByWords, Judge, name="gopher_quality"):
         return STOP_WORDS if self.stop_words is None else self.stop_words
 
     def _judge(self, text: str, counts: _WordCounts) -> str | None:
-        least, most = self.min_doc_words, self.max_doc_words
-        if least and counts.textual < least:
-            return below("gopher_short_doc", counts.textual, "words", least, "min_doc_words")
-        if not counts.words:
-            return Reason("gopher_short_doc", "there are no words")
-        if most and counts.textual > most:
-            return above("gopher_long_doc", counts.textual, "words", most, "max_doc_words")
-        if counts.textual:
-            average = WORD_RATIOS["mean_word_length"](text, counts)
-            what = "characters per word"
-            shortest, longest = self.min_avg_word_length, self.max_avg_word_length
-            if shortest and average < shortest:
-                reason = "gopher_below_avg_threshold"
-                return below(reason, average, what, shortest, "min_avg_word_length")
-            if longest and average > longest:
-                reason = "gopher_above_avg_threshold"
-                return above(reason, average, what, longest, "max_avg_word_length")
-        if symbols := self.max_symbol_word_ratio:
-            parameter = "max_symbol_word_ratio"
-            ratio = WORD_RATIOS["hash_ratio"](text, counts)
-            if ratio > symbols:
-                return above("gopher_too_many_hashes", ratio, "# per word", symbols, parameter)
-            ratio = WORD_RATIOS["ellipsis_ratio"](text, counts)
-            if ratio > symbols:
-                what = "ellipses per word"
-                return above("gopher_too_many_ellipsis", ratio, what, symbols, parameter)
-        if by_lines := self._by_lines(text):
-            return by_lines
-        letters = self.max_non_alpha_words_ratio
-        ratio = WORD_RATIOS["alpha_ratio"](text, counts)
-        if letters and ratio < letters:
-            reason, what = "gopher_below_alpha_threshold", "of the words have a letter"
-            return below(reason, ratio, what, letters, "max_non_alpha_words_ratio")
-        fewest = self.min_stop_words
-        if fewest and counts.stop_words < fewest:
-            reason, what = "gopher_enough_stop_words", "different stop words"
-            return below(reason, counts.stop_words, what, fewest, "min_stop_words")
-        return None
-
-    def _by_lines(self, text: str) -> str | None:
-        bullets, ellipses = self.max_bullet_lines_ratio, self.max_ellipsis_lines_ratio
-        lines = text.splitlines()
-        if bullets and ("-" in text or "•" in text):
-            ratio = sum(line.lstrip().startswith(("•", "-")) for line in lines) / len(lines)
-            if ratio > bullets:
-                reason, what = "gopher_too_many_bullets", "of the lines begin with a bullet"
-                return above(reason, ratio, what, bullets, "max_bullet_lines_ratio")
-        if ellipses and ("..." in text or "…" in text):
-            ratio = sum(line.rstrip().endswith(("...", "…")) for line in lines) / len(lines)
-            if ratio > ellipses:
-                reason, what = "gopher_too_many_end_ellipsis", "of the lines end with an ellipsis"
-                return above(reason, ratio, what, ellipses, "max_ellipsis_lines_ratio")
+        for parameter, compare, reason, measure, what in _RULES:
+            if bound := getattr(self, parameter):
+                value = measure(text, counts)
+                if value is not None and (value < bound if compare is below else value > bound):
+                    return compare(reason, value, what, bound, parameter)
+            if not counts.words:
+                return Reason("gopher_short_doc", "there are no words")
         return None
 
 
@@ -171,15 +129,47 @@ def _count_again(document: Sequence[str], stop_words: tuple[str, ...]) -> _WordC
     )
 
 
+def _share_of_lines(
+    marks: tuple[str, ...], has: Callable[[str, tuple[str, ...]], bool]
+) -> _Measure:
+    """The share of the lines that have one of some marks at their beginning or end."""
+
+    def share(text: str, _: _WordCounts) -> float:
+        lines = text.splitlines() if any(mark in text for mark in marks) else [""]
+        return sum(has(line, marks) for line in lines) / len(lines)
+
+    return share
+
+
 # What the step compares by words, from a text and its words, of which it has some.
-WORD_RATIOS: dict[str, Callable[[str, _WordCounts], float]] = {
+WORD_RATIOS: dict[str, _Measure] = {
     "textual_words": lambda _, counts: counts.textual,
-    "mean_word_length": lambda _, counts: counts.textual_characters / counts.textual,
+    "mean_word_length": lambda _, counts: (
+        counts.textual_characters / counts.textual if counts.textual else None
+    ),
     "hash_ratio": lambda text, counts: text.count("#") / counts.words,
     "ellipsis_ratio": lambda text, counts: (text.count("...") + text.count("…")) / counts.words,
     "alpha_ratio": lambda _, counts: counts.alphabetic / counts.words,
     "stop_words": lambda _, counts: counts.stop_words,
 }
+_WORDS, _LENGTH, _HASHES, _ELLIPSES, _ALPHA, _STOP_WORDS = WORD_RATIOS.values()
+_BULLETS = _share_of_lines(("•", "-"), lambda line, marks: line.lstrip().startswith(marks))
+_DOTS = _share_of_lines(("...", "…"), lambda line, marks: line.rstrip().endswith(marks))
+_BEGIN, _END = "of the lines begin with a bullet", "of the lines end with an ellipsis"
+_LETTER = "of the words have a letter"
+# In their order: the parameter, the side, the reason, what is measured, and its words.
+_RULES: tuple[tuple[str, Callable[..., Reason], str, _Measure, str], ...] = (
+    ("min_doc_words", below, "gopher_short_doc", _WORDS, "words"),
+    ("max_doc_words", above, "gopher_long_doc", _WORDS, "words"),
+    ("min_avg_word_length", below, "gopher_below_avg_threshold", _LENGTH, "characters per word"),
+    ("max_avg_word_length", above, "gopher_above_avg_threshold", _LENGTH, "characters per word"),
+    ("max_symbol_word_ratio", above, "gopher_too_many_hashes", _HASHES, "# per word"),
+    ("max_symbol_word_ratio", above, "gopher_too_many_ellipsis", _ELLIPSES, "ellipses per word"),
+    ("max_bullet_lines_ratio", above, "gopher_too_many_bullets", _BULLETS, _BEGIN),
+    ("max_ellipsis_lines_ratio", above, "gopher_too_many_end_ellipsis", _DOTS, _END),
+    ("max_non_alpha_words_ratio", below, "gopher_below_alpha_threshold", _ALPHA, _LETTER),
+    ("min_stop_words", below, "gopher_enough_stop_words", _STOP_WORDS, "different stop words"),
+)
 
 
 def word_ratios(name: str, batch: Batch, language: str, again: bool = False) -> list[float | None]:
@@ -192,8 +182,7 @@ def word_ratios(name: str, batch: Batch, language: str, again: bool = False) -> 
         if again
         else [_count(document, STOP_WORDS) for document in words(batch, language)]
     )
-    least = "textual" if name == "mean_word_length" else "words"
     return [
-        WORD_RATIOS[name](text, count) if getattr(count, least) else None
+        WORD_RATIOS[name](text, count) if count.words else None
         for text, count in zip(batch.strings, counts, strict=True)
     ]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Limit, is_integer, is_number
+from fineshards.curation.parameters import Limit, Unless, is_integer, is_number
 from fineshards.curation.step import Judge, Outcome, Reason, above
 from fineshards.curation.words import grams
-from fineshards.curation.words.tokenizers import ByWords, WordLanguage, WordsOf, tokenizer, words
+from fineshards.curation.words.tokenizers import ByWords, LanguageOfWords, WordsOf, tokenizer, words
 
 _PARAGRAPHS = re.compile(r"\n{2,}")
 _LINES = re.compile(r"\n+")
@@ -30,6 +30,7 @@ def _is_pair(pair: object) -> bool:
 
 
 Limits = Annotated[tuple[tuple[int, float], ...], _limits]
+_NoWords = Unless(top_n_grams=((),), dup_n_grams=((),))
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class GopherRepetition(ByWords, Judge, name="gopher_repetition"):
     dup_para_char_frac: Limit | None = 0.2
     top_n_grams: Limits = ((2, 0.2), (3, 0.18), (4, 0.16))
     dup_n_grams: Limits = ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
-    language: WordLanguage = "en"
-    words: WordsOf = "language"
+    language: Annotated[LanguageOfWords, _NoWords] = "en"
+    words: Annotated[WordsOf, _NoWords] = "language"
 
     def apply(self, batch: Batch) -> Outcome:
         documents = words(batch, self._rules)

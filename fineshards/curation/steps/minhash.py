@@ -33,7 +33,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Seed, Share, check, whole
+from fineshards.curation.parameters import Seed, Share, Unless, check, whole
 from fineshards.curation.step import Keyed, Keys
 from fineshards.curation.steps.exact_duplicates import Within, columns_of, of_group
 from fineshards.curation.words import normal_form
@@ -49,6 +49,7 @@ _SHINGLES = 1 << 16
 # Products per document are bounded: a mistake should not look like a job that hangs.
 _MOST_HASHES = 10_000
 _Number = Annotated[int, whole(1, 1000)]
+_NotVerified = Unless(verify=("none",))
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class MinHash(Keyed, name="minhash"):
             the stream is kept.
         verify: How documents that share a key are compared before one is dropped. "jaccard": by the
             share of their shingles that both have. "containment": by the share of the smaller one's
-            shingles that the other one has. "none": not, as in datatrove.
+            that the other one has, so the longer one may be dropped. "none": not, as in datatrove.
         threshold: The least share at which they count as the same.
         candidates: Earlier documents per key that a document is compared with.
         within: Which documents are compared with each other; see `exact`.
@@ -96,8 +97,8 @@ class MinHash(Keyed, name="minhash"):
     numbers: Numbers = "keep"
     rule: Literal["earlier", "components"] = "earlier"
     verify: Literal["jaccard", "containment", "none"] = "jaccard"
-    threshold: Share = 0.8
-    candidates: Annotated[int, whole(1, MOST_CANDIDATES)] = 2
+    threshold: Annotated[Share, _NotVerified] = 0.8
+    candidates: Annotated[int, whole(1, MOST_CANDIDATES), _NotVerified] = 2
     within: Within = "all"
 
     def __post_init__(self) -> None:

@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.recipe import NamedStep, make_step
 from fineshards.curation.step import Keyed, KeyedSpans, Keys
 from fineshards.errors import UsageError
-
-# Steps whose keys are those of whole documents.
-_COMPARED = ("exact", "minhash")
 
 
 @dataclass(frozen=True)
@@ -38,15 +35,13 @@ class SeenIn(Keyed, name="seen_in"):
 
     datasets: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    by: str = "exact"
+    by: Literal["exact", "minhash"] = "exact"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.datasets and not self.files:
             raise UsageError("give datasets or files, lists of what documents are looked up in.")
-        if self.by not in _COMPARED:
-            raise UsageError(f"by must be {' or '.join(_COMPARED)}, got {self.by!r}.")
         if getattr(self.inner.step, "rule", "earlier") != "earlier":
             raise UsageError('the rule must be "earlier": indexes are not joined into components.')
         if self.options.get("within") == "file":
@@ -57,7 +52,9 @@ class SeenIn(Keyed, name="seen_in"):
     @cached_property
     def inner(self) -> NamedStep:
         """The step whose keys are compared."""
-        return make_step(self.by, self.options, f"by = {self.by!r}")
+        # Keys decide alone.
+        verify = {"verify": "none"} if self.by == "minhash" else {}
+        return make_step(self.by, verify | dict(self.options), f"by = {self.by!r}")
 
     @property
     def _keyed(self) -> Keyed:
@@ -68,18 +65,14 @@ class SeenIn(Keyed, name="seen_in"):
 
     @property
     def key_bits(self) -> int:
-        """Bits of a key of the step that is compared."""
         return self._keyed.key_bits
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the step that is compared."""
         return self._keyed.columns
 
     def pins(self) -> dict[str, str]:
-        """What the step that is compared decides by."""
         return self._keyed.pins()
 
     def keys(self, batch: Batch) -> Keys:
-        """The keys of the step that is compared."""
         return self._keyed.keys(batch)

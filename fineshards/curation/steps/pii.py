@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 import xxhash
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import some
+from fineshards.curation.parameters import Unless, some
 from fineshards.curation.step import Judge, Outcome
 
 
@@ -29,6 +29,7 @@ def _replacements(value: object) -> tuple[str, ...]:
 
 
 _Replacements = Annotated[tuple[str, ...] | str, _replacements]
+_KeepsEmails, _KeepsIps = Unless(remove_emails=(False,)), Unless(remove_ips=(False,))
 
 # The bytes of "fs-pii".
 SEED = 0x66732D706969
@@ -79,9 +80,12 @@ class Pii(Judge, name="pii"):
 
     remove_emails: bool = True
     remove_ips: bool = True
-    only_remove_public_ips: bool = True
-    email_replacement: _Replacements = ("email@example.com", "firstname.lastname@example.org")
-    ip_replacement: _Replacements = (
+    only_remove_public_ips: Annotated[bool, _KeepsIps] = True
+    email_replacement: Annotated[_Replacements, _KeepsEmails] = (
+        "email@example.com",
+        "firstname.lastname@example.org",
+    )
+    ip_replacement: Annotated[_Replacements, _KeepsIps] = (
         "22.214.171.124",
         "126.96.36.199",
         "188.8.131.52",

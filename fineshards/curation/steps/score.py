@@ -39,11 +39,8 @@ _NAMES = f"lower case letters, digits and underscores, and none of {', '.join(_T
 
 
 def _is_name(value: object) -> bool:
-    return (
-        isinstance(value, str)
-        and bool(re.fullmatch("[a-z_][a-z0-9_]*", value))
-        and (value not in _TAKEN)
-    )
+    is_word = isinstance(value, str) and re.fullmatch("[a-z_][a-z0-9_]*", value)
+    return bool(is_word) and value not in _TAKEN
 
 
 def _is_known(value: object) -> bool:
@@ -121,7 +118,6 @@ class Score(Scorer, name="score"):
 
     @property
     def advice(self) -> str:
-        """See Step."""
         return super().advice if self._function is None else self._function.advice
 
     @property

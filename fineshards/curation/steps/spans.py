@@ -48,21 +48,19 @@ class _Separated(KeyedSpans):
 
     def cut(self, text: str, spans: Sequence[int]) -> tuple[str | None, str]:
         """See KeyedSpans. What is left keeps the separator that was before it."""
-        cut = set(spans)
-        left: list[str] = []
-        start = 0
-        before = ""
-        bounds = [(match.start(), match.end()) for match in self.SEPARATOR.finditer(text)]
-        for number, (end, following) in enumerate([*bounds, (len(text), len(text))]):
-            if number not in cut:
-                left.append(before + text[start:end] if left else text[start:end])
-            before, start = text[end:following], following
-        rest = "".join(left)
+        cut, parts = set(spans), self.SEPARATOR.split(text)
+        before = ["", *self.SEPARATOR.findall(text)]
+        left = [number for number in range(len(parts)) if number not in cut]
+        rest = "".join(before[number] * (number > left[0]) + parts[number] for number in left)
         if not rest.strip():
             return None, "nothing_left"
         if len(rest.split()) < self.min_doc_words:
             return None, "too_few_words"
         return rest, ""
+
+    def removed(self, text: str, spans: Sequence[int]) -> list[str]:
+        parts = self.SEPARATOR.split(text)
+        return [parts[number].strip() for number in spans]
 
 
 @dataclass(frozen=True)
@@ -148,12 +146,17 @@ class Sentences(KeyedSpans, name="sentences"):
         """The sentences or lines of a text, which together are the text."""
         return sentences(text) if self.split_sentences else text.splitlines(keepends=True)
 
+    def removed(self, text: str, spans: Sequence[int]) -> list[str]:
+        parts, cut = self._parts(text), self._numbers(spans)
+        return [part.strip() for number, part in enumerate(parts) if number in cut]
+
+    def _numbers(self, spans: Sequence[int]) -> set[int]:
+        """The numbers of the sentences in some runs."""
+        return {first + place for first in spans for place in range(self.n_sentences)}
+
     def cut(self, text: str, spans: Sequence[int]) -> tuple[str | None, str]:
-        parts = self._parts(text)
-        cut = np.zeros(len(parts), np.bool_)
-        for first in spans:
-            cut[first : first + self.n_sentences] = True
-        rest = "".join(part for part, gone in zip(parts, cut, strict=True) if not gone).lstrip()
+        parts, cut = enumerate(self._parts(text)), self._numbers(spans)
+        rest = "".join(part for number, part in parts if number not in cut).lstrip()
         if not rest.strip():
             return None, "nothing_left"
         if rest != text:

@@ -7,10 +7,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Count, Share, check
+from fineshards.curation.parameters import Count, Share, Unless, check
 from fineshards.curation.punctuation import PUNCTUATION, TERMINAL_PUNCTUATION
 from fineshards.curation.step import Judge, Outcome
 
@@ -24,6 +24,7 @@ _SYMBOLS = PUNCTUATION | TERMINAL_PUNCTUATION
 
 # What is left of a line that is not empty. None: nothing, not even a line break.
 _Rule = Callable[[str], str | None]
+_NoPhrases = Unless(anywhere=((),), at_end=((),), at_beginning=((),))
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class DclmLines(Judge, name="dclm_lines"):
     max_numeric_ratio: Share = 0.999999
     counted: tuple[str, ...] = _COUNTED
     min_words_per_line: Count = 2
-    short_line_words: Count = 10
+    short_line_words: Annotated[Count, _NoPhrases] = 10
     anywhere: tuple[str, ...] = ("items in cart",)
     at_end: tuple[str, ...] = ("Read more...",)
     at_beginning: tuple[str, ...] = ("Sign-in",)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
+from itertools import compress
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.column_values import strings_of
-from fineshards.curation.parameters import Positive, nonempty
+from fineshards.curation.parameters import Positive, Unless, nonempty
 from fineshards.curation.reference_files import Pinned, package_file, pin, pinned, read
 from fineshards.curation.step import Judge, Outcome
 from fineshards.errors import InputError, MissingLibraryError
@@ -85,6 +86,9 @@ _LISTS = {
 }
 # Two of the lists in datatrove's package are in an archive.
 _ARCHIVED = ("domains", "urls")
+_NoSoftWords = Unless(
+    use_integrated_lists=(False,), soft_banned_words=((),), soft_banned_word_files=((),)
+)
 _ARCHIVE = "url_filterblacklistsv0_3_0.tar.gz"
 
 
@@ -122,7 +126,7 @@ class Url(Judge, name="url"):
         ('url',)
     """
 
-    soft_word_threshold: Positive = 2
+    soft_word_threshold: Annotated[Positive, _NoSoftWords] = 2
     extra_domains: tuple[str, ...] = ()
     extra_urls: tuple[str, ...] = ()
     banned_words: tuple[str, ...] = ()
@@ -196,15 +200,11 @@ class _Lists(NamedTuple):
         by_domain = self.domains.contains(registered).tolist()
         by_host = self.domains.contains([host.fqdn for host in hosts]).tolist()
         by_url = self.urls.contains(urls).tolist()
+        lists = zip(by_domain, by_host, by_url, strict=True)
+        kinds = (compress(("domain", "subdomain", "url"), listed) for listed in lists)
         return [
-            "domain"
-            if domain
-            else "subdomain"
-            if host
-            else "url"
-            if listed
-            else self._by_words(url, threshold)
-            for url, domain, host, listed in zip(urls, by_domain, by_host, by_url, strict=True)
+            next(kind, None) or self._by_words(url, threshold)
+            for url, kind in zip(urls, kinds, strict=True)
         ]
 
     def _by_words(self, url: str, threshold: int) -> str | None:

@@ -93,7 +93,6 @@ class UserFunction(Judge):
 
     @property
     def advice(self) -> str:
-        """See Step."""
         if self.batch is None:
             return super().advice
         return (

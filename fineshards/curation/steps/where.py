@@ -104,7 +104,6 @@ class Where(Judge, name="where"):
 
     @property
     def reads_scores(self) -> tuple[str, ...]:
-        """See Step."""
         return self.columns
 
     def pins(self) -> dict[str, str]:

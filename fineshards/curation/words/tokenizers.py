@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fineshards.curation.batch import Batch
-from fineshards.curation.parameters import Rule
+from fineshards.curation.parameters import Rule, Unless
 from fineshards.curation.words.special_cases import load_table
 from fineshards.curation.words.word_ids import Words
 from fineshards.curation.words.words import LIMIT, Tokenizer, WordTokenizer
@@ -137,6 +137,7 @@ WordLanguage = Annotated[str, _one_of(*SEGMENTERS)]
 WordRules = Annotated[str, _one_of(*SEGMENTERS, SPACE)]
 SentenceLanguage = Annotated[str, _one_of()]
 WordsOf = Literal["language", "space"]
+LanguageOfWords = Annotated[WordLanguage, Unless(words=(SPACE,))]
 
 
 class ByWords:
@@ -148,7 +149,6 @@ class ByWords:
         return SPACE if self.words == SPACE else str(self.language)
 
     def pins(self) -> dict[str, str]:
-        """See Step."""
         return pins(self._rules)
 
 

@@ -7,6 +7,7 @@ it is replaced by a new one as a whole: see `words.py`.
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,7 +112,7 @@ class WordTable:
         added = len(self.words)
         given = [numbers.setdefault(word, len(numbers)) for word in words]
         if len(numbers) > added:
-            self._add(_last(numbers, len(numbers) - added))
+            self._add([*islice(reversed(numbers), len(numbers) - added)][::-1])
         return np.array(given, np.uint32)
 
     def _add(self, words: list[str]) -> None:
@@ -170,12 +171,6 @@ class _Chunks(dict[str, int]):
         self[chunk] = number = len(self)
         self.new.append(chunk)
         return number
-
-
-def _last(numbers: dict[str, int], count: int) -> list[str]:
-    """The last keys that were added, in order."""
-    backwards = reversed(numbers)
-    return [next(backwards) for _ in range(count)][::-1]
 
 
 def _properties(word: str, sentence_ends: frozenset[str]) -> int:
