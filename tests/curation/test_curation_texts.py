@@ -9,6 +9,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.curated import reasons
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.step import Judge
@@ -19,12 +20,6 @@ from fineshards.curation.steps.sample import SEED, Sample
 from fineshards.curation.steps.unwanted_lines import SymbolLines
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=5)
-
-
-def reasons(step: Judge, *texts: str) -> list[str | None]:
-    found = step.apply(Batch.of_texts(texts)).reasons
-    assert found is not None
-    return list(found)
 
 
 def rewritten(step: Judge, *texts: str) -> list[str]:

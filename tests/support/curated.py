@@ -102,6 +102,13 @@ def _nearly(draw: random.Random, text: str) -> str:
     return " ".join(words)
 
 
+def reasons(step: Judge, *texts: str) -> list[str | None]:
+    """Why a step drops each text, or None."""
+    found = step.apply(Batch.of_texts(texts)).reasons
+    assert found is not None
+    return list(found)
+
+
 def write_files(folder: Path, files: Sequence[Sequence[Row]]) -> list[Path]:
     """Writes sources in turn as parquet, lines and compressed lines; parquet has no bad rows."""
     folder.mkdir(parents=True, exist_ok=True)
