@@ -55,7 +55,7 @@ def test_the_commands_of_a_page_can_be_called_as_it_calls_them(page: Path) -> No
         name, _, arguments = line.partition(" ")
         if name not in commands or "--runner" in arguments:  # which has flags of Beam
             continue
-        words = shlex.split(re.sub(r" > [\w.]+$", "", arguments), comments=True)
+        words = shlex.split(re.sub(r" > [\w.-]+$", "", arguments), comments=True)
         try:
             commands[name].parser().parse_args(words)
         except UsageError as error:
