@@ -1,7 +1,8 @@
 """Deduplication of many documents: the memory of a local build, and the shuffle at FineWeb's size.
 
 Run as `python -m benchmarks.curation_scale` (`make bench-curation`): builds a dataset of made-up
-short documents with `--dedup minhash`, and measures time and memory of all processes from outside.
+short documents with `minhash`, and measures time and memory of all processes from outside. With
+`--step passages` documents are longer, and quote earlier ones.
 `--plan` (`make bench-scale`) only does the arithmetic of 15 trillion tokens.
 """
 
@@ -10,6 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +20,32 @@ import pyarrow.parquet as pq
 
 from benchmarks.machine import describe_commit, describe_machine
 from benchmarks.measure import measure
+from fineshards.curation.batch import Batch
+from fineshards.curation.step import Keyed, KeyedSpans
+from fineshards.curation.steps.minhash import MinHash
+from fineshards.curation.steps.passages import Passages
 from fineshards.shards.tables.marks import key_dtype
 from fineshards.transforms.mark_later import range_count
 
 ROOT = Path(__file__).parents[1]
 FILES = 20
-WORDS_PER_DOCUMENT = 16
-# One document in ten is a copy of one in the file before.
+
+
+class Measured(NamedTuple):
+    """A step. words: of a document. copied: those that one in ten has of one a file before."""
+
+    step: Keyed
+    words: int
+    copied: slice
+
+
+STEPS = {
+    "minhash": Measured(MinHash(), 16, slice(0, 16)),
+    "passages": Measured(Passages(), 200, slice(50, 150)),
+}
 COPIED = 0.1
+# Documents whose keys are counted.
+COUNTED = 1000
 # FineWeb: 15 trillion tokens in 23 billion documents, of 63 TB of text.
 DOCUMENTS, TEXT_BYTES = 23_000_000_000, 63_000_000_000_000
 BLOCK_BYTES = 64 << 20
@@ -38,42 +58,48 @@ FILES_OF_FINEWEB = 27_000
 SHUFFLE_PRICE, CORE_PRICE = 0.011, 0.05
 
 
-def write_documents(folder: Path, documents: int) -> int:
-    """Writes files of made-up documents; returns the bytes of their text."""
+def write_documents(folder: Path, documents: int, measured: Measured) -> tuple[int, float]:
+    """Writes files of made-up documents; returns the bytes of their text and keys per document."""
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     random = np.random.default_rng(1)
     words = pa.array(["".join(random.choice(letters, 6)) for _ in range(50_000)])
-    before, size = None, 0
+    count, before, size = documents // FILES, None, 0
     for file in range(FILES):
-        count = documents // FILES
-        chosen = (random.pareto(1.0, count * WORDS_PER_DOCUMENT) * 10).astype(np.int64)
-        listed = pa.ListArray.from_arrays(
-            np.arange(0, chosen.size + 1, WORDS_PER_DOCUMENT, dtype=np.int32),
-            words.take(pa.array(chosen % len(words))),
-        )
-        texts = pc.binary_join(listed, " ")
+        chosen = (random.pareto(1.0, (count, measured.words)) * 10).astype(np.int64)
         if before is not None:
             copied = int(count * COPIED)
-            texts = pa.concat_arrays([before.slice(0, copied), texts.slice(copied)])
-        before = texts
+            chosen[:copied, measured.copied] = before[:copied, measured.copied]
+        before = chosen
+        listed = pa.ListArray.from_arrays(
+            np.arange(0, chosen.size + 1, measured.words, dtype=np.int32),
+            words.take(pa.array(chosen.ravel() % len(words))),
+        )
+        texts = pc.binary_join(listed, " ")
         size += pc.sum(pc.binary_length(texts)).as_py()
         pq.write_table(pa.table({"text": texts}), folder / f"{file:03d}.parquet")
-    return size
+    few = Batch.of_texts(texts[:COUNTED].to_pylist())
+    return size, len(measured.step.keys(few).owners) / len(few)
 
 
-def measure_build(documents: int, folder: Path) -> dict[str, object]:
-    """Builds with minhash; returns what it took."""
+def measure_build(name: str, documents: int, folder: Path) -> dict[str, object]:
+    """Builds with a step; returns what it took."""
     (folder / "in").mkdir()
-    text_bytes = write_documents(folder / "in", documents)
+    step = STEPS[name].step
+    text_bytes, keys = write_documents(folder / "in", documents, STEPS[name])
+    (folder / "recipe.toml").write_text(f'[[steps]]\nuse = "{name}"\n')
     command = [sys.executable, "-m", "fineshards", "build", "--input", f"{folder}/in/*.parquet"]
-    command += ["--output", f"{folder}/out", "--dedup", "minhash"]
+    command += ["--output", f"{folder}/out", "--recipe", f"{folder}/recipe.toml"]
     measured = measure(command, folder / "log", ROOT)
     manifest = json.loads((folder / "out/metadata/manifest.json").read_text())
+    key_bytes = key_dtype(step.key_bits, isinstance(step, KeyedSpans)).itemsize
     return {
+        "step": name,
         "documents": documents,
         "text_bytes": text_bytes,
         "kept": manifest["totals"]["documents"],
-        "key_bytes": documents * KEYS * key_dtype(64).itemsize,
+        "tokens": manifest["totals"]["tokens"],
+        "keys_per_document": keys,
+        "key_bytes": round(documents * keys * key_bytes),
         "seconds": round(measured.wall, 1),
         "cpu_seconds": round(measured.cpu, 1),
         "peak_bytes_of_all_processes": measured.peak_tree,
@@ -114,15 +140,16 @@ def main() -> None:
     """Prints the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", action="store_true", help="only the arithmetic")
+    parser.add_argument("--step", choices=STEPS, default="minhash", help="default: minhash")
     parser.add_argument("--documents", type=int, default=10_000_000)
     args = parser.parse_args()
     if args.plan:
         print(json.dumps(plan(), indent=1))
         return
     with tempfile.TemporaryDirectory(prefix="fineshards-bench-") as folder:
-        found = measure_build(args.documents, Path(folder))
-    found |= {"machine": describe_machine(ROOT), "commit": describe_commit(ROOT)}
-    print(json.dumps(found, indent=1, default=str))
+        figures = measure_build(args.step, args.documents, Path(folder))
+    figures |= {"machine": describe_machine(ROOT), "commit": describe_commit(ROOT)}
+    print(json.dumps(figures, indent=1, default=str))
 
 
 if __name__ == "__main__":
