@@ -30,7 +30,7 @@ _TABLES = ("description", "build", "steps")
 # What filters and rewrites take in addition to their own parameters.
 PER_LANGUAGE, _COLUMN, _LABEL = "per_language", "language_column", "label"
 # In recipes of the package: what is the user's, such as the path of a model.
-_PLACEHOLDER = "REPLACE"
+_PLACEHOLDER = "REPLACE-ME"
 
 # By the name that follows `use =` in a recipe.
 STEPS: Plugins[type[Step]] = Plugins("steps")

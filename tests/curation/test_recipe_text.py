@@ -48,6 +48,7 @@ MADE: list[tuple[str, dict[str, Any]]] = [
     ("minhash", {"verify": "none", "n_grams": 4}),
     ("minhash", {"verify": "containment", "threshold": 0.5, "candidates": 3}),
     ("lines", {}),
+    ("score", {"name": "s", "by": "m:f", "type": "text", "arguments": {"model": "a", "n": 1}}),
     (
         "gopher_quality",
         {
@@ -166,10 +167,12 @@ def test_shipped_recipes_can_be_shown_and_parsed(name: str, capsys) -> None:
     assert main(["recipe", "show", name]) == 0
     text = capsys.readouterr().out
     assert text == shipped_recipes()[name]
-    if "REPLACE" in text:
-        with pytest.raises(UsageError, match=rf"{name}, step \d \(score\): .* still says REPLACE"):
+    if "REPLACE-ME" in text:
+        with pytest.raises(
+            UsageError, match=rf"{name}, step \d \(score\): .* still says REPLACE-ME"
+        ):
             parse_recipe(text, name)
-    recipe = parse_recipe(text.replace('"REPLACE"', '"my_scores:of"'), name)
+    recipe = parse_recipe(text.replace('"REPLACE-ME"', '"my_scores:of"'), name)
     assert recipe.description
     assert len(recipe.steps) > 1
 

@@ -79,7 +79,7 @@ def filled(name: str, folder: Path) -> Steps:
     for step in tomllib.loads(shipped_recipes()[name])["steps"]:
         own: dict[str, Any] = {"model": model} if step.get("model") else {}
         own |= {"label": "odd"} if "label" in step else {}
-        own |= {"by": "edu_classifier:score"} if step.get("by") == "REPLACE" else {}
+        own |= {"by": "edu_classifier:score"} if step.get("by") == "REPLACE-ME" else {}
         own |= {"arguments": {"model": "any"}} if "arguments" in step else {}
         parameters = step | own
         steps.append((parameters.pop("use"), parameters))
@@ -113,4 +113,4 @@ def test_a_recipe_that_needs_a_model_says_so(name: str, tmp_path: Path, capsys) 
     assert main(given) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{name}, step " in line
-    assert "still says REPLACE. Write your own value there" in line
+    assert "still says REPLACE-ME. Write your own value there" in line

@@ -118,7 +118,7 @@ def test_the_steps_of_a_recipe_decide_as_those_of_datatrove(
     texts = [text for batch in batches for text in batch.strings[:60]]
     texts += [mutated(text, seed) for seed, text in enumerate(texts)]
     batch, compared = Batch.of_texts(texts), set()
-    content = shipped_recipes()[name].replace('"REPLACE"', '"builtins:len"')
+    content = shipped_recipes()[name].replace('"REPLACE-ME"', '"builtins:len"')
     for use, step in ((each.use, each.step) for each in parse_recipe(content, name).steps):
         if use in BLOCKS:
             assert isinstance(step, Judge)
