@@ -55,6 +55,10 @@ class InputError(FineshardsError):
     """A source file, row group or row that is missing, damaged or of another type than expected."""
 
 
+class UnavailableError(InputError):
+    """A place that does not give a file's bytes now, which says nothing of the file itself."""
+
+
 class OutputError(FineshardsError):
     """An output folder that cannot be read or written, or does not hold what it should."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError, UnavailableError, UsageError
 from fineshards.shards.counts import most_allowed
 from fineshards.shards.job.job import JOB_NAME, Job
 from fineshards.shards.job.manifest_file import MANIFEST_NAME
@@ -172,11 +172,12 @@ def new_generation(
     files: Sequence[SourceFile], left_out: Sequence[LeftOut], root: str, config: BuildConfig
 ) -> Generation:
     """The record of a generation that adds files. left_out: named by their paths."""
+    paths = [of.file.path for of in left_out]
     names = [
-        of.file.path.removeprefix(root)
-        if of.file.path.startswith(root)
-        else os.path.relpath(of.file.path, root)
-        for of in left_out
+        path.removeprefix(root)
+        if path.startswith(root) or is_url(path) or is_url(root)
+        else os.path.relpath(path, root)
+        for path in paths
     ]
     below = tuple(
         LeftOut(replace(of.file, name=name), of.reason.replace(of.file.path, name))
@@ -201,7 +202,10 @@ def _reasons_on_record(files: Sequence[SourceFile], begun: Job | None) -> dict[i
 
 
 def _reasons(files: Sequence[SourceFile], columns: Columns) -> dict[int, str]:
-    """Reads every file to its end as the job would; why those that fail do, by their index."""
+    """Reads every file to its end as the job would; why those that fail do, by their index.
+
+    Raises UnavailableError where a disk, a store or a server fails.
+    """
 
     def reason(file: SourceFile) -> str:
         try:
@@ -211,6 +215,8 @@ def _reasons(files: Sequence[SourceFile], columns: Columns) -> dict[int, str]:
             for block in discover_blocks(file, columns, _BLOCK_BYTES):
                 for _ in read_block(file, columns, block):
                     pass
+        except UnavailableError:  # what is left out depends on the files alone
+            raise
         except InputError as error:
             return str(error)
         return ""

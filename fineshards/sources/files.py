@@ -18,7 +18,13 @@ from functools import partial
 from typing import BinaryIO
 
 from fineshards.credentials import refuse_secrets
-from fineshards.errors import FineshardsError, InputError, UsageError, with_escaped_bytes
+from fineshards.errors import (
+    FineshardsError,
+    InputError,
+    UnavailableError,
+    UsageError,
+    with_escaped_bytes,
+)
 from fineshards.plugin_registry import Plugins
 from fineshards.shards.job.manifest_file import EXPORT_NAME
 from fineshards.shards.job.records import INDEX, SourceFile
@@ -152,7 +158,9 @@ def local_state(path: str) -> tuple[int, str]:
         state = os.stat(path)
     except OSError as error:
         target = f" (it is a link to {os.readlink(path)})" if os.path.islink(path) else ""
-        raise InputError(f"{path} cannot be read: {error.strerror}{target}.") from error
+        is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+        kind = InputError if is_missing else UnavailableError
+        raise kind(f"{path} cannot be read: {error.strerror}{target}.") from error
     if not stat.S_ISREG(state.st_mode):
         raise InputError(f"{path} is not a file. Exclude it.")
     return state.st_size, f"mtime:{state.st_mtime_ns}"
@@ -160,7 +168,7 @@ def local_state(path: str) -> tuple[int, str]:
 
 @contextmanager
 def explain_failures(file: SourceFile) -> Iterator[None]:
-    """Turns errors of a disk, a connection or a library while reading `file` into InputError."""
+    """Turns errors of a disk, a connection or a library while it reads into UnavailableError."""
     try:
         yield
     except FineshardsError:
@@ -169,7 +177,7 @@ def explain_failures(file: SourceFile) -> Iterator[None]:
         is_full = getattr(error, "errno", 0) == errno.ENOSPC  # of what is written meanwhile
         if is_full or not (isinstance(error, OSError) or is_url(file.path)):
             raise
-        raise InputError(
+        raise UnavailableError(
             f"{file.path} cannot be read: {type(error).__name__}: {error}. "
             "Check the disk or the network; run the same command again to resume the job."
         ) from error

@@ -18,10 +18,11 @@ from support.growing import content_of, write_rows
 from support.kills import crashes_of
 from support.oracle import files_in
 from support.sentences import refused
+from support.web_server import Web
 
 import fineshards
 from fineshards.cli.cli import main
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError, UnavailableError, UsageError
 from fineshards.shards.job.job import Job
 from fineshards.storage.open import open_storage
 
@@ -158,6 +159,29 @@ def test_files_that_are_not_there_are_left_out(tmp_path: Path, good: Path) -> No
         options["input"] = [tmp_path / "in", tmp_path / wrong]
         message = refused(lambda: build_here(**options, max_bad_files=2, overwrite=True))
         assert "no file matches" in message
+
+
+def test_a_failure_of_the_place_leaves_nothing_out(tmp_path: Path, good: Path) -> None:
+    options = {"output": tmp_path / "out", "max_bad_files": 1, **OPTIONS}
+    with Web() as web:
+        url = web.put("b.jsonl", lines(9))
+        options["input"] = [good / "in", url]
+        # Refused from the listing on, and while it is read.
+        for faults in ([403] * 9, [None] + [403] * 9):
+            web.faults = [*faults]
+            message = refused(lambda: build_here(**options), UnavailableError)
+            assert message == f"{url} cannot be read: the server refuses access (403)."
+            assert not (tmp_path / "out").exists()
+        web.faults = []
+        changed = [None, lambda: web.put("b.jsonl", lines(8), "02:00:00")]
+        web.faults = [*changed]
+        message = refused(lambda: build_here(**options), UnavailableError)
+        assert message.startswith(f"{url} changed since the job was launched")
+        del web.files["/b.jsonl"]
+        build_here(**options)
+    left_out = json.loads((tmp_path / "out" / LIST).read_text())
+    reason = f"{url} cannot be read: there is no such file (404). Check it."
+    assert (left_out["file"], left_out["reason"]) == (url, reason)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError, UnavailableError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.places.place import FoundFile, Place, check_same
 from fineshards.storage.retries import TRANSIENT_STATUS, retried, translating
@@ -98,7 +98,8 @@ def fetch(
 
     name: what messages call it where its URL is signed, which is a secret. headers: credentials.
     seconds: how long it is tried again where a failure may pass; None for the default. Raises
-    RefusedError where the server refuses access, and InputError for other failures that stay.
+    RefusedError where the server refuses access, MissingError for a file that is not there, and
+        UnavailableError for other failures that stay.
     """
     from requests import exceptions
     from urllib3.exceptions import HTTPError
@@ -124,11 +125,11 @@ def fetch(
             return f"{_brief(error)}. Run the same command again when the server is reachable."
         return None
 
-    with translating(reason, "read", name, InputError):
+    with translating(reason, "read", name, UnavailableError):
         return retried(attempt, pause, lambda error: f"{name}: {_brief(error)}", seconds)
 
 
-class RefusedError(InputError):
+class RefusedError(UnavailableError):
     """A server refuses access to a file."""
 
 
@@ -180,13 +181,13 @@ def _range_of(url: str, response: Response, start: int, stop: int) -> WebRange:
         if status != 200:
             answer = f"{status} with Content-Range {headers.get('Content-Range')!r}"
             why = f"to a range request the server answered {answer}"
-        raise InputError(
+        raise UnavailableError(
             f"{url} cannot be read in parts: {why}. Download the file, and give its path."
         )
     first, last, size = map(int, content_range.groups())
     expected = min(stop, size) - start
     if (first, last + 1 - first) != (start, expected):
-        raise InputError(
+        raise UnavailableError(
             f"{url} cannot be read: the server answered bytes {first} to {last}, expected {start} "
             f"to {start + expected - 1}. Download the file, and give its path."
         )

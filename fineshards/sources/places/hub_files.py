@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fineshards.credentials import refuse_secrets_in_endpoint
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import InputError, UnavailableError, UsageError
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.places.http_files import RefusedError, WebRange, fetch
 from fineshards.sources.places.place import FoundFile, Place, find_matches
@@ -81,7 +81,7 @@ class HubFiles(Place):
                 ask = _resolved if newer == address else partial(_fetch, newer)
                 answer = ask(file, start, stop)
         if answer.size != file.size:
-            raise InputError(
+            raise UnavailableError(
                 f"{file.path} cannot be read: the hub sends {answer.size} bytes, expected "
                 f"{file.size}. Run the same command again."
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fineshards.errors import InputError, UsageError
+from fineshards.errors import UnavailableError, UsageError
 from fineshards.shards.job.records import SourceFile, describe_state
 
 WILDCARDS = re.compile(r"[*?[]")
@@ -39,7 +39,8 @@ List = Callable[[str, bool], tuple[list[FoundFile], set[str]]]
 class Place(Protocol):
     """A kind of place. Its libraries are imported when a file is read from it.
 
-    Failures that may pass are tried again, and what stays is raised as InputError or UsageError.
+    Failures that may pass are tried again, and what stays is raised: a file that is not there as
+    InputError, failures of the place as UnavailableError, wrong usage as UsageError.
 
     pinned: whether files are of a commit, so that none can be another one than it was.
     """
@@ -89,7 +90,7 @@ def find_matches(wanted: str, list_files: List) -> list[FoundFile]:
 
 
 def check_same(file: SourceFile, now: tuple[int, str] | None, is_built: bool = False) -> None:
-    """Raises InputError if a file has not the size and version that it had at launch.
+    """Raises UnavailableError if a file has not the size and version that it had at launch.
 
     now: the size and version that it has; None if it is not there any more. is_built: whether the
     dataset is finished.
@@ -98,7 +99,7 @@ def check_same(file: SourceFile, now: tuple[int, str] | None, is_built: bool = F
     if is_built:
         since, again = "the dataset was built", "say where it is with --sources OLD=NEW"
     if now is None:
-        raise InputError(
+        raise UnavailableError(
             f"{file.path} was deleted since {since}: it had {file.described()}. Put it back, or "
             f"{again}."
         )
@@ -106,7 +107,7 @@ def check_same(file: SourceFile, now: tuple[int, str] | None, is_built: bool = F
         advice = f"Put the old file back, or {again}."
         if now[0] == file.size:
             advice = "If its content is the same, give --trust_input."
-        raise InputError(
+        raise UnavailableError(
             f"{file.path} changed since {since}: it had {file.described()}, now "
             f"{describe_state(*now)}. {advice}"
         )

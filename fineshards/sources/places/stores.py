@@ -12,7 +12,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from fineshards.errors import InputError, MissingLibraryError, UsageError
+from fineshards.errors import (
+    InputError,
+    MissingLibraryError,
+    UnavailableError,
+    UsageError,
+)
 from fineshards.extras import missing_extra
 from fineshards.shards.job.records import SourceFile
 from fineshards.sources.places.place import (
@@ -46,12 +51,14 @@ class ObjectFiles(Place):
         content = _bucket(file.path).fetch(key, start, stop, version)
         if content is None:
             check_same(file, self.state(file))
-            raise InputError(f"{file.path} was away while it was read. Run the same command again.")
+            raise UnavailableError(
+                f"{file.path} was away while it was read. Run the same command again."
+            )
         return content
 
 
 def _bucket(url: str) -> ObjectStorage:
-    store = open_storage(split_root(url)[0], error=InputError)
+    store = open_storage(split_root(url)[0], error=UnavailableError)
     assert isinstance(store, ObjectStorage)
     return store
 
@@ -109,7 +116,7 @@ class FsspecFiles(Place):
         # Not every file system of fsspec notices that a connection ended, and formats would take
         # that for the end of the file.
         if len(content) != stop - start:
-            raise InputError(
+            raise UnavailableError(
                 f"{file.path} cannot be read: received {len(content)} bytes from byte {start} on, "
                 f"expected {stop - start}. Run the same command again."
             )
@@ -198,7 +205,7 @@ def _tried(what: str, url: str, action: Callable[[], _Result]) -> _Result:
         advice = "Check the URL and the credentials, or try again later"
         return f"{type(error).__name__}: {words}. {advice}."
 
-    with translating(reason, what, url, InputError):
+    with translating(reason, what, url, UnavailableError):
         return retried(
             action,
             lambda error: 0.0 if isinstance(error, ConnectionError | TimeoutError) else None,
