@@ -9,7 +9,7 @@ def main() -> int:
     """Runs the command line in a process of its own; returns the exit code."""
     # Before anything else is imported, which takes time.
     own_process.end_at_once()
-    own_process.claim()
+    own_process.alone = True
     try:
         from fineshards.cli import cli, terminal  # noqa: F401
     except (ImportError, MemoryError, OSError) as error:

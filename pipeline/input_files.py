@@ -95,7 +95,7 @@ def find_input(
 
     roots: those of the dataset that is to grow, which --sources may name too.
     """
-    if config.s3_endpoint and own_process.is_alone():
+    if config.s3_endpoint and own_process.alone:
         # For input too, here and in the processes that this one starts.
         os.environ["AWS_ENDPOINT_URL_S3"] = config.s3_endpoint
     given, files = (*config.test_patterns, *config.patterns), list[SourceFile]()

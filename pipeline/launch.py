@@ -45,9 +45,10 @@ from fineshards.shards.job.settings import (
 from fineshards.shards.layout import Shuffle
 from fineshards.shards.piece_plan import NO_EARLIER, EarlierGeneration
 from fineshards.shards.record import replace
+from fineshards.sources.columns import TOKENS_COLUMN
 from fineshards.sources.formats.format import FORMATS
+from fineshards.sources.reading import check_fields
 from fineshards.sources.roots import below_root
-from fineshards.sources.tokens import TOKENS_COLUMN
 from fineshards.storage.base import Storage
 from fineshards.storage.open import open_storage
 from fineshards.wording import describe_leaks
@@ -160,6 +161,8 @@ def describe_job(
     scores = () if recipe is None else tuple(recipe.scores)
     columns = replace(columns_of(config, tokenizer), others=others, scores=scores)
     files, left_out = settle_input(files, columns, config, begun)
+    if others and not FORMATS[files[0].format].typed:
+        call_apart(check_fields, files, columns)
     chat, template = _chat(config, place, tokenizer, vocabulary)
     seed = config.shuffle_seed
     settings = Settings(
@@ -175,7 +178,7 @@ def describe_job(
         chat=chat,
         fim=_fill_in_middle(config, tokenizer),
     )
-    root, files = below_root(files)
+    root, files = below_root(files, columns)
     generation = new_generation(files, left_out, root, config)
     job = Job(settings, (*files,), origin, generations=(generation,))
     return job, (vocabulary, *template)

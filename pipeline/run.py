@@ -85,7 +85,7 @@ def prepare(config: BuildConfig) -> Launch:
     """Calls `pipeline.launch`, imported late so that --help and wrong flags are fast."""
     choice.refuse_other_workers(config)
     share_of(config)
-    if config.beam_args and own_process.is_alone() and choice.runs_here(config):
+    if config.beam_args and own_process.alone and choice.runs_here(config):
         # Checking needs Beam, and workers are forked from a process without it.
         call_in_fresh_interpreter(choice.check_beam_args, config)
     else:
@@ -218,7 +218,7 @@ def _pool(
     """The workers of a job, in a process of its own. files: whose blocks they begin with."""
     from fineshards.worker.pool import Pool
 
-    if not own_process.is_alone():
+    if not own_process.alone:
         return nullcontext()
     return Pool(work, config.workers or usable_cores(), files, launch.resumes, alone)
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_build_flags(parser)
     if argv is None:
         own_process.end_at_once()
-        own_process.claim()
+        own_process.alone = True
     arguments = sys.argv[1:] if argv is None else argv
     return report_errors(lambda: show(build(parse_build_flags(parser, arguments))))
 
@@ -45,7 +45,7 @@ def build(config: BuildConfig) -> Answer:
     Raises FineshardsError, or whatever a runner makes of one (`pipeline.explain`).
     """
     began = time.monotonic()
-    if own_process.is_alone():
+    if own_process.alone:
         own_process.prepare()
         own_process.resume = own_process.RESUME
     launch = prepare(config)

@@ -42,7 +42,7 @@ class LabelCount(Record, frozen=True):
     """Documents and tokens with one value of a label column.
 
     Args:
-        column: Name of the label column, `dump` or `language`.
+        column: Name of the label column: `dump`, `language` or `http_body`.
         value: The value, or `(more than 2,000 values)` for all of a column with so many.
         documents: Documents with that value.
         tokens: Their tokens.

@@ -2,16 +2,17 @@
 
 The text of a row is a column, several by a template, or a conversation: its canonical JSON, from
 the column that `--text_column` names (`messages`), or where that is null or absent, from those of
-`pair_columns`; and from `tools`, if there is such a column. A name may also be a path with dots
-into structs.
+`pair_columns`; and from `tools`, if there is such a column. Or a document is tokens already: a list
+of ids, which become bytes in place of a text. A name may also be a path with dots into structs.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import reduce
 from operator import getitem
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +21,25 @@ import pyarrow.compute as pc
 from fineshards.chat.conversation import BadConversation, canonical, pair_columns
 from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, SourceFile
-from fineshards.shards.job.settings import Columns
+from fineshards.shards.job.settings import Columns, TokenIds
 from fineshards.sources.rows import LABEL_COLUMNS, RowBatch, Rows
-from fineshards.sources.tokens import TOKENS_COLUMN, is_ids, token_bytes
 from fineshards.text_template import template_parts
 
+# The column of formats that hold nothing but tokens, as most tools call theirs.
+TOKENS_COLUMN = "input_ids"
+_LISTS = (
+    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    *(pa.types.is_list_view, pa.types.is_large_list_view),
+)
 _TOOLS = "tools"
+# What Hive, Spark, DuckDB and pyarrow name a folder of nulls.
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _STRINGS = (pa.string(), pa.large_string(), pa.string_view())
 _TEXTS = (*_STRINGS, pa.binary(), pa.large_binary(), pa.binary_view(), pa.null())
+
+
+class ColumnError(InputError):
+    """A file lacks a column, or has one of a type that does not fit."""
 
 
 class _Required(NamedTuple):
@@ -62,7 +74,7 @@ def named_columns(columns: Columns, names: Collection[str]) -> list[_Required]:
         also = f" For tokens, give --tokens_column {TOKENS_COLUMN}."
     fits, expected = is_text, "a string type"
     if columns.tokens is not None:
-        fits, expected = is_ids, "lists of integers"
+        fits, expected = _is_ids, "lists of integers"
     elif columns.conversations:
         fits = _is_conversation
         expected = "lists of messages without maps, or strings of their JSON"
@@ -93,7 +105,7 @@ def named_fields(record: dict[str, Any], names: set[str]) -> dict[str, Any]:
 def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> pa.Schema:
     """The types of the columns of a file, also of those within structs that are asked for.
 
-    Raises InputError unless all columns that are asked for are there, with usable types.
+    Raises ColumnError unless all columns that are asked for are there, with usable types.
     """
     names, schema = schema.names, _with_paths(schema, columns)
     expected = "one that the steps of a recipe can read"
@@ -104,11 +116,11 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> pa.S
             has = "several columns" if name in schema.names else "no column"
             if file.format in ("csv", "tsv") and any(other.startswith('"') for other in names):
                 advice += " If its header is quoted, give --quoting quotes."
-            raise InputError(
+            raise ColumnError(
                 f"{file.path} has {has} {name!r}; its columns are {', '.join(names)}. {advice}"
             )
         if not fits(kind := schema.field(name).type):
-            raise InputError(
+            raise ColumnError(
                 f"{file.path}: column {name!r} has type {kind}, expected {expected}. {advice}"
             )
     for name in schema.names:
@@ -120,6 +132,19 @@ def check_columns(file: SourceFile, schema: pa.Schema, columns: Columns) -> pa.S
     return schema
 
 
+def folder_columns(folders: Iterable[str], columns: Columns) -> dict[str, str | None]:
+    """The values that folders such as `lang=de` give to columns that are asked for.
+
+    As for pyarrow they are decoded as in URLs, and the first of two folders counts.
+    """
+    asked, values = {*columns.others, columns.split, *LABEL_COLUMNS}, dict[str, str | None]()
+    for folder in folders:
+        name, is_pair, value = folder.partition("=")
+        if is_pair and unquote(name) in asked:
+            values.setdefault(unquote(name), None if value == _NULL_FOLDER else unquote(value))
+    return values
+
+
 def asked_for(columns: Columns) -> set[str]:
     """The names of all columns that are asked for."""
     id_ = columns.id if columns.id_required else None
@@ -128,11 +153,8 @@ def asked_for(columns: Columns) -> set[str]:
 
 def _with_paths(schema: pa.Schema, columns: Columns) -> pa.Schema:
     """A schema in which all columns that are asked for have a name of their own."""
-    for name in sorted(asked_for(columns).difference(schema.names)):
-        with suppress(AttributeError, KeyError, TypeError):
-            kind = reduce(lambda outer, key: outer.field(key).type, name.split("."), schema)
-            schema = schema.append(pa.field(name, kind))
-    return schema
+    arrays = [pa.nulls(0, kind) for kind in schema.types]
+    return _resolved(pa.RecordBatch.from_arrays(arrays, schema=schema), columns).schema
 
 
 def _resolved(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
@@ -167,6 +189,11 @@ def is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return kind in _TEXTS or pa.types.is_fixed_size_binary(kind)
+
+
+def _is_ids(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists of integers."""
+    return any(fits(kind) for fits in _LISTS) and bool(pa.types.is_integer(kind.value_type))
 
 
 def _has_json_form(kind: pa.DataType) -> bool:
@@ -220,7 +247,7 @@ def rows_of(read: RowBatch, columns: Columns, typed: bool) -> Rows:
     # A column that the user did not name must not reject a row.
     asked: dict[str, pa.Array] = {}
     if columns.tokens is not None:
-        texts, reasons = token_bytes(batch.column(columns.text), columns.tokens)
+        texts, reasons = _token_bytes(batch.column(columns.text), columns.tokens)
     elif columns.conversations and typed:
         texts, reasons = _conversations(batch, columns)
     elif columns.conversations:
@@ -303,6 +330,47 @@ def _conversations(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, d
             reasons[index] = str(error)
         texts.append(text)
     return pa.array(texts, pa.large_string()), reasons
+
+
+def _token_bytes(lists: pa.Array, ids: TokenIds) -> tuple[pa.Array, dict[int, str]]:
+    """The tokens of rows as little-endian uint32, without the EOTs at either end.
+
+    Padding with EOTs goes with them; those between other tokens stay.
+
+    Args:
+        lists: A list of ids per row, or null.
+        ids: Those of the tokenizer.
+
+    Returns:
+        large_binary, null where the list is; and why a row is none, by its index.
+    """
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+    values = lists.flatten().cast(pa.int64(), safe=False)  # beyond 63 bits they are negative
+    tokens = pc.fill_null(values, -1).to_numpy()
+    stops = np.cumsum(lengths)
+    starts = stops - lengths
+    wrong = np.flatnonzero((tokens < 0) | (tokens >= ids.size))
+    rows, first_wrong = np.unique(np.searchsorted(stops, wrong, side="right"), return_index=True)
+    reasons = {
+        row: f"its token {at} is null, or not an id of the tokenizer, which has {ids.size:,}"
+        for row, at in zip(rows.tolist(), (wrong[first_wrong] - starts[rows]).tolist(), strict=True)
+    }
+    others = np.flatnonzero(tokens != ids.eot)
+    next_other, last_other = np.append(others, len(tokens)), np.append(-1, others)
+    begins = np.minimum(next_other[np.searchsorted(others, starts)], stops)
+    ends = np.maximum(last_other[np.searchsorted(others, stops)] + 1, begins)
+    if (ends - begins).sum() < len(tokens):
+        depth = np.bincount(begins, minlength=len(tokens) + 1)
+        depth -= np.bincount(ends, minlength=len(tokens) + 1)
+        tokens = tokens[np.cumsum(depth)[:-1] > 0]
+    offsets = 4 * np.append(0, np.cumsum(ends - begins))
+    content = pa.py_buffer(tokens.astype("<u4"))
+    documents = pa.Array.from_buffers(
+        pa.large_binary(), len(lists), [None, pa.py_buffer(offsets), content]
+    )
+    if lists.null_count:
+        documents = pc.if_else(lists.is_valid(), documents, pa.scalar(None, pa.large_binary()))
+    return documents, reasons
 
 
 def _json_form(values: pa.Array) -> pa.Array:

@@ -8,7 +8,7 @@ import json
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, BinaryIO, cast
@@ -37,7 +37,7 @@ _PIECE = 1 << 20
 # The longest line in bytes, and the longest compressed text. A few megabytes of a compressed file
 # can hold gigabytes without a line end.
 LONGEST = 1 << 30
-_LINE_PIECE = 1 << 24
+_READ_BYTES = 1 << 24
 # Memory that the dictionary of an xz stream may take: more than xz itself chooses.
 _XZ_MEMORY = 1 << 30
 # The window of a zstd stream may be the largest there is, of 2 GiB: `zstd --long=31` writes it.
@@ -91,10 +91,10 @@ def read_lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]
     number = 0
     with explained(file, lambda: f"line {number}"):
         stream = open_text(file, opened)
-        while line := stream.readline(_LINE_PIECE):
+        while line := stream.readline(LONGEST + 1):
             number += 1
-            if len(line) == _LINE_PIECE:
-                line = bounded(file, f"line {number}", _rest_of_line(line, stream))
+            if len(line) > LONGEST:
+                bounded(file, f"line {number}", [line])
             if number == 1:
                 check_beginning(file, line[:4])
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -106,16 +106,10 @@ def read_text(file: SourceFile, opened: BinaryIO) -> bytes:
     stream = open_text(file, opened)
     if stream is opened:
         return stream.read()
-    return bounded(file, "its text", iter(lambda: stream.read(_LINE_PIECE), b""))
+    return bounded(file, "its text", iter(lambda: stream.read(_READ_BYTES), b""))
 
 
-def _rest_of_line(piece: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    yield piece
-    while not piece.endswith(b"\n") and (piece := stream.readline(_LINE_PIECE)):
-        yield piece
-
-
-def bounded(file: SourceFile, what: str, pieces: Iterator[bytes]) -> bytes:
+def bounded(file: SourceFile, what: str, pieces: Iterable[bytes]) -> bytes:
     """The pieces of a text as one; raises InputError beyond LONGEST. what: its place, as words."""
     read, size = [], 0
     for piece in pieces:

@@ -1,19 +1,32 @@
 """Reads blocks of a file of any format, or some of its rows, and notices a file that changes."""
 
-from collections.abc import Collection, Iterator
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
+from fineshards.errors import InputError
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns, Settings
 from fineshards.shards.record import replace
-from fineshards.sources.columns import check_columns, rows_of, without_view
-from fineshards.sources.files import check_unchanged, explain_failures, open_file
-from fineshards.sources.formats.format import FORMATS, Format
-from fineshards.sources.rows import Rows
+from fineshards.sources.columns import (
+    check_columns,
+    folder_columns,
+    named_fields,
+    rows_of,
+    without_view,
+)
+from fineshards.sources.files import check_unchanged, explain_failures, open_file, some
+from fineshards.sources.formats.format import FORMATS, Format, without_query
+from fineshards.sources.rows import LABEL_COLUMNS, Rows
+
+# Files in which fields are looked for before a build.
+_FIRST_FILES = 10
 
 
 def _format(file: SourceFile) -> Format:
@@ -26,7 +39,7 @@ def discover_blocks(file: SourceFile, columns: Columns, block_bytes: int) -> lis
     check_unchanged(file)
     kind = _format(file)
     with explain_failures(file), open_file(file, kind.discovery_read_ahead) as opened:
-        blocks = kind.blocks(file, opened, columns, block_bytes)
+        blocks = kind.blocks(file, opened, _by_folder(file, columns)[0], block_bytes)
     if file.stop_row is None:
         return blocks
     needed = [block for block in blocks if block.first_row < file.stop_row]
@@ -43,9 +56,86 @@ def column_types(file: SourceFile, columns: Columns) -> pa.Schema:
         return pa.schema(dict.fromkeys(columns.others, pa.string()))
     check_unchanged(file)
     with explain_failures(file), open_file(file, kind.discovery_read_ahead) as opened:
-        schema = check_columns(file, kind.schema(file, opened), columns)
-    arrays = {name: pa.nulls(0, schema.field(name).type) for name in columns.others}
-    return pa.schema([(name, without_view(values).type) for name, values in arrays.items()])
+        in_file, _ = _by_folder(file, columns)
+        schema = check_columns(file, kind.schema(file, opened), in_file)
+    types = {name: schema.field(name).type for name in in_file.others}
+    kinds = {name: types.get(name, pa.string()) for name in columns.others}
+    return pa.schema({name: without_view(pa.nulls(0, kind)).type for name, kind in kinds.items()})
+
+
+def _by_folder(file: SourceFile, columns: Columns) -> tuple[Columns, dict[str, str | None]]:
+    """Parts the columns that are asked for into those to read in a file, and those of its folders.
+
+    A folder such as `lang=de/` gives all rows a value, for steps, the split key, labels and
+    exports, also where the file has a column of that name. Where the root is decides nothing that
+    the names below it say.
+    """
+    within = without_query(file.path).removeprefix(file.root)
+    values = folder_columns([*within.split("/")[:-1], *file.root.split("/")], columns)
+    others = tuple(name for name in columns.others if name not in values)
+    split = None if columns.split in values else columns.split
+    return replace(columns, others=others, split=split), values
+
+
+def _with_folders(rows: Rows, columns: Columns, values: Mapping[str, str | None]) -> Rows:
+    """Rows with the columns of folders. columns: all that are asked for."""
+    count = len(rows.numbers)
+    given = {name: pa.array([value] * count, pa.string()) for name, value in values.items()}
+    others = rows.others | given
+    if rows.others_are_json:
+        texts = {name: json.dumps(value) for name, value in values.items() if value is not None}
+        others |= {name: pa.array([text] * count, pa.string()) for name, text in texts.items()}
+    return dataclasses.replace(
+        rows,
+        split=given.get(columns.split or "", rows.split),
+        labels=rows.labels | {name: given[name] for name in LABEL_COLUMNS if name in given},
+        others={name: others[name] for name in columns.others},
+    )
+
+
+def check_fields(files: Sequence[SourceFile], columns: Columns) -> None:
+    """Raises InputError for a column of `Columns.others` that no row at the beginning of files has.
+
+    Files with types are checked by `discover_blocks`; one that cannot be read is reported when it
+    is read.
+    """
+    missing, fields = {*columns.others}, set[str]()
+    for file in files[:_FIRST_FILES]:
+        kind = _format(file)
+        missing -= _by_folder(file, columns)[1].keys()
+        if kind.typed or not missing:
+            return
+        with suppress(InputError), explain_failures(file), open_file(file, 1 << 20) as opened:
+            for record in kind.objects(file, opened):
+                fields |= record.keys()
+                missing -= named_fields(record, missing).keys()
+                if not missing:
+                    return
+    if fields:
+        raise InputError(
+            f"the first rows of {some([file.path for file in files])} have no field "
+            f"{', '.join(map(repr, sorted(missing)))}; their fields are "
+            f"{', '.join(sorted(fields))}. Correct the name; if later rows have it, give first a "
+            "file that begins with it."
+        )
+
+
+def compared_with(first: SourceFile, file: SourceFile) -> str:
+    """The columns of the first file that another one lacks, as a sentence; empty if unknown."""
+    missing = list[str]()
+    with suppress(InputError):
+        columns = _columns_of(file)
+        missing = [column for column in _columns_of(first) if column not in columns]
+    return f" The first file, {first.path}, has {some(missing)}." if missing else ""
+
+
+def _columns_of(file: SourceFile) -> list[str]:
+    """The columns of a file with their types; of JSON Lines, the names of an object's fields."""
+    kind = _format(file)
+    with explain_failures(file), open_file(file, kind.discovery_read_ahead) as opened:
+        if not kind.typed:
+            return [*next(kind.objects(file, opened), {})]
+        return [f"{field.name} {field.type}" for field in kind.schema(file, opened)]
 
 
 def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Rows]:
@@ -59,8 +149,10 @@ def read_block(file: SourceFile, columns: Columns, block: Block) -> Iterator[Row
 def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) -> Iterator[Rows]:
     """Yields the rows of a block, up to the row that the file is read to."""
     kind = _format(file)
-    for batch in kind.read(file, opened, block, columns):
-        rows = rows_of(batch, columns, kind.typed)
+    in_file, folders = _by_folder(file, columns)
+    for batch in kind.read(file, opened, block, in_file):
+        rows = rows_of(batch, in_file, kind.typed)
+        rows = _with_folders(rows, columns, folders) if folders else rows
         if file.stop_row is None:
             yield rows
             continue

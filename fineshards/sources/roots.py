@@ -8,22 +8,29 @@ from fineshards.shards.dataset_files import Dataset
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.manifest import Manifest, readable_manifest
 from fineshards.shards.job.records import SourceFile, below_roots
+from fineshards.shards.job.settings import Columns
 from fineshards.shards.record import replace
+from fineshards.sources.columns import folder_columns
 from fineshards.sources.files import is_url
 from fineshards.storage.base import Storage
 
 
 def below_root(
-    files: Sequence[SourceFile], taken: Collection[str] = ()
+    files: Sequence[SourceFile], columns: Columns, taken: Collection[str] = ()
 ) -> tuple[str, list[SourceFile]]:
     """The root of an input, and its files with their names below it.
 
-    The root is the longest folder that holds all files. taken: names of files that the dataset has
-    already; the root is a folder above it while one of them would be there twice.
+    The root is the longest folder that holds all files, and is in no folder such as `lang=de/` that
+    is one of the columns: names keep these, wherever the root is. taken: names of files that the
+    dataset has already; the root is a folder above it while one of them would be there twice.
     """
     paths = [file.path for file in files]
     # Not `commonpath`, which makes one slash of the two in a URL.
     root = _folder_of(os.path.commonprefix([path.partition("?")[0] for path in paths]))  # noqa: RUF071
+    for folder in root.split("/"):
+        if folder_columns([folder], columns):
+            root = root.partition(f"/{folder}/")[0] + "/"
+            break
     while root and not {path.removeprefix(root) for path in paths}.isdisjoint(taken):
         root = _folder_of(root[:-1])
     return root, [replace(file, root=root, name=file.path.removeprefix(root)) for file in files]

@@ -15,8 +15,9 @@ from fineshards.shards.split_hash import hash_texts
 from fineshards.shards.split_rule import SplitRule
 from fineshards.shards.tables.documents import source_schema
 
-# Columns of FineWeb whose values are counted in the manifest, if a file has them.
-LABEL_COLUMNS = ("dump", "language")
+# Columns whose values are counted in the manifest, if a file has them: FineWeb's, and what of the
+# body of a page in WARC is not as its header says.
+LABEL_COLUMNS = ("dump", "language", "http_body")
 
 # Text decoded at a time: large enough to amortize the cost per record batch, small enough for any
 # worker. Parquet's row count follows from the average row, so BATCH_ROWS bounds a batch whose rows

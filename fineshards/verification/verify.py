@@ -37,8 +37,8 @@ from fineshards.verification.check_files import (
 from fineshards.verification.check_tables import check_curated, check_shard, check_stream
 from fineshards.verification.compare_sources import Compared, compare_with_sources
 from fineshards.wording import counted
+from fineshards.worker import own_process
 from fineshards.worker.fresh_interpreter import call_in_fresh_interpreter
-from fineshards.worker.own_process import is_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ def _check_shared_texts(storage: Storage, manifest: Manifest) -> Iterator[str]:
 def _compare(storage: Storage, manifest: Manifest, percent: float) -> Compared:
     """Compares with the sources, by functions of the user's own as their files are now."""
     steps = manifest.settings.recipe.steps if manifest.settings.recipe else ()
-    if not is_alone() and any(":" in name for step in steps for name in step.pins):
+    if not own_process.alone and any(":" in name for step in steps for name in step.pins):
         return call_in_fresh_interpreter(compare_with_sources, storage, manifest, percent)
     return compare_with_sources(storage, manifest, percent)
 

@@ -104,7 +104,7 @@ def call_apart(function: Callable[[*_Arguments], _Result], /, *arguments: *_Argu
 
     In a process that will fork workers it is called in a fresh interpreter.
     """
-    if own_process.is_alone():
+    if own_process.alone:
         return call_in_fresh_interpreter(function, *arguments)
     return function(*arguments)
 
@@ -131,7 +131,7 @@ def answer(launcher: Connection, process: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     # What other libraries log repeats our errors with tracebacks, or helps no one.
     logging.basicConfig(handlers=[logging.NullHandler()])
-    own_process.claim()
+    own_process.alone = True
     own_process.prepare()
     end_with(process)
     try:

@@ -125,6 +125,7 @@ class Judging:
     def write_decisions(self, file: int) -> list[MetadataFile]:
         """Writes a source file's decisions and scores, if any, and its keys, if they are kept."""
         blocks = self._work.checkpoints.read_blocks(file) or []
+        write = partial(write_metadata, self._work.checkpoints.storage)
         tables, written = [], []
         for number in range(self.curator.stages):
             stage = self._stage(number)
@@ -133,16 +134,16 @@ class Judging:
                 tables.append(stage.marked(file))
         table = merged(tables)
         if len(table):
-            written.append(self._write(file_table("decisions", file), to_bytes(table)))
+            written.append(write(file_table("decisions", file), to_bytes(table)))
         given = self._scores(blocks, range(self.curator.stages))
         if given is not None and len(given):
-            written.append(self._write(file_table("scores", file), scores.to_bytes(given)))
+            written.append(write(file_table("scores", file), scores.to_bytes(given)))
         if self._recipe.keep_keys:
             for number in range(self.last):
                 if isinstance(self.curator.keyed(number), SeenIn):
                     continue
                 name = keys_name(file, self.curator.number_of_keyed(number))
-                written.append(self._write(name, self._keys_of_file(blocks, number)))
+                written.append(write(name, self._keys_of_file(blocks, number)))
         return written
 
     def _scores(self, blocks: Sequence[Block], stages: Sequence[int]) -> pa.Table | None:
@@ -162,9 +163,6 @@ class Judging:
         names = map(self._stage(number).keys_file, blocks)
         parts = [np.frombuffer(storage.read(name), key_type(keyed)) for name in names]
         return joined_keys(keyed, parts).tobytes()
-
-    def _write(self, name: str, content: bytes) -> MetadataFile:
-        return write_metadata(self._work.checkpoints.storage, name, content)
 
     def _stage(self, number: int) -> StageFiles:
         return StageFiles(self._work.checkpoints, number)

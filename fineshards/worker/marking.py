@@ -266,8 +266,7 @@ def decisions_of(marks: Records, step: int, reason: str) -> pa.Table:
     """Sorted marks of one file as decisions of a step."""
     count, witness = len(marks), marks["witness"]
     files = file_of(witness).astype(np.int32)
-    files[is_external(witness)] *= -1
-    files[is_external(witness)] -= 1
+    files = np.where(is_external(witness), -1 - files, files)
     spans = marks["span"] if "span" in (marks.dtype.names or ()) else None
     alike = "similarity" in (marks.dtype.names or ())
     columns = [

@@ -25,18 +25,8 @@ started: set[int] = set()
 # How to go on after an interruption: RESUME, or empty for what is not resumed.
 resume = ""
 RESUME = " Run the same command again to resume."
-_alone = False
-
-
-def claim() -> None:
-    """Marks this process as dedicated to one command."""
-    global _alone
-    _alone = True
-
-
-def is_alone() -> bool:
-    """Whether this process does nothing else."""
-    return _alone
+# Whether this process is dedicated to one command, and does nothing else.
+alone = False
 
 
 def prepare() -> None:
@@ -59,7 +49,7 @@ def without(*modules: str) -> Iterator[None]:
     """Has libraries do without modules that are not loaded, in a process of its own."""
 
     def find_spec(name: str, *_: object) -> None:
-        if _alone and name in modules:
+        if alone and name in modules:
             raise ModuleNotFoundError(f"{name} is not used here", name=name)
 
     finder: Any = SimpleNamespace(find_spec=find_spec)
@@ -72,7 +62,7 @@ def without(*modules: str) -> Iterator[None]:
 
 def collect_garbage_again() -> None:
     """Turns garbage collection on, but not for the objects that are there by now."""
-    if _alone:
+    if alone:
         gc.freeze()
         gc.enable()
 

@@ -312,4 +312,4 @@ def _serve(connection: Connection, work: Work, alone: bool, most: int, launcher:
             except BaseException:
                 doing = task or "storing blocks"
                 result = RuntimeError(f"a worker failed while {doing}:\n{traceback.format_exc()}")
-            connection.send((result, worker.held.names))
+            connection.send((result, {*worker.held.blocks}))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from fineshards.cores import usable_cores
 from fineshards.encoders.checked_encoder import encode_compared
 from fineshards.encoders.encoder import Encoder, TokenBatch
-from fineshards.errors import OutputError
+from fineshards.errors import InputError, OutputError
 from fineshards.shards import assembly
 from fineshards.shards.block_writer import BlockWriter, Documents
 from fineshards.shards.checkpoints import Checkpoints
@@ -38,7 +38,8 @@ from fineshards.shards.tables.documents import LEARNED
 from fineshards.shards.tables.shared_texts import Comparison, SharedTexts, compare_range
 from fineshards.shards.tables.statistics import Tally, has_block, write_block, write_file
 from fineshards.shards.tables.verdicts import JudgedBlock
-from fineshards.sources.reading import discover_blocks
+from fineshards.sources.columns import ColumnError
+from fineshards.sources.reading import compared_with, discover_blocks
 from fineshards.sources.rows import Rows
 from fineshards.worker.comparing import Comparing
 from fineshards.worker.documents import DocumentBatch, document_encoder, documents
@@ -82,12 +83,6 @@ class Worker:
         """The steps of the job's recipe, if it has one."""
         return None if self.work.settings.recipe is None else Judging(self.work)
 
-    @property
-    def recipe(self) -> Judging:
-        """The steps of the job's recipe, which it has."""
-        assert self.judging is not None
-        return self.judging
-
     @cached_property
     def paths(self) -> list[str]:
         """The paths of the source files, by index."""
@@ -97,38 +92,30 @@ class Worker:
 class HeldBlocks:
     """Token blocks in a worker's memory, as made, until their place in the shards is known.
 
-    most: bytes of tokens; 0 where no place is known before all blocks are counted.
+    blocks: by name, in the order in which they were made. most: bytes of tokens; 0 where no place
+    is known before all blocks are counted.
     """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
-        self._blocks: dict[TokenBlock, BlockWriter] = {}
+        self.blocks: dict[TokenBlock, BlockWriter] = {}
         self.most = 0
-
-    @property
-    def names(self) -> set[TokenBlock]:
-        """Which they are."""
-        return {*self._blocks}
-
-    def add(self, block: BlockWriter) -> None:
-        """Takes a block that is made."""
-        self._blocks[block.name] = block
 
     def settle(self, places: list[Place] | None) -> None:
         """Finishes blocks at their places, unless that is done; without places, all blocks."""
         if places is None:
             self.store()
         for place in places or ():
-            if (block := self._blocks.pop(place.block, None)) is not None:
+            if (block := self.blocks.pop(place.block, None)) is not None:
                 self._checkpoints.stop_if_replaced(block.name.file)
                 self._checkpoints.blocks.place(block, place)
 
     def store(self, most: int = 0) -> None:
         """Finishes the first blocks in files of their own, until few have under `most` bytes."""
-        while (count := len(self._blocks)) and (
-            count > HELD_BLOCKS or sum(block.bytes for block in self._blocks.values()) >= most
+        while (count := len(self.blocks)) and (
+            count > HELD_BLOCKS or sum(block.bytes for block in self.blocks.values()) >= most
         ):
-            block = self._blocks.pop(next(iter(self._blocks)))
+            block = self.blocks.pop(next(iter(self.blocks)))
             self._checkpoints.stop_if_replaced(block.name.file)
             self._checkpoints.blocks.store(block)
 
@@ -178,7 +165,8 @@ def _of_stage(
     def call(
         worker: Worker, stage: int, /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
     ) -> object:
-        return method(worker.recipe.keyed_step(stage), *arguments, **keywords)
+        assert worker.judging is not None
+        return method(worker.judging.keyed_step(stage), *arguments, **keywords)
 
     call.__name__ = method.__name__
     return _task(doing)(call)
@@ -207,7 +195,11 @@ def discover_file(file: SourceFile, work: Work) -> list[Block]:
     """Returns the blocks of a file, as an earlier run stored them or from its metadata."""
     blocks = work.checkpoints.read_blocks(file.index)
     if blocks is None:
-        blocks = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
+        try:
+            blocks = discover_blocks(file, work.settings.columns, work.settings.block_bytes)
+        except ColumnError as error:
+            first = work.checkpoints.job().files[0]
+            raise InputError(f"{error}{compared_with(first, file)}") from error
         work.checkpoints.write_blocks(file.index, blocks)
     return blocks
 
@@ -236,9 +228,8 @@ def finish_block(worker: Worker, file: SourceFile, block: Block) -> tuple[BlockS
     ):
         return summary, True
     work.checkpoints.stop_if_replaced(file.index)
-    if judging is None:
-        return _encode(documents(file, work.settings, block), file, block, worker), False
-    return _encode(judging.to_tokenize(file, block), file, block, worker), False
+    batches = judging.to_tokenize(file, block) if judging else documents(file, work.settings, block)
+    return _encode(batches, file, block, worker), False
 
 
 def _encode(
@@ -284,7 +275,7 @@ def _encode(
             write_block(checkpoints, block, tally.table())
         summary = writer.finish(block.index, block.blocks, Counts.total(counts))
     if isinstance(writer, BlockWriter) and writer.is_held:
-        worker.held.add(writer)
+        worker.held.blocks[writer.name] = writer
     return summary
 
 
@@ -359,7 +350,8 @@ def judge_block(
     worker: Worker, file: SourceFile, block: Block, stage: int
 ) -> tuple[JudgedBlock, bool]:
     """Judges a block in a stage of the recipe that ends with a keyed step."""
-    return worker.recipe.judge_block(file, block, stage)
+    assert worker.judging is not None
+    return worker.judging.judge_block(file, block, stage)
 
 
 index_keys = _of_stage(Marking.index_keys, lambda _, file: f"reading the keys of {file.path}")

@@ -46,8 +46,8 @@ class Work:
         inline: bool = False,
     ) -> "Work":
         """The work of a job."""
-        names = [each.name for each in fields(cls) if hasattr(config, each.name)]
-        given = {name: getattr(config, name) for name in names}
+        names = [field.name for field in fields(cls)]
+        given = {name: getattr(config, name) for name in names if hasattr(config, name)}
         shared = config.share is not None
         return cls(checkpoints, job.settings, earlier, **given, inline=inline, shared=shared)
 

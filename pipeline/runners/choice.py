@@ -70,7 +70,7 @@ def local_pipeline(config: BuildConfig) -> Pipeline:
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.transforms import userstate
 
-    if own_process.is_alone():  # Beam looks for state in each step a dozen times; ours have none
+    if own_process.alone:  # Beam looks for state in each step a dozen times; ours have none
         userstate.get_dofn_specs = lambda dofn: (set(), set())
 
     class CachedOptions(PipelineOptions):

@@ -19,6 +19,7 @@ from fineshards.cli.cli import main
 from fineshards.errors import UsageError
 from fineshards.shards.job.manifest import Manifest
 from fineshards.shards.job.records import SourceFile
+from fineshards.shards.job.settings import Columns
 from fineshards.sources.roots import below_root, moved
 from fineshards.storage.open import open_storage
 
@@ -306,6 +307,8 @@ def files(*paths: str) -> list[SourceFile]:
         (["gs://b/x", "gs://c/x"], [], "gs://", ["b/x", "c/x"]),
         (["/x.jsonl", "gs://c/x"], [], "", ["/x.jsonl", "gs://c/x"]),
         (["https://h/x.jsonl?of=/a/b"], [], "https://h/", ["x.jsonl?of=/a/b"]),
+        (["/a/n=1/lang=de/n=2/x.jsonl"], [], "/a/n=1/", ["lang=de/n=2/x.jsonl"]),
+        (["gs://b/t/lang=1/x", "gs://b/t/lang=12/x"], [], "gs://b/t/", ["lang=1/x", "lang=12/x"]),
         (["/a/b/x.jsonl"], ["x.jsonl"], "/a/", ["b/x.jsonl"]),
         (["/a/b/x.jsonl"], ["x.jsonl", "b/x.jsonl"], "/", ["a/b/x.jsonl"]),
     ],
@@ -313,7 +316,8 @@ def files(*paths: str) -> list[SourceFile]:
 def test_the_root_is_the_longest_folder_that_keeps_names_apart(
     paths: list[str], taken: list[str], root: str, names: list[str]
 ) -> None:
-    found, named = below_root(files(*paths), taken)
+    asking = Columns("text", "id", False, others=("lang",))
+    found, named = below_root(files(*paths), asking, taken)
     assert (found, [file.name for file in named]) == (root, names)
     assert [root + name for name in names] == paths
 

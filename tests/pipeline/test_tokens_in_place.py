@@ -236,7 +236,7 @@ def late(worker, file, block):
     return make(worker, file, block)
 
 tasks.TASKS["finish_block"], pool.HELD_BYTES = (late, doing), int(sys.argv[1])
-own_process.claim()
+own_process.alone = True
 sys.exit(main(sys.argv[3:]))
 """
 
@@ -280,7 +280,7 @@ def late(file, work):
     return discover(file, work)
 
 tasks.discover_file = late
-own_process.claim()
+own_process.alone = True
 sys.exit(main(sys.argv[1:]))
 """
 

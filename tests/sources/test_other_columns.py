@@ -2,23 +2,27 @@
 
 import datetime
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 from pyarrow import ipc
-from support.source_files import blocks_of, describe, read_all
+from support.source_files import blocks_of, describe, read_all, read_file
 
+from fineshards.cli.cli import main
 from fineshards.config import BuildConfig
 from fineshards.errors import InputError
 from fineshards.pipeline.launch import describe_job
 from fineshards.shards.job.job import Job
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.reading import read_block
+from fineshards.sources.files import find_files
+from fineshards.sources.reading import check_fields, column_types, read_block
 
 
 def asking(*names: str, **more: Any) -> Columns:
@@ -218,3 +222,127 @@ def test_a_path_with_dots_leads_into_structs(tmp_path: Path, ending: str) -> Non
     assert others == {"meta.more.lang": ["de", "x"], "a.b": ["1", "2"], "meta.more": more}
     with pytest.raises(InputError, match=r"no (column|field) 'meta\.title'"):
         blocks_of(path, columns=Columns("meta.title", "id", False))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_folders_are_columns_as_for_pyarrow(tmp_path: Path, ending: str) -> None:
+    """Decoded, null by its name, the outer folder first, and before a column of the file."""
+    folders = (
+        *("lang=de", "lang=a%2Fb%20c", "lang=", "lang=x=y", "la%6Eg=fr", "lang=q/lang=r"),
+        *("n=1/lang=5", "lang=__HIVE_DEFAULT_PARTITION__"),
+    )
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+        path = tmp_path / folder / f"a.{ending}"
+        if ending == "parquet":
+            pq.write_table(pa.table({"text": ["a", "b"], "own": [1, 2], "lang": ["o", None]}), path)
+        else:
+            path.write_text('{"text":"a","own":1,"lang":"o"}\n{"text":"b","own":2}\n')
+    columns = asking("own", "lang", split="lang")
+    files = find_files([str(tmp_path)])
+    assert len(files) == len(folders)
+    for file in files:
+        partitioning = ds.partitioning(pa.schema([("lang", pa.string())]), flavor="hive")
+        theirs = ds.dataset(
+            file.path, format="json" if ending == "jsonl" else "parquet", partitioning=partitioning,
+            partition_base_dir=str(tmp_path), schema=pa.schema([("lang", pa.string())]),
+        )  # fmt: skip
+        expected = theirs.to_table()["lang"].to_pylist()
+        read = read_file(file, columns=columns)
+        values = read.others["lang"]
+        if ending == "jsonl":
+            values = [value and json.loads(value) for value in values]
+        assert values == expected
+        (rows,) = read_block(file, columns, blocks_of(Path(file.path), columns=columns)[0])
+        assert rows.split.to_pylist() == expected
+        assert list(rows.others) == ["own", "lang"]
+        assert column_types(file, columns).field("lang").type == pa.string()
+
+
+def test_a_folder_is_a_label_and_no_other_name_matters(tmp_path: Path) -> None:
+    folder = tmp_path / "language=de" / "text=x" / "id=5"
+    folder.mkdir(parents=True)
+    (folder / "a.jsonl").write_text('{"text": "a", "language": "en"}\n')
+    read = read_all(folder / "a.jsonl", columns=asking())
+    assert read.rows == [(0, "a", None)]
+    assert read.labels["language"] == ["de"]
+
+
+def test_a_dataset_in_folders_grows_moves_and_is_repaired(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for lang in ("de", "en", "fr"):
+        (tmp_path / "in" / f"lang={lang}").mkdir(parents=True)
+        lines = (json.dumps({"text": f"{lang} {n}"}) + "\n" for n in range(30))
+        (tmp_path / "in" / f"lang={lang}" / "a.jsonl").write_text("".join(lines))
+    build = ["--where", "lang <> 'en'", "--split_key", "column:lang", "--test_fraction", "0.5"]
+    whole, grown = tmp_path / "whole", tmp_path / "grown"
+    assert main(["build", f"--input={tmp_path}/in", f"--output={whole}", *build]) == 0
+    first = [f"{tmp_path}/in/lang={lang}" for lang in ("de", "en")]
+    assert main(["build", "--input", *first, f"--output={grown}", *build]) == 0
+    assert main(["append", str(grown), f"--input={tmp_path}/in/lang=fr"]) == 0
+    sides = {}
+    for folder in (whole, grown):
+        text = tmp_path / f"text-{folder.name}"
+        export = ["--to=text", f"--output={text}", "--columns=lang"]
+        assert main(["export", str(folder), *export]) == 0
+        sides[folder.name] = {
+            split: sorted(
+                (row["lang"], row["text"])
+                for path in (text / "data").glob(f"{split}-*")
+                for row in pq.read_table(path).to_pylist()
+            )
+            for split in ("test", "train")
+        }
+    assert sides["whole"] == sides["grown"]
+    rows = [row for split in sides["whole"].values() for row in split]
+    assert sorted(rows) == sorted((lang, f"{lang} {n}") for lang in ("de", "fr") for n in range(30))
+    (tmp_path / "in").rename(tmp_path / "lang=xx")
+    moved = [f"--sources={tmp_path}/in={tmp_path}/lang=xx"]
+    next(grown.glob("train/*.npy")).unlink()
+    assert main(["repair", str(grown), *moved]) == 0
+    assert main(["verify", str(grown), "--sample=100%", *moved]) == 0
+
+
+def test_a_field_that_no_first_row_has_is_refused_with_those_that_they_have(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('5\n{"text": "a", "meta": {"lang": "de"}}\n')
+    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n{"text": "b", "late": null}\n')
+    files = find_files([str(tmp_path)])
+    for names in (["late"], ["meta.lang", "late", "meta"], []):
+        check_fields(files, asking(*names))
+    with pytest.raises(
+        InputError, match=r"a\.jsonl, .*b\.jsonl have no field 'lat', 'meta\.x'; .*"
+    ):
+        check_fields(files, asking("lat", "text", "meta.x"))
+    with pytest.raises(InputError, match=r"their fields are late, meta, text\. Correct the name"):
+        check_fields(files, asking("lat"))
+    (tmp_path / "c.csv").write_text("text,lat\na,b\n")
+    check_fields(find_files([str(tmp_path)]), asking("lat"))
+
+
+def test_a_misspelt_column_of_a_condition_ends_a_build(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "lang": "de"}\n' * 9)
+    flags = [f"--input={tmp_path}/a.jsonl", f"--output={tmp_path}/out"]
+    assert main(["build", *flags, "--where=lnag = 'de'"]) == 1
+    assert "have no field 'lnag'; their fields are lang, text." in capfd.readouterr().err
+    assert main(["build", *flags, "--where=lang = 'de'"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"body": ["a"]}, "text string, n int64"),
+        ({"text": [5], "n": [1]}, "text string"),
+        ({"n": [1]}, "text string"),
+    ],
+)
+def test_a_file_of_other_columns_is_compared_with_the_first(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], table: dict[str, Any], said: str
+) -> None:
+    pq.write_table(pa.table({"text": ["a"], "n": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table(table), tmp_path / "b.parquet")
+    assert main(["build", f"--input={tmp_path}/*.parquet", f"--output={tmp_path}-out"]) == 1
+    error = rf"b\.parquet.* column 'text'.* The first file, .*/a\.parquet, has {said}\."
+    assert re.search(error, capfd.readouterr().err)

@@ -198,7 +198,11 @@ def test_a_text_file_has_a_text_and_its_path(tmp_path: Path) -> None:
     ("template", "name", "reason"),
     [
         ("{titel} {body}", "a.parquet", "has no column 'titel'; .* title, .* --text_template"),
-        ("{titel} {body}", "a.jsonl", "line 1: has no field 'titel'; .* title, .*--text_template"),
+        (
+            "{titel} {body}",
+            "a.jsonl",
+            "its first object has no field 'titel'; .* title, .*--text_template",
+        ),
         ("{tags}", "a.parquet", "'tags' has type list<.*>, expected strings, .*--text_template"),
         ("{title}", "a.txt", "has no column 'title'; its columns are text, id"),
     ],

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import struct
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -183,24 +184,41 @@ def test_a_body_that_was_stored_decoded_is_read_as_it_is(tmp_path: Path) -> None
     html = page(["one"] * 3)
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(html), html)
     zipped = gzip.compress(html)
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    raw = deflate.compress(html) + deflate.flush()
     names = ("gzip", "br", "deflate", "zstd", "utf-8")
     both = {"Content_Encoding": "gzip", "Transfer_Encoding": "chunked"}
     records = [
         *(response(html, Content_Encoding=name) for name in names),
         response(b"\xef\xbb\xbf\r\n" + html, Transfer_Encoding="chunked"),
         *(response(body, **both) for body in (html, zipped, chunked)),
+        response(raw, Content_Encoding="deflate"),
+        response(zlib.compress(html), Content_Encoding="gzip"),
+        response(zipped, Content_Encoding="x-gzip"),
+        response(raw, Content_Encoding="deflate", Transfer_Encoding="chunked"),
+        response(
+            b"%x\r\n%s\r\n0\r\n\r\n" % (len(raw), raw), **both | {"Content_Encoding": "deflate"}
+        ),
+        response(html),
     ]
     read = read_with(with_extractor(write(tmp_path / "a.warc", records), "resiliparse"))
-    assert (len(read.rows), read.bad) == (9, [])
+    assert (len(read.rows), read.bad) == (15, [])
     assert len({text for _, text, _ in read.rows}) == 1
+    assert read.labels["http_body"] == [
+        *["not compressed"] * 5,
+        *("not chunked", "not chunked, not compressed", "not chunked", "not compressed"),
+        *["compressed otherwise"] * 5,
+        None,
+    ]
     # What is damaged stays so.
     damaged = [
         response(zipped[:20] + b"x" + zipped[21:], Content_Encoding="gzip"),
         response(chunked[:-40], Transfer_Encoding="chunked"),
         response(b"BZh9 is no page", Content_Encoding="gzip"),
+        response(raw[:-9], Content_Encoding="deflate"),
     ]
     read = read_with(with_extractor(write(tmp_path / "b.warc", damaged), "resiliparse"))
-    assert (read.rows, [bad.unextracted for bad in read.bad]) == ([], ["bad_response"] * 3)
+    assert (read.rows, [bad.unextracted for bad in read.bad]) == ([], ["bad_response"] * 4)
 
 
 def test_what_is_not_html_is_not_a_row(tmp_path: Path) -> None:

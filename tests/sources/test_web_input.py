@@ -347,7 +347,7 @@ def test_launch_describes_files_in_another_process(web: Web) -> None:
         "from fineshards.worker import own_process\n"
         "from fineshards.pipeline.input_files import Patterns, find_input\n"
         "from fineshards.config import BuildConfig\n"
-        "own_process.claim()\n"
+        "own_process.alone = True\n"
         f"config = BuildConfig(input={url!r}, output='x')\n"
         "files = find_input(config, Patterns.of(config))[0]\n"
         "print(files[0].size, 'requests' in sys.modules)\n"

@@ -68,7 +68,7 @@ def die_at(stop: str) -> None:
 def run(command: list[str], workers: bool) -> int:
     """Runs a command. workers: as the process of a user's command, which forks workers."""
     if workers:
-        own_process.claim()
+        own_process.alone = True
     return main(command)
 
 

@@ -44,6 +44,6 @@ def wait_at(where: str, name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    own_process.claim()
+    own_process.alone = True
     wait_at(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
     sys.exit(main(sys.argv[4:]))

@@ -171,7 +171,7 @@ from fineshards.config import BuildConfig
 from fineshards.encoders.loading import load_encoder
 from fineshards.worker import own_process
 from fineshards.pipeline.run import prepare
-own_process.claim()
+own_process.alone = True
 launch = prepare(BuildConfig(dataset=sys.argv[1], output=sys.argv[2]))
 load_encoder(launch.job.settings.tokenizer, launch.checkpoints.storage, "auto")
 print({"datasets", "apache_beam"} & set(sys.modules), threading.active_count())
@@ -182,7 +182,7 @@ AGAIN = """
 import sys
 from fineshards.cli.cli import main
 from fineshards.worker import own_process, tasks
-own_process.claim()
+own_process.alone = True
 finish_block, doing = tasks.TASKS["finish_block"]
 def seen(*arguments):
     done = finish_block(*arguments)

@@ -32,7 +32,6 @@ class Arrow(Format):
 
     endings = (".arrow", ".feather")
     compressions = ("none",)
-    splits = True
     discovery_read_ahead = 1 << 16
 
     def schema(self, file: SourceFile, opened: BinaryIO) -> pa.Schema:

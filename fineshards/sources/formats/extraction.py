@@ -30,7 +30,7 @@ HTML_LIMITS = {RESILIPARSE: 8 << 20, TRAFILATURA: 2 << 20}
 # Browsers nest no deeper. The time that resiliparse takes grows with the square of the depth.
 DEPTH_LIMIT = 512
 # Increment when the same libraries would give other texts.
-_RULES = "rules 5"
+_RULES = "rules 6"
 _TOO_DEEP = ">".join("*" * (DEPTH_LIMIT + 1))
 # What each needs: fastwarc reads the responses, resiliparse finds the encoding for both.
 _LIBRARIES = {

@@ -38,7 +38,6 @@ class Format:
     endings: tuple[str, ...]
     compressions: tuple[str, ...] = ("none", *dict.fromkeys(ENDINGS.values()))
     typed = True
-    splits = False
     has_columns = True
     holds_tokens = False
     read_ahead = READ_AHEAD
@@ -51,6 +50,10 @@ class Format:
     def companions(self, path: str) -> tuple[str, ...]:
         """The paths of files that may lie beside one. Its index is first, and pinned with it."""
         return ()
+
+    def objects(self, file: SourceFile, opened: BinaryIO) -> Iterator[dict[str, Any]]:
+        """Yields those of the first rows of a file without types that are objects."""
+        return iter(())
 
     def blocks(
         self, file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int
@@ -80,7 +83,7 @@ def whole(file: SourceFile) -> list[Block]:
 
 def file_name(path: str) -> str:
     """The name of a file, without the query that a URL of a web server may end with."""
-    return os.path.basename(_without_query(path))
+    return os.path.basename(without_query(path))
 
 
 def beside(path: str, ending: str, replaced: str = "") -> str:
@@ -88,11 +91,12 @@ def beside(path: str, ending: str, replaced: str = "") -> str:
 
     replaced: the ending that makes way for it.
     """
-    end = len(_without_query(path))
+    end = len(without_query(path))
     return path[: end - len(replaced)] + ending + path[end:]
 
 
-def _without_query(path: str) -> str:
+def without_query(path: str) -> str:
+    """A path, of a URL of a web server without its query."""
     is_web = path.startswith(("http://", "https://"))
     return re.split("[?#]", path, maxsplit=1)[0] if is_web else path
 

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, BinaryIO
 
 import msgspec
@@ -16,6 +17,7 @@ from fineshards.errors import InputError
 from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import (
+    ColumnError,
     asked_for,
     conversation_text,
     named_columns,
@@ -43,6 +45,8 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 # What follows an element as far as the beginning of another one, or the end of the array.
 _AFTER = re.compile(r"[ \t\n\r]*+(?:,[ \t\n\r]*+(?=[^] \t\n\r])|(?=]))")
 _BEGINNING, _PIECE = 64, 1 << 20
+# Where columns are looked for before a build.
+_FIRST_ROWS = 1_000
 
 
 class JsonLines(Format):
@@ -51,21 +55,23 @@ class JsonLines(Format):
     endings = (".jsonl", ".jsonlines", ".ndjson", ".json")
     typed = False
 
+    def objects(self, file: SourceFile, opened: BinaryIO) -> Iterator[dict[str, Any]]:
+        """See Format."""
+        for _, text in islice(_texts(file, opened), _FIRST_ROWS):
+            with suppress(ValueError):
+                yield _parse(text)[0]
+
     def blocks(
         self, file: SourceFile, opened: BinaryIO, columns: Columns, block_bytes: int
     ) -> list[Block]:
-        """See Format. Only the first object must have the columns, except those of a recipe.
-
-        A first row that is not an object is left to `read`, which reports it as a bad row.
-        """
-        place, text = next(_texts(file, opened), ("", b""))
-        with suppress(ValueError):
-            record = named_fields(_parse(text)[0], asked_for(columns))
-            for required in named_columns(columns, record):
-                if required.name not in record:
-                    raise InputError(
-                        f"{file.path}, {place}: has no field {required.name!r}; its fields are "
-                        f"{', '.join(record)}. {required.advice}"
+        """See Format. Only the first object must have the columns, except those of a recipe."""
+        for record in islice(self.objects(file, opened), 1):
+            fields = named_fields(record, asked_for(columns))
+            for required in named_columns(columns, fields):
+                if required.name not in fields:
+                    raise ColumnError(
+                        f"{file.path}: its first object has no field {required.name!r}; its fields "
+                        f"are {', '.join(record)}. {required.advice}"
                     )
         return whole(file)
 

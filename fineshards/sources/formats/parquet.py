@@ -41,7 +41,6 @@ class Parquet(Format):
 
     endings = (".parquet", ".parq")
     compressions = ("none",)
-    splits = True
     # pyarrow asks for the part of a column chunk that it needs. Reading ahead would fetch columns
     # that no one asked for.
     read_ahead = discovery_read_ahead = 0

@@ -19,12 +19,11 @@ import pyarrow as pa
 from fineshards.errors import InputError
 from fineshards.shards.job.records import Block, SourceFile
 from fineshards.shards.job.settings import Columns
-from fineshards.sources.columns import check_columns
+from fineshards.sources.columns import TOKENS_COLUMN, check_columns
 from fineshards.sources.files import is_url, open_file, place_of, state_of
 from fineshards.sources.formats.format import Format, beside
 from fineshards.sources.places.http_files import MissingError, RefusedError
 from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
-from fineshards.sources.tokens import TOKENS_COLUMN
 
 _SCHEMA = pa.schema([(TOKENS_COLUMN, pa.large_list(pa.int64()))])
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -44,7 +43,6 @@ class TokenFile(Format):
     """What both formats have in common."""
 
     compressions = ("none",)
-    splits = True
     has_columns = False
     holds_tokens = True
 

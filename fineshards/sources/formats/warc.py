@@ -6,6 +6,7 @@ is found again.
 
 from __future__ import annotations
 
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,7 +28,7 @@ from fineshards.sources.formats.extraction import (
 from fineshards.sources.formats.format import Format, gathered
 from fineshards.sources.rows import RowBatch
 
-_COLUMNS = ("id", "url", "date", "language")
+_COLUMNS = ("id", "url", "date", "language", "http_body")
 _SCHEMA = pa.schema([("text", pa.large_string()), *((name, pa.string()) for name in _COLUMNS)])
 _HTML = ("text/html", "application/xhtml+xml")
 # Most of a record's header, and of the HTTP header in it.
@@ -66,7 +67,7 @@ class Warc(Format):
             if record.header.get("WARC-Type", "").lower() != self.record_type:
                 continue
             try:
-                text = text_of(record)
+                text, http_body = text_of(record)
             except _OtherTypeError:
                 continue
             except ExtractionError as error:
@@ -78,15 +79,15 @@ class Warc(Format):
             names = ("Record-ID", "Target-URI", "Date", "Identified-Content-Language")
             values = [record.header.get(f"WARC-{name}") for name in names]
             values[1] = values[1] and values[1].removeprefix("<").removesuffix(">")
-            yield record.number, [text, *values], len(text or "")
+            yield record.number, [text, *values, http_body], len(text or "")
 
-    def text_of(self, file: SourceFile) -> Callable[[_WarcRecord], str | None]:
-        """Returns a function of a record that gives its text."""
+    def text_of(self, file: SourceFile) -> Callable[[_WarcRecord], tuple[str | None, str | None]]:
+        """Returns a function of a record: its text, and what of its body is not as it says."""
         extractor = check_versions(file)
 
-        def extracted(record: _WarcRecord) -> str | None:
-            html, charset = _html(record, HTML_LIMITS[extractor])
-            return extract(html, extractor, charset)
+        def extracted(record: _WarcRecord) -> tuple[str | None, str | None]:
+            html, charset, http_body = _html(record, HTML_LIMITS[extractor])
+            return extract(html, extractor, charset), http_body
 
         return extracted
 
@@ -122,13 +123,13 @@ class Wet(Warc):
     record_type = "conversion"
     kept_bytes = LONGEST
 
-    def text_of(self, file: SourceFile) -> Callable[[_WarcRecord], str | None]:
+    def text_of(self, file: SourceFile) -> Callable[[_WarcRecord], tuple[str | None, str | None]]:
         """See Warc. The function raises UnicodeDecodeError for a text that is not UTF-8."""
 
-        def whole(record: _WarcRecord) -> str | None:
+        def whole(record: _WarcRecord) -> tuple[str | None, str | None]:
             if record.length > LONGEST:
                 raise ExtractionError("too_large", f"its text has more than {LONGEST:,} bytes")
-            return record.body.decode() or None
+            return record.body.decode() or None, None
 
         return whole
 
@@ -184,20 +185,36 @@ def _archive(stream: Any) -> Any:
     )
 
 
-def _decoded_body(parsed: Callable[[str], Any], size: int) -> bytes:
-    """The body of a response, decoded as its header says; else as it is, if it is markup.
+def _decoded_body(parsed: Callable[[str], Any], size: int) -> tuple[bytes, str | None]:
+    """The body of a response, decoded as its header says, else in another way that gives markup.
 
-    Crawls of 2015, and CC-NEWS before May 2019, have decoded bodies with the first header.
+    Also returns what is not as the header says; None where all is. Crawls of 2015, and CC-NEWS
+    before May 2019, have decoded bodies with the first header. Some servers send raw deflate, or
+    call gzip x-gzip; browsers read both.
     """
     try:
-        return bytes(parsed("all").reader.read(size))
+        return bytes(parsed("all").reader.read(size)), None
     except (OSError, ValueError):
-        for decode in ("content", "transfer", "none"):
+        stored_so = {"content": "not chunked", "transfer": "not compressed"}
+        for decode, words in (stored_so | {"none": "not chunked, not compressed"}).items():
             with suppress(OSError, ValueError):
-                body = bytes(parsed(decode).reader.read(size))
-                if body.removeprefix(BOM_UTF8).lstrip().startswith(b"<"):
-                    return body
+                stored = bytes(parsed(decode).reader.read(size))
+                inflated = _inflated(stored, size)
+                for body, kind in ((stored, words), (inflated, "compressed otherwise")):
+                    if body.removeprefix(BOM_UTF8).lstrip().startswith(b"<"):
+                        return body, kind
         raise
+
+
+def _inflated(body: bytes, size: int) -> bytes:
+    """The first bytes of what is gzip, zlib or raw deflate; empty for anything else."""
+    for bits in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):
+        stream = zlib.decompressobj(bits)
+        with suppress(zlib.error):
+            content = stream.decompress(body, size)
+            if stream.eof or len(content) == size:
+                return content
+    return b""
 
 
 class _OtherTypeError(Exception):
@@ -205,8 +222,8 @@ class _OtherTypeError(Exception):
 
 
 @naming_the_extra()
-def _html(record: _WarcRecord, limit: int) -> tuple[bytes, str | None]:
-    """The HTML of a response, and the encoding that its HTTP header names.
+def _html(record: _WarcRecord, limit: int) -> tuple[bytes, str | None, str | None]:
+    """The HTML of a response, the encoding that its HTTP header names, and how its body differs.
 
     Raises _OtherTypeError if it is something else.
     """
@@ -224,11 +241,11 @@ def _html(record: _WarcRecord, limit: int) -> tuple[bytes, str | None]:
         if (response.http_content_type or "").lower() not in _HTML:
             raise _OtherTypeError
         is_cut = record.length > limit + _HEADER_LIMIT
-        html = b"" if is_cut else _decoded_body(parsed, limit + 1)
+        html, http_body = (b"", None) if is_cut else _decoded_body(parsed, limit + 1)
     except (OSError, ValueError) as error:
         kind = type(error).__name__  # what it says may quote the page
         message = f"its HTTP response cannot be read ({kind})"
         raise ExtractionError("bad_response", message) from error
     if is_cut or len(html) > limit:
         raise ExtractionError("too_large", f"its HTML has more than {limit:,} bytes")
-    return html, response.http_charset
+    return html, response.http_charset, http_body
