@@ -272,6 +272,19 @@ def test_a_path_with_dots_is_a_field_within_an_object() -> None:
     assert kept("m.l = 'de' OR m.n.k = 2", typed) == [True, False, True]
 
 
+def test_an_object_and_its_field_may_both_be_named() -> None:
+    objects = [json.dumps({"l": "de"}), None, json.dumps({"l": "en", "x": 1})]
+    fields = [json.dumps("de"), None, json.dumps("en")]
+    documents = batch({"m": pa.array(objects), "m.l": pa.array(fields)}, as_json=True)
+    assert kept("m.l = 'de' AND m IS NOT NULL", documents) == [True, False, False]
+    assert kept("m.l = 'en' AND m->>'x' = '1' -- both", documents) == [False, False, True]
+    typed = batch({"m": [{"l": [1, 2]}, None], "m.l": [[1, 2], None]})
+    assert kept("len(list_filter(m.l, lambda l: l > 1)) = 1 AND m['l'] = m.l", typed) == [
+        True,
+        False,
+    ]
+
+
 def test_an_error_about_types_names_the_file_and_its_types() -> None:
     documents = batch({"v": ["a"], "w": [1]})
     documents.path = "b.parquet"

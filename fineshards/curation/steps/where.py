@@ -172,13 +172,9 @@ class Where(Judge, name="where"):
         if json:
             casts = ", ".join(f"{_quoted(name)}::JSON AS {_quoted(name)}" for name in json)
             source = f"(SELECT * REPLACE ({casts}) FROM {source})"
-        names = [name for name in table.column_names if all(name.split("."))]
-        for outer in sorted({name.partition(".")[0] for name in names}.difference(names)):
-            struct = _struct(f"{outer}.", names)
-            source = f"(SELECT *, {struct} AS {_quoted(outer)} FROM {source})"
         try:
             database.register(_TABLE, table)
-            answer = database.execute(f"SELECT ({self.sql}\n) AS value FROM {source}")
+            answer = database.execute(f"{_selecting(self.sql)} AS value FROM {source}")
             return str(answer.description[0][1]), answer.fetchnumpy()["value"]
         finally:
             database.unregister(_TABLE)
@@ -246,13 +242,17 @@ def _plain(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
     return plain
 
 
-def _struct(start: str, names: list[str]) -> str:
-    """SQL of a struct of the columns whose names are paths that begin with its own."""
-    fields: dict[str, str] = {}
-    for name in (name for name in names if name.startswith(start)):
-        field, dot, _ = name.removeprefix(start).partition(".")
-        fields.setdefault(field, _struct(f"{start}{field}.", names) if dot else _quoted(name))
-    return "{" + ", ".join(f"{_quoted(field)}: {value}" for field, value in fields.items()) + "}"
+@lru_cache(maxsize=64)
+def _selecting(sql: str) -> str:
+    """A SELECT of an expression, in which a path is the name of a column: `"meta.lang"`."""
+    query = [f"SELECT ({sql}\n)"]
+    [[answer]] = connection().execute("SELECT json_serialize_sql($1)", query).fetchall()
+    parsed = json.loads(answer)
+    for names in _columns(parsed["statements"][0]["node"]["select_list"], sql, frozenset()):
+        names[:] = [".".join(names)]
+    query = [json.dumps(parsed)]
+    [[answer]] = connection().execute("SELECT json_deserialize_sql($1::JSON)", query).fetchall()
+    return str(answer)
 
 
 def _quoted(name: str) -> str:
@@ -292,7 +292,7 @@ def columns_read(sql: str) -> tuple[str, ...]:
     """
     if not sql.strip():
         raise _refusal(sql, "is empty")
-    columns = sorted(set(_columns(_tree(sql), sql, frozenset())))
+    columns = sorted({".".join(names) for names in _columns(_tree(sql), sql, frozenset())})
     lowered: dict[str, str] = {}
     for name in columns:
         if _is_clock(name):
@@ -335,8 +335,10 @@ def _without_places(node: Any) -> Any:
     return [_without_places(one) for one in node] if isinstance(node, list) else node
 
 
-def _columns(node: Any, sql: str, bound: frozenset[str]) -> Iterator[str]:
-    """The columns that an expression names; raises UsageError for a form that is refused.
+def _columns(node: Any, sql: str, bound: frozenset[str]) -> Iterator[list[str]]:
+    """The columns that an expression reads, each as the names of a path.
+
+    Raises UsageError for a form that is refused.
 
     bound: names, in lower case, that the parameters of lambdas around it have.
     """
@@ -354,15 +356,14 @@ def _columns(node: Any, sql: str, bound: frozenset[str]) -> Iterator[str]:
             "and its columns can be used",
         )
     if kind == "COLUMN_REF":
-        first, *_ = names = node["column_names"]
-        if first.lower() not in bound:
-            yield ".".join(names)
+        if node["column_names"][0].lower() not in bound:
+            yield node["column_names"]
         return
     if kind == "FUNCTION":
         _check_function(node, sql)
     if kind == "LAMBDA" and node.get("syntax_type") != "SINGLE_ARROW":
         parameters = _columns(node["lhs"], sql, frozenset())
-        yield from _columns(node["expr"], sql, bound | {name.lower() for name in parameters})
+        yield from _columns(node["expr"], sql, bound | {name.lower() for (name,) in parameters})
         return
     for value in node.values():
         yield from _columns(value, sql, bound)
@@ -409,7 +410,7 @@ def _check_function(node: Any, sql: str) -> None:
 def _check_macro(name: str, parameters: list[str], definition: str, sql: str) -> None:
     """A macro is pure if it names its parameters alone and calls what is pure."""
     try:
-        others = set(_columns(_tree(definition), definition, frozenset()))
+        others = {".".join(names) for names in _columns(_tree(definition), definition, frozenset())}
     except UsageError as error:
         raise _refusal(sql, f"calls {name}, which is {definition!r} to DuckDB") from error
     if {other.lower() for other in others} - {parameter.lower() for parameter in parameters}:
