@@ -72,8 +72,7 @@ def prepare_append(config: BuildConfig) -> Launch:
             )
         return Launch(before, checkpoints, manifest)
     number = manifest.generation + 1
-    taken = {file.name for file in before.files}
-    root, files = below_root(files, before.settings.columns, taken)
+    root, files = below_root(files, before.settings.columns, {file.name for file in before.files})
     job = Job(
         before.settings,
         (*before.files, *(replace(f, index=len(before.files) + f.index) for f in files)),
@@ -85,8 +84,7 @@ def prepare_append(config: BuildConfig) -> Launch:
     unchanged = (file for file in expected_files(manifest) if not file[0].startswith(_OF_SHARDS))
     refuse_damage(storage, unchanged, "nothing is added to the dataset")
     job = _claim(storage, manifest, version, job, config)
-    earlier = EarlierGeneration.of(manifest)
-    return Launch(job, Checkpoints.of(storage, job), None, earlier=earlier)
+    return Launch(job, Checkpoints.of(storage, job), None, earlier=EarlierGeneration.of(manifest))
 
 
 def withdraw(launch: Launch) -> None:

@@ -158,13 +158,12 @@ def describe_job(
     if is_on_hub(place):
         place = fetch_tokenizer(place, FILES)
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
-    scores = () if recipe is None else tuple(recipe.scores)
+    scores = tuple(recipe.scores) if recipe else ()
     columns = replace(columns_of(config, tokenizer), others=others, scores=scores)
     files, left_out = settle_input(files, columns, config, begun)
     if others and not FORMATS[files[0].format].typed:
         call_apart(check_fields, files, columns)
     chat, template = _chat(config, place, tokenizer, vocabulary)
-    seed = config.shuffle_seed
     settings = Settings(
         columns=columns,
         tokenizer=tokenizer,
@@ -172,16 +171,15 @@ def describe_job(
         split=_split_rule(config),
         block_bytes=config.block_bytes or default_block_bytes(files, recipe is not None),
         dtype=_resolve_dtype(config.dtype, tokenizer),
-        shuffle=None if seed is None else Shuffle(seed, key_version=1),
+        shuffle=None if (seed := config.shuffle_seed) is None else Shuffle(seed, key_version=1),
         recipe=recipe,
         statistics=config.statistics or recipe is not None,
         chat=chat,
         fim=_fill_in_middle(config, tokenizer),
     )
     root, files = below_root(files, columns)
-    generation = new_generation(files, left_out, root, config)
-    job = Job(settings, (*files,), origin, generations=(generation,))
-    return job, (vocabulary, *template)
+    generations = (new_generation(files, left_out, root, config),)
+    return Job(settings, (*files,), origin, generations=generations), (vocabulary, *template)
 
 
 def _fill_in_middle(config: BuildConfig, tokenizer: Tokenizer) -> FillInMiddle | None:

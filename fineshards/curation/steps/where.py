@@ -245,13 +245,12 @@ def _plain(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
 @lru_cache(maxsize=64)
 def _selecting(sql: str) -> str:
     """A SELECT of an expression, in which a path is the name of a column: `"meta.lang"`."""
-    query = [f"SELECT ({sql}\n)"]
-    [[answer]] = connection().execute("SELECT json_serialize_sql($1)", query).fetchall()
+    ask = connection().execute
+    [[answer]] = ask("SELECT json_serialize_sql($1)", [f"SELECT ({sql}\n)"]).fetchall()
     parsed = json.loads(answer)
     for names in _columns(parsed["statements"][0]["node"]["select_list"], sql, frozenset()):
         names[:] = [".".join(names)]
-    query = [json.dumps(parsed)]
-    [[answer]] = connection().execute("SELECT json_deserialize_sql($1::JSON)", query).fetchall()
+    [[answer]] = ask("SELECT json_deserialize_sql($1::JSON)", [json.dumps(parsed)]).fetchall()
     return str(answer)
 
 

@@ -44,9 +44,7 @@ _ENDS = json.JSONDecoder(parse_int=str, parse_float=str, strict=False)
 _BLANK = re.compile(r"[ \t\n\r]*")
 # What follows an element as far as the beginning of another one, or the end of the array.
 _AFTER = re.compile(r"[ \t\n\r]*+(?:,[ \t\n\r]*+(?=[^] \t\n\r])|(?=]))")
-_BEGINNING, _PIECE = 64, 1 << 20
-# Where columns are looked for before a build.
-_FIRST_ROWS = 1_000
+_BEGINNING, _PIECE, _FIRST_ROWS = 64, 1 << 20, 1_000
 
 
 class JsonLines(Format):

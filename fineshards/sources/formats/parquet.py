@@ -97,8 +97,7 @@ class Parquet(Format):
         at_once = max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(min(size, block.bytes), 1)))
         row, stop = block.first_row, block.first_row + rows
         for batch in _batches(file, parquet, groups, names, at_once) if groups else ():
-            numbers = np.arange(row, row + batch.num_rows, dtype=np.int64)
-            yield RowBatch(numbers, batch, [])
+            yield RowBatch(np.arange(row, row + batch.num_rows, dtype=np.int64), batch, [])
             row += batch.num_rows
         if row != stop:
             raise InputError(

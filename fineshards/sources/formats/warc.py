@@ -196,11 +196,10 @@ def _decoded_body(parsed: Callable[[str], Any], size: int) -> tuple[bytes, str |
         return bytes(parsed("all").reader.read(size)), None
     except (OSError, ValueError):
         stored_so = {"content": "not chunked", "transfer": "not compressed"}
-        for decode, words in (stored_so | {"none": "not chunked, not compressed"}).items():
+        for decode, how in (stored_so | {"none": "not chunked, not compressed"}).items():
             with suppress(OSError, ValueError):
-                stored = bytes(parsed(decode).reader.read(size))
-                inflated = _inflated(stored, size)
-                for body, kind in ((stored, words), (inflated, "compressed otherwise")):
+                raw = bytes(parsed(decode).reader.read(size))
+                for body, kind in ((raw, how), (_inflated(raw, size), "compressed otherwise")):
                     if body.removeprefix(BOM_UTF8).lstrip().startswith(b"<"):
                         return body, kind
         raise
