@@ -150,15 +150,25 @@ def thoughtful(rng: random.Random) -> dict[str, Any]:
     "name",
     [
         *(
+            "cohere",
             "cohere2",
             "deepseek_r1_distill",
             "deepseekv3",
+            "gemma",
             "gemma3",
             "idefics3",
             "lfm2_v2",
             "llama3",
         ),
-        *("muse_glimmer", "nemotron_3_nano", "nemotron_3_ultra", "phi3", "phi3_5", "qwen2_5"),
+        *(
+            "muse_glimmer",
+            "nemotron_3_nano",
+            "nemotron_3_super",
+            "nemotron_3_ultra",
+            "phi3",
+            "phi3_5",
+            "qwen2_5",
+        ),
         *("qwen3", "qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "qwen3_8", "qwen3_instruct_2507"),
     ],
 )
