@@ -31,8 +31,8 @@ from fineshards.storage.open import open_storage
 from fineshards.wording import counted, shortened
 from fineshards.worker.documents import DocumentBatch, documents
 
-# Characters of a text that a person is shown, and of those before what decided.
-_SHOWN, _BEFORE = 600, 60
+# Characters of a text that are shown, and of those before what decided; cuts that are shown.
+_SHOWN, _BEFORE, _CUTS = 600, 60, 5
 # Files of decisions that are read to choose from: reading all of a large dataset takes long.
 _FILES = 64
 
@@ -51,11 +51,6 @@ class _Chosen:
     spans: tuple[int, ...]
     witness: tuple[int, int] | None
     similarity: float | None
-
-    @property
-    def place(self) -> Place:
-        """The document's row."""
-        return self.step, self.file, self.row
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +75,10 @@ class Decision:
     out of the text as the step found it; empty if the document was dropped. cut: these spans; None
     where they are not found out. witness: the earlier document with the same key. witness_dropped:
     the step that dropped the witness itself, if one did: nothing may be left of what both say.
-    similarity: of the two, from 0 to 1, where the step compared them. measured: what a filter
-    measured, the bound and its parameter, where it says so. passage: the words that the document
-    shares with an evaluation, simplified.
+    linked: whether the witness is only the first of those linked to it (`components`). similarity:
+    of the two, from 0 to 1, where the step compared them. measured: what a filter measured, the
+    bound and its parameter, where it says so. passage: the words that the document shares with an
+    evaluation, simplified.
     """
 
     document: SourceText
@@ -92,6 +88,7 @@ class Decision:
     cut: list[str] | None
     witness: SourceText | None
     witness_dropped: str | None
+    linked: bool = False
     similarity: float | None = None
     measured: str | None = None
     passage: str | None = None
@@ -238,15 +235,16 @@ def _about_row(
 def _with_texts(
     dataset: Dataset, recipe: RecipeRecord, chosen: Sequence[_Chosen], trust_input: bool
 ) -> list[Decision]:
+    places = [(of.step, of.file, of.row) for of in chosen]
     witnesses = [(of.step, *of.witness) for of in chosen if of.witness is not None]
-    texts = _read(dataset, recipe, [*(of.place for of in chosen), *witnesses], trust_input)
+    texts = _read(dataset, recipe, [*places, *witnesses], trust_input)
     curator = None
     if any(of.spans or _measures(recipe.steps[of.step]) for of in chosen):
         with suppress(FineshardsError):  # steps that cannot be loaded say no more
             curator = Curator.of(recipe)
     decisions = []
-    for of in chosen:
-        document, read = texts[of.place]
+    for place, of in zip(places, chosen, strict=True):
+        document, read = texts[place]
         gone = None if of.witness is None else _dropped_by(dataset, *of.witness)
         again = dict[str, Any]()
         if curator is not None and read is not None:
@@ -257,12 +255,11 @@ def _with_texts(
                 step=recipe.step_name(of.step),
                 reason=of.reason,
                 spans=list(of.spans),
-                cut=again.get("cut"),
                 witness=None if of.witness is None else texts[of.step, *of.witness][0],
                 witness_dropped=None if gone is None else recipe.step_name(gone),
+                linked=recipe.steps[of.step].rule == "components",
                 similarity=of.similarity,
-                measured=again.get("measured"),
-                passage=again.get("passage"),
+                **({"cut": None} | again),
             )
         )
     return decisions
@@ -370,19 +367,25 @@ def describe_dropped(dropped: DroppedDocuments) -> list[str]:
             lines.append(f"  found    {decision.measured}")
         lines += [f"  source   {document.file}, row {document.row:,}", f"  id       {document.id}"]
         lines += _text_lines(document, place)
-        lines += [f"  cut      {shortened(part, _SHOWN)}" for part in decision.cut or ()]
+        cut = decision.cut or []
+        lines += [f"  cut      {shortened(part, _SHOWN)}" for part in cut[:_CUTS]]
+        lines += [f"  cut      … and {len(cut) - _CUTS:,} more"] * (len(cut) > _CUTS)
         if witness is not None:
             gone, alike = decision.witness_dropped, decision.similarity
-            how = "has the same key" if alike is None else f"is {100 * alike:.0f} % the same"
+            how = "has the same key" + " as the first of these" * (len(spans) > 1)
+            if decision.linked:
+                how = "is the first of the documents that are linked to it"
+            elif alike is not None:
+                how = f"has a similarity of {min(round(alike, 4), 0.9999 if alike < 1 else 1):g}"
             also = "" if gone is None else f", and was itself dropped by {gone}"
             lines.append(f"  earlier  {witness.file}, row {witness.row:,}, {how}{also}")
             same = document.text is not None and witness.text == document.text
             lines += ["  text     the same"] if same else _text_lines(witness, witness_place)
         lines.append("")
-    cut = sum(bool(decision.spans) for decision in dropped.shown)
-    also = f", and {counted(cut, 'cut document')}" if cut else ""
+    changed = sum(bool(decision.spans) for decision in dropped.shown)
+    also = f", and {counted(changed, 'cut document')}" if changed else ""
     documents = counted(dropped.documents, "dropped document")
-    return [*lines, f"{len(dropped.shown) - cut:,} of {documents}{also}"]
+    return [*lines, f"{len(dropped.shown) - changed:,} of {documents}{also}"]
 
 
 def _deciding_places(decision: Decision) -> tuple[int, int]:

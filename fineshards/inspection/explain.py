@@ -240,9 +240,8 @@ def explain_step(folder: str, loader: BatchLoader, split: str, step: int | None)
             # The EOT that begins a document is not text.
             text = encoder.decode(of_part[document.position == 0 :])
             # What begins or ends within a character has no letter for it.
-            parts.append(
-                PartOfSample(document, text.strip("\N{REPLACEMENT CHARACTER}")[:_CHARACTERS])
-            )
+            shown = text.strip("\N{REPLACEMENT CHARACTER}")[:_CHARACTERS]
+            parts.append(PartOfSample(document, shown))
         samples.append(ExplainedSample(drawn, parts))
     return ExplainedStep(step, split, samples)
 

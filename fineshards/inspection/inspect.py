@@ -302,8 +302,7 @@ def describe_document(shown: ShownDocument) -> list[str]:
         lines.append(f"  begins  in {shown.begins_in} at token {shown.begins_at:,}")
     lines.append(f"  ids     {' '.join(map(str, shown.first_ids))}{more}")
     if shown.redacted:
-        lines.append(f"  redacted in generation {shown.redacted}: its tokens are EOT")
-        return lines
+        return [*lines, f"  redacted in generation {shown.redacted}: its tokens are EOT"]
     if shown.learned is not None:
         learned = sum(shown.learned[1::2]) - sum(shown.learned[::2])
         lines.append(f"  learned {learned:,}, between ⟦ and ⟧")
@@ -427,9 +426,8 @@ def _match(dataset: Dataset, position: int, index: int) -> Match:
 
 def describe_matches(result: Matches) -> list[str]:
     """All matches, each in some lines."""
-    if not result.matches:
-        return [f"no document has the id {result.id}"]
-    return [line for match in result.matches for line in _describe_match(match)]
+    lines = [line for match in result.matches for line in _describe_match(match)]
+    return lines or [f"no document has the id {result.id}"]
 
 
 def describe_place(place: TokenPlace) -> list[str]:

@@ -94,8 +94,45 @@ def test_a_witness_that_was_dropped_itself_is_told(tmp_path: Path, capsys) -> No
     ]
     assert {each["witness_dropped"] for each in near} == {None, "1 minhash", "2 length"}
     assert main(["inspect", out, "--dropped", f"--document=0:{len(texts) - 1}"]) == 0
-    expected = f"row {len(texts) - 2}, is 100 % the same, and was itself dropped by 2 length"
+    expected = f"row {len(texts) - 2}, has a similarity of 1, and was itself dropped by 2 length"
     assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verify", ["jaccard", "none"])
+def test_a_witness_that_is_linked_through_others_is_not_said_to_be_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verify: str
+) -> None:
+    words = ["".join(letters) for letters in product("abcdefghij", repeat=3)]
+    texts = [" ".join(words[start : start + 300]) for start in range(0, 600, 20)]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    recipe = f'[[steps]]\nuse = "minhash"\nrule = "components"\nverify = "{verify}"\n'
+    (tmp_path / "recipe.toml").write_text(recipe)
+    given = [f"--input={tmp_path}/a.jsonl", "--test_fraction=0", f"--output={tmp_path}/out"]
+    assert main(["build", *given, f"--recipe={tmp_path}/recipe.toml"]) == 0
+    (last,) = run(capsys, "inspect", f"{tmp_path}/out", "--dropped", "--document=0:29")["shown"]
+    assert (last["witness"]["row"], last["linked"], last["similarity"]) == (0, True, None)
+    assert not set(texts[0].split()) & set(texts[29].split())
+    assert main(["inspect", f"{tmp_path}/out", "--dropped", "--document=0:29"]) == 0
+    printed = capsys.readouterr().out
+    assert "row 0, is the first of the documents that are linked to it\n" in printed
+    assert "has the same key" not in printed
+
+
+def test_many_cuts_of_a_document_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"Line {''.join(letters)} of a page." for letters in product("abc", repeat=3)]
+    texts = ["\n".join(lines[:20]), "\n".join([*lines[:20], *lines[20:]])]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    recipe = '[[steps]]\nuse = "lines"\nmin_chars = 5\nmin_doc_words = 1\n'
+    (tmp_path / "recipe.toml").write_text(recipe)
+    given = [f"--input={tmp_path}/a.jsonl", "--test_fraction=0", f"--output={tmp_path}/out"]
+    assert main(["build", *given, f"--recipe={tmp_path}/recipe.toml"]) == 0
+    assert main(["inspect", f"{tmp_path}/out", "--dropped", "--document=0:1"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    cuts = [line for line in printed if line.startswith("  cut      ")]
+    assert cuts == [*(f"  cut      {line}" for line in lines[:5]), "  cut      … and 15 more"]
+    assert any(line.endswith("row 0, has the same key as the first of these") for line in printed)
 
 
 def test_texts_are_shown_from_the_place_that_decided(
@@ -150,9 +187,8 @@ def test_a_cut_passage_is_shown_with_the_earlier_place(
     assert shown["witness"]["row"] == 0
     assert main(["inspect", out, "--dropped", "--document=0:1"]) == 0
     printed = capsys.readouterr().out
-    assert (
-        f"\n  cut      {cut}\n  earlier  {tmp_path}/a.jsonl, row 0, has the same key\n" in printed
-    )
+    earlier = f"{tmp_path}/a.jsonl, row 0, has the same key as the first of these"
+    assert f"\n  cut      {cut}\n  earlier  {earlier}\n" in printed
     assert [cut[:40] in line for line in printed.splitlines() if "  text     … " in line] == [
         True,
         True,
