@@ -109,7 +109,7 @@ def read_text(file: SourceFile, opened: BinaryIO) -> bytes:
     return bounded(file, "its text", iter(lambda: stream.read(_READ_BYTES), b""))
 
 
-def bounded(file: SourceFile, what: str, pieces: Iterable[bytes]) -> bytes:
+def bounded(file: SourceFile, what: str, pieces: Iterable[bytes | bytearray]) -> bytes:
     """The pieces of a text as one; raises InputError beyond LONGEST. what: its place, as words."""
     read, size = [], 0
     for piece in pieces:

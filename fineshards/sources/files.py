@@ -403,8 +403,7 @@ def splits_saved(content: bytes) -> list[str]:
 def missing_of_saved(path: str, record: str) -> InputError:
     """The error for a part of a saved dataset that is not there."""
     return InputError(
-        f"{path} is not there, although {record} lists it. Copy it there, or save the dataset "
-        "again."
+        f"{path} is not there, although {record} lists it. Copy it, or save the dataset again."
     )
 
 

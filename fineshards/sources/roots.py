@@ -73,8 +73,7 @@ def job_with_sources(job: Job, sources: Sequence[str], patterns: Sequence[str] =
     """
     if not sources:
         return job
-    roots = [generation.root for generation in job.generations]
-    roots = moved(roots, sources, _absolute(patterns))
+    roots = moved([of.root for of in job.generations], sources, _absolute(patterns))
     now = [replace(part, root=root) for part, root in zip(job.generations, roots, strict=True)]
     return replace(job, files=below_roots(now, job.files))
 

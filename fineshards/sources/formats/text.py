@@ -22,6 +22,7 @@ from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import wanted_columns
 from fineshards.sources.compression import (
+    LONGEST,
     bounded,
     check_beginning,
     explained,
@@ -221,18 +222,21 @@ def _paragraphs(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes
 
 def _between(file: SourceFile, opened: BinaryIO, separator: bytes) -> Iterator[tuple[int, bytes]]:
     """What stands between separators, with their exact bytes."""
-    number, rest = 1, b""
+    number = 1
     with explained(file, lambda: f"line {number}"):
         stream = open_text(file, opened)
         chunk = stream.read(_CHUNK)
         check_beginning(file, chunk[:4])
-        chunk = chunk.removeprefix(codecs.BOM_UTF8)
+        chunk, rest = chunk.removeprefix(codecs.BOM_UTF8), bytearray()
         while chunk:
-            text = bounded(file, f"the text from line {number}", iter((rest, chunk)))
-            *pieces, rest = text.split(separator)
-            for piece in pieces:
-                yield number, piece
-                number += piece.count(b"\n") + separator.count(b"\n")
-            chunk = stream.read(max(_CHUNK, len(rest) // 8))
+            rest += chunk
+            if rest.find(separator, max(len(rest) - len(chunk) - len(separator), 0)) >= 0:
+                *pieces, rest = rest.split(separator)
+                for piece in pieces:
+                    yield number, bytes(piece)
+                    number += piece.count(b"\n") + separator.count(b"\n")
+            if len(rest) > LONGEST:
+                bounded(file, f"the text from line {number}", [rest])  # raises
+            chunk = stream.read(_CHUNK)
         if rest:
-            yield number, rest
+            yield number, bytes(rest)

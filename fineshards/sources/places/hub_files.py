@@ -35,8 +35,6 @@ _MOST_ADDRESSES = 64
 
 # Where the hub keeps each file's content, as it said when it was last asked.
 _addresses: dict[str, str] = {}
-# A user's processes ask for so many files at once: enough for 17 per second, the hub's limit.
-_AT_ONCE = 8
 
 
 class HubFiles(Place):
@@ -121,11 +119,10 @@ def _fetch(address: str, file: SourceFile, start: int, stop: int) -> WebRange:
 
 @contextmanager
 def _in_turn(path: str) -> Iterator[None]:
-    """Lets few files be asked for at once; while they wait for the hub's limit, so do the others.
-
-    Each thread opens the file, so threads wait too. The system unlocks it when a process ends.
-    """
-    name = f"fineshards-{os.getuid()}-hub-{zlib.crc32(path.encode()) % _AT_ONCE}.lock"
+    """Lets few files be asked for at once; while they wait for the hub, so do the others."""
+    # Eight are enough for its limit of 17 per second. Each thread opens the file, so threads wait
+    # too; the system unlocks it when a process ends.
+    name = f"fineshards-{os.getuid()}-hub-{zlib.crc32(path.encode()) % 8}.lock"
     with open(os.path.join(tempfile.gettempdir(), name), "wb") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         try:
