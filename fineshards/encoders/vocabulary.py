@@ -263,8 +263,8 @@ class TiktokenEncoder(Encoder):
     """Encodes with tiktoken. Threads can share one: the library releases the interpreter lock."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._encoding = vocabulary.encoding()
         self._pattern = regex.compile(vocabulary.pattern)
+        self._encoding = vocabulary.encoding()
         self._eot = np.array([vocabulary.eot], dtype=np.uint32)
         self.name = f"tiktoken {version('tiktoken')}"
 
