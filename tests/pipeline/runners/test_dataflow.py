@@ -263,7 +263,7 @@ def test_a_template_launch_writes_a_job_that_dataflow_can_start(
     # A pickled key would be long, and one key could have two encodings.
     keys = keys_of(graph)
     assert keys["Report/GroupFiles"] == "varint"
-    assert keys["Write/GroupShards"] == "kv(string_utf8, varint)"
+    assert keys["Write/ByShard/Group"] == "kv(string_utf8, varint)"
     # No file names, no vocabulary.
     largest = max(len(t.SerializeToString()) for t in graph.components.transforms.values())
     assert largest < 20_000
