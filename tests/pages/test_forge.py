@@ -48,7 +48,7 @@ def checkout(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     shutil.copy(ROOT / "tests/sources/test_files.py", tests)
 
     def run(*command: str | Path, given: str = "") -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": str(folder)}
+        environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'tests'}"}
         return subprocess.run(
             command, cwd=folder, env=environment, input=given, capture_output=True, text=True
         )
