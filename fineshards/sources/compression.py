@@ -91,10 +91,10 @@ def read_lines(file: SourceFile, opened: BinaryIO) -> Iterator[tuple[int, bytes]
     number = 0
     with explained(file, lambda: f"line {number}"):
         stream = open_text(file, opened)
-        while line := stream.readline(LONGEST + 1):
+        while line := stream.readline(_READ_BYTES):  # a larger limit may take twice the memory
             number += 1
-            if len(line) > LONGEST:
-                bounded(file, f"line {number}", [line])
+            if len(line) == _READ_BYTES:
+                line = bounded(file, f"line {number}", _rest_of_line(line, stream))
             if number == 1:
                 check_beginning(file, line[:4])
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -107,6 +107,12 @@ def read_text(file: SourceFile, opened: BinaryIO) -> bytes:
     if stream is opened:
         return stream.read()
     return bounded(file, "its text", iter(lambda: stream.read(_READ_BYTES), b""))
+
+
+def _rest_of_line(piece: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    yield piece
+    while not piece.endswith(b"\n") and (piece := stream.readline(_READ_BYTES)):
+        yield piece
 
 
 def bounded(file: SourceFile, what: str, pieces: Iterable[bytes | bytearray]) -> bytes:

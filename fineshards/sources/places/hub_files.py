@@ -123,7 +123,7 @@ def _in_turn(path: str) -> Iterator[None]:
     # Eight are enough for its limit of 17 per second. Each thread opens the file, so threads wait
     # too; the system unlocks it when a process ends.
     name = f"fineshards-{os.getuid()}-hub-{zlib.crc32(path.encode()) % 8}.lock"
-    with open(os.path.join(tempfile.gettempdir(), name), "wb") as turn:
+    with open(os.path.join(tempfile.gettempdir(), name), "ab") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         try:
             yield
