@@ -388,6 +388,7 @@ def test_a_line_longer_than_the_longest_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compression, "LONGEST", 100)
+    monkeypatch.setattr(compression, "_READ_BYTES", 30)
     path = tmp_path / "a.jsonl.gz"
     rows = [json.dumps({"text": "a" * length}) + "\n" for length in range(88)]
     path.write_bytes(gzip.compress("".join(rows).encode()))
