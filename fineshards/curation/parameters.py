@@ -81,10 +81,7 @@ def idle(step: Any) -> dict[str, str]:
 
 
 def check_effects(step: Any, names: Collection[str]) -> None:
-    """Raises UsageError for a parameter without effect that has another value than its default.
-
-    names: of the parameters to check.
-    """
+    """Raises UsageError if one of these parameters has no effect, and not its default either."""
     parameters = parameters_of_class(type(step))
     for name, cause in idle(step).items():
         if name in names and getattr(step, name) != parameters[name].default:

@@ -56,10 +56,8 @@ class PerLanguage(Judge, name="per_language"):
         """See Step. A rewrite is done again where a text is read, without the scores."""
         if self.REWRITES:
             return ()
-        return (
-            self.language_column,
-            *(name for step in self.all_steps for name in step.reads_scores),
-        )
+        read = (name for step in self.all_steps for name in step.reads_scores)
+        return (self.language_column, *read)
 
     def pins(self) -> dict[str, str]:
         pins: dict[str, str] = {}

@@ -14,7 +14,7 @@ docs/recipe.schema.json describes it.
 
 import inspect
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, replace
 from typing import Any
@@ -107,8 +107,7 @@ def named_step(step: object) -> NamedStep:
         return step
     use = getattr(step, "use", getattr(step, "NAME", ""))
     if isinstance(step, Step) and (":" in use or use in STEPS):
-        if not isinstance(step, PerLanguage):
-            check_effects(step, parameters_of_class(type(step)))
+        _check_effects(step)
         return NamedStep(use, step)
     if not inspect.isfunction(step):
         raise UsageError(
@@ -167,16 +166,19 @@ def make_step(use: str, parameters: Mapping[str, Any], where: str) -> NamedStep:
     Raises UsageError for an unknown step or parameter, or for a value that it cannot have.
     """
     with named_in_errors(where):
-        return NamedStep(use, _make(use, parameters, parameters), where)
+        step = _make(use, parameters)
+        _check_effects(step)
+    return NamedStep(use, step, where)
 
 
 def load_steps(records: Iterable[StepRecord]) -> list[NamedStep]:
-    """The steps of a job's record."""
+    """The steps of a job's record, which may hold what a recipe is now refused for."""
     named = []
     for number, record in enumerate(records, 1):
         package = f", of {record.pins['package']}" if "package" in record.pins else ""
         where = f"step {number} ({record.use}) of the job{package}"
-        named.append(make_step(record.use, record.parameters, where))
+        with named_in_errors(where):
+            named.append(NamedStep(record.use, _make(record.use, record.parameters), where))
     return named
 
 
@@ -217,11 +219,11 @@ def default_parameters(use: str) -> dict[str, Any]:
     if ":" in use:
         return {}
     defaults: dict[str, Any] = {}
-    for parameter in parameters_of_class(step_class(use)).values():
-        if parameter.default is not MISSING:
-            defaults[parameter.name] = _plain(parameter.default)
-        elif parameter.default_factory is not MISSING:
-            defaults[parameter.name] = _plain(parameter.default_factory())
+    for name, parameter in parameters_of_class(step_class(use)).items():
+        factory = parameter.default_factory
+        default = parameter.default if factory is MISSING else factory()
+        if default is not MISSING:
+            defaults[name] = _plain(default)
     return defaults
 
 
@@ -235,8 +237,19 @@ def step_class(use: str) -> type[Step]:
     return STEPS[use]
 
 
-def _make(use: str, parameters: Mapping[str, Any], own: Collection[str]) -> Step:
-    """The step of a name. own: the parameters that must have an effect."""
+def _check_effects(step: Step) -> None:
+    """Raises UsageError for a parameter that has no effect for any language with its value."""
+    others: Any = step.others if isinstance(step, PerLanguage) else step
+    names = idle_in_all = {*parameters_of_class(type(others))}
+    for label, one in step.steps.items() if isinstance(step, PerLanguage) else ():
+        own = {name for name in names if getattr(one, name) != getattr(others, name)}
+        with named_in_errors(f"{PER_LANGUAGE} ({label})"):
+            check_effects(one, own)
+        idle_in_all = idle_in_all & (own | {*idle(one)})
+    check_effects(others, idle_in_all)
+
+
+def _make(use: str, parameters: Mapping[str, Any]) -> Step:
     if ":" in use:
         from fineshards.curation.steps.user_function import UserFunction
 
@@ -258,9 +271,7 @@ def _make(use: str, parameters: Mapping[str, Any], own: Collection[str]) -> Step
     for name in known:
         if name not in parameters and name not in default_parameters(use):
             raise UsageError(f"give the parameter {name}.")
-    step = kind(**parameters)
-    check_effects(step, own)
-    return step
+    return kind(**parameters)
 
 
 def takes_languages(kind: type[Step]) -> bool:
@@ -276,7 +287,7 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
             f'give {_COLUMN} = "NAME", a column of the input or a score, and tables of languages, '
             f"each begun by a line [[steps.{PER_LANGUAGE}]]."
         )
-    others: Any = _make(use, parameters, parameters)
+    others: Any = _make(use, parameters)
     has_language = "language" in parameters_of_class(type(others))
     steps: dict[str, Any] = {}
     for number, table in enumerate(tables, 1):
@@ -288,9 +299,9 @@ def _make_per_language(use: str, parameters: dict[str, Any]) -> PerLanguage:
             )
         own = {name: value for name, value in table.items() if name != _LABEL}
         with named_in_errors(f"table {number} of {PER_LANGUAGE} ({label})"):
-            one: Any = _make(use, parameters | own, own)
+            one: Any = _make(use, parameters | own)
             if has_language and "language" not in own and "language" not in idle(one):
-                one = _make(use, parameters | own | {"language": label}, own)
+                one = _make(use, parameters | own | {"language": label})
         steps[label] = one
     return PerLanguage(steps, others, column)
 

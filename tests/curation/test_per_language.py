@@ -209,8 +209,27 @@ def test_a_language_inherits_what_has_no_effect_for_it_and_refuses_its_own() -> 
     languages = {label: one.language for label, one in named.step.steps.items()}
     assert languages == {"de": "de", "it": "fr", "es": "fr"}
     assert parse_recipe(toml_of(recipe), "b.toml").steps == recipe.steps
-    with pytest.raises(UsageError, match=r"a.toml, step 1 .*: table 3 .* \(es\).* language has no"):
+    with pytest.raises(UsageError, match=r"a.toml, step 1 .*: per_language \(es\).* language has"):
         parse_recipe(text % ', language = "es"', "a.toml")
+
+
+def test_what_has_no_effect_for_the_other_languages_may_have_one_for_some() -> None:
+    text = """
+        [[steps]]
+        use = "gopher_quality"
+        stop_words = ["le"]
+        min_stop_words = false
+        language_column = "language"
+        per_language = [{label = "fr", min_stop_words = 1}, {label = "de", max_doc_words = 9}%s]"""
+    recipe = parse_recipe(text % "", "a.toml")
+    step = recipe.steps[0].step
+    assert isinstance(step, PerLanguage)
+    assert Recipe([step]).steps == recipe.steps
+    assert load_steps([recipe.steps[0].record()])[0].step == step
+    nowhere = text.replace("fr", "nl").replace("min_stop_words = 1", 'stop_words = ["de"]')
+    for wrong, table in ((nowhere, ""), (text, ', {label = "es", stop_words = ["el"]}')):
+        with pytest.raises(UsageError, match=r"a.toml, step 1 .*: stop_words has no effect with"):
+            parse_recipe(wrong % table, "a.toml")
 
 
 def test_golden_documents_are_those_of_each_language() -> None:

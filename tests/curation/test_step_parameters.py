@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from fineshards.curation import steps
-from fineshards.curation.recipe import STEPS, Recipe, make_step, parameters_of
+from fineshards.curation.recipe import (
+    STEPS,
+    NamedStep,
+    Recipe,
+    load_steps,
+    make_step,
+    parameters_of,
+)
 from fineshards.curation.reference_files import package_file
 from fineshards.curation.step import Judge
 from fineshards.curation.steps.user_function import UserFunction
@@ -130,6 +137,8 @@ def test_a_parameter_without_effect_is_refused(
     named = make_step(use, others, "r.toml, step 1")
     assert make_step(use, parameters_of(named.step), "the job").step == named.step
     step = type(named.step)(**(given | others))
+    # A job that was launched before it was refused goes on.
+    assert load_steps([NamedStep(use, step).record()])[0].step == step
     with pytest.raises(UsageError, match=f"{name} has no effect with"):
         Recipe([step])
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
+from unicodedata import unidata_version
 
 from fineshards.curation.batch import Batch
 from fineshards.curation.parameters import nonempty
@@ -39,8 +40,6 @@ class C4BadWords(Judge, name="c4_badwords"):
 
     def pins(self) -> dict[str, str]:
         # It says how upper case becomes lower case.
-        from unicodedata import unidata_version
-
         return {"unicode": unidata_version, self.words: pin(self.words).sha256}
 
     def apply(self, batch: Batch) -> Outcome:

@@ -89,10 +89,8 @@ class C4Quality(Judge, name="c4_quality"):
         judged = self._lines(text)
         if isinstance(judged, str):
             return Outcome([judged], [text])
-        sentences = len(judged)
-        if self.min_num_sentences != -1:
-            split = sentence_tokenizer(self.language).split_sentences
-            sentences = sum(len(split(line)) for line in judged)
+        split = sentence_tokenizer(self.language).split_sentences
+        sentences = sum(len(split(line)) for line in judged)
         least, reason = self.min_num_sentences, None
         if sentences < least:
             what = "sentences are left"

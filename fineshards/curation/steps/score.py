@@ -126,10 +126,6 @@ class Score(Scorer, name="score"):
             return None
         return UserFunction(self.by, self.columns, self.arguments, self.batch)
 
-    @property
-    def _model(self) -> str:
-        return model_path(self.model)
-
     def pins(self) -> dict[str, str]:
         """See Step. Raises UsageError for a label that the model does not have."""
         if self._function is not None:
@@ -139,7 +135,7 @@ class Score(Scorer, name="score"):
         if self.by not in _MODELS:
             return {}
         labels = [] if self.label is None else [self.label]
-        return model_pins(self.NAME, self._model, labels)
+        return model_pins(self.NAME, model_path(self.model), labels)
 
     def apply(self, batch: Batch) -> Outcome:
         return Outcome(scores=pa.array(self._values(batch), self.score_type))
@@ -166,11 +162,12 @@ class Score(Scorer, name="score"):
         return pc.utf8_length(batch.texts).cast(pa.float64())
 
     def _of_model(self, batch: Batch) -> list[Any]:
-        model = load_model(pinned(self._model))
+        path = model_path(self.model)
+        model = load_model(pinned(path))
         if self.label is not None:
             return [model.scores(text).get(self.label, 0.0) for text in batch.strings]
         best = batch.derived(
-            f"the best label of {self._model}",
+            f"the best label of {path}",
             lambda texts: [_best(model.scores(text)) for text in texts],
         )
         return [label_and_score[self.score_type == pa.float64()] for label_and_score in best]
