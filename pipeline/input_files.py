@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -172,18 +173,16 @@ def new_generation(
     files: Sequence[SourceFile], left_out: Sequence[LeftOut], root: str, config: BuildConfig
 ) -> Generation:
     """The record of a generation that adds files. left_out: named by their paths."""
-    paths = [of.file.path for of in left_out]
-    names = [
-        path.removeprefix(root)
-        if path.startswith(root) or is_url(path) or is_url(root)
-        else os.path.relpath(path, root)
-        for path in paths
-    ]
-    below = tuple(
-        LeftOut(replace(of.file, name=name), of.reason.replace(of.file.path, name))
-        for of, name in zip(left_out, names, strict=True)
-    )
-    return Generation(len(files), root=root, max_bad_files=config.max_bad_files, left_out=below)
+    below = list[LeftOut]()
+    for of in left_out:
+        path, far = of.file.path, is_url(of.file.path) or is_url(root)
+        is_below = far or path.startswith(root)
+        name = path.removeprefix(root) if is_below else os.path.relpath(path, root)
+        # Also in the path of an index beside it, and of no other folder.
+        reason = of.reason.replace(os.path.splitext(path)[0], os.path.splitext(name)[0])
+        reason = re.sub(r"\(it is a link to /.*\)", "(it is a link)", reason)
+        below.append(LeftOut(replace(of.file, name=name), reason))
+    return Generation(len(files), root=root, max_bad_files=config.max_bad_files, left_out=(*below,))
 
 
 def _reasons_on_record(files: Sequence[SourceFile], begun: Job | None) -> dict[int, str] | None:

@@ -82,10 +82,7 @@ def prepare(config: BuildConfig) -> Launch:
     Raises UsageError if the input is not found or the output belongs to another job.
     """
     storage = open_storage(config.folder, config.s3_endpoint)
-    patterns = Patterns.of(config)
-    begun = output_folder.begun(storage, 1, config, patterns.train + patterns.test)
-    job, stored = describe_job(config, patterns, begun)
-    refuse_overlap(storage, job.files, config.dataset, patterns)
+    job, stored = describe_job(config, storage)
     if not any(file.size for file in job.files):
         which = f"{len(job.files):,} files have" if job.files[1:] else f"{job.files[0].path} has"
         raise InputError(f"the input has no documents: {which} no bytes. Check --input.")
@@ -136,17 +133,21 @@ def refuse_damage(storage: Storage, files: Iterable[tuple[str, int, str]], so: s
 
 
 def describe_job(
-    config: BuildConfig, patterns: Patterns | None = None, begun: Job | None = None
+    config: BuildConfig, storage: Storage | None = None
 ) -> tuple[Job, tuple[bytes, ...]]:
     """The job of a configuration, and the contents of its `stored_files`; writes nothing.
 
-    patterns: those of its input, if its lists are read already. begun: the job on record, if any.
+    storage: of the output folder, where it may have begun; None if it is not looked at.
 
     Raises UsageError or InputError for an input or a tokenizer that cannot be used.
     """
     from fineshards.sources.places.hub import fetch_tokenizer, is_on_hub  # late: it is slow
 
-    files, origin = find_input(config, patterns or Patterns.of(config))
+    patterns, begun = Patterns.of(config), None
+    files, origin = find_input(config, patterns)
+    if storage is not None:
+        refuse_overlap(storage, files, config.dataset, patterns)
+        begun = output_folder.begun(storage, 1, config, patterns.train + patterns.test)
     of_tokens = [file.path for file in files if FORMATS[file.format].holds_tokens]
     if of_tokens and config.tokens_column is None:
         try:

@@ -433,8 +433,9 @@ def _find_local(pattern: str, may_be_missing: bool) -> list[FoundFile]:
     for path, left in sorted(within.items()):
         try:
             state = local_state(path)
-        except InputError:
-            if not may_be_missing or with_escaped_bytes(path) != path:
+        except InputError as error:
+            of_file = not isinstance(error, UnavailableError) and with_escaped_bytes(path) == path
+            if not (may_be_missing and of_file):
                 raise
             state = 0, MISSING
         files.append(FoundFile(path, path, *state, left))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,7 @@ import fineshards
 from fineshards.cli.cli import main
 from fineshards.errors import InputError, UnavailableError, UsageError
 from fineshards.shards.job.job import Job
+from fineshards.sources.files import local_state
 from fineshards.storage.open import open_storage
 
 OPTIONS: dict[str, Any] = {"shard_tokens": 500, "test_fraction": 0.2}
@@ -161,6 +163,50 @@ def test_files_that_are_not_there_are_left_out(tmp_path: Path, good: Path) -> No
         assert "no file matches" in message
 
 
+def test_a_file_that_cannot_be_looked_at_for_a_moment_is_not_left_out(
+    tmp_path: Path, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def fail_once(path: str) -> tuple[int, str]:
+        asked.append(path)
+        if len(asked) == 1:
+            raise UnavailableError(f"{path} cannot be read: Stale file handle.")
+        return local_state(path)
+
+    monkeypatch.setattr("fineshards.sources.files.local_state", fail_once)
+    options = {"input": good / "in", "output": tmp_path / "out", "max_bad_files": 1, **OPTIONS}
+    assert "Stale file handle" in refused(lambda: build_here(**options), UnavailableError)
+    assert build_here(**options).generations[0].left_out == ()
+
+
+def test_a_bad_file_in_the_output_folder_is_not_deleted(tmp_path: Path, good: Path) -> None:
+    bad = tmp_path / "out/metadata/rejected/bad.jsonl.gz"
+    bad.parent.mkdir(parents=True)
+    bad.write_bytes(b"to be mended")
+    options = {"input": [good / "in", bad], "output": tmp_path / "out", **OPTIONS}
+    message = refused(lambda: build_here(**options, max_bad_files=1, overwrite=True), UsageError)
+    assert message.startswith(f"{bad} is input and lies in --output {tmp_path}/out")
+    assert bad.exists()
+
+
+def test_lists_name_no_folder_of_the_machine(tmp_path: Path, good: Path) -> None:
+    shutil.copytree(good / "in", tmp_path / "in")
+    (tmp_path / "in/link.jsonl").symlink_to("/home/owner/gone.jsonl")
+    build_here(input=tmp_path / "in", output=tmp_path / "out", max_bad_files=1, **OPTIONS)
+    assert "link.jsonl cannot be read" in (tmp_path / "out" / LIST).read_text()
+    np.arange(10, dtype="<u2").tofile(tmp_path / "bad.bin")
+    np.arange(1, 11, dtype="<u2").tofile(tmp_path / "ok.ds")
+    np.array([10], "<u8").tofile(tmp_path / "ok.ds.index")
+    tokens = [tmp_path / "bad.bin", tmp_path / "ok.ds"]
+    build_here(input=tokens, output=tmp_path / "tokens", max_bad_files=1)
+    assert "bad.idx is missing" in (tmp_path / "tokens" / LIST).read_text()
+    for folder in ("out", "tokens"):
+        listed = (tmp_path / folder / LIST).read_text()
+        assert str(tmp_path) not in listed
+        assert "owner" not in listed
+
+
 def test_a_failure_of_the_place_leaves_nothing_out(tmp_path: Path, good: Path) -> None:
     options = {"output": tmp_path / "out", "max_bad_files": 1, **OPTIONS}
     with Web() as web:
@@ -271,6 +317,20 @@ def test_it_resumes_where_its_input_is_now(tmp_path: Path) -> None:
     (tmp_path / "in").rename(tmp_path / "now")
     manifest = build_here(**options, sources=f"{tmp_path}/in={tmp_path}/now")
     assert [file.name for file in manifest.files] == ["a.jsonl", "c.jsonl", "d.jsonl"]
+
+
+def test_it_resumes_where_its_input_is_now_at_another_depth_than_what_it_left_out(
+    tmp_path: Path,
+) -> None:
+    write_good(tmp_path / "in", "a.jsonl", "c.jsonl")
+    cut = write_good(tmp_path / "other", "b.jsonl.gz")[0]
+    cut.write_bytes(cut.read_bytes()[:-99])
+    inputs = [tmp_path / "in", cut]
+    options = {"input": inputs, "output": tmp_path / "out", "max_bad_files": 1, **OPTIONS}
+    manifest = build_here(**options)
+    (tmp_path / "now").mkdir()
+    (tmp_path / "in").rename(tmp_path / "now/deep")
+    assert build_here(**options, sources=f"{tmp_path}/in={tmp_path}/now/deep") == manifest
 
 
 @pytest.mark.kills

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from posixpath import basename
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -179,8 +180,9 @@ class Job(RecordFile, frozen=True, tag_field="format", tag=f"fineshards job {FOR
             return self
         files = tuple(map(_as_begun, self.files, begun.files))
         pairs = zip(ours.left_out, theirs.left_out, strict=True)
-        left_out = tuple(replace(was, file=_as_begun(now.file, was.file)) for now, was in pairs)
-        ours = replace(ours, max_bad_files=theirs.max_bad_files, left_out=left_out)
+        # Of a file that is not below the root the folder in its name depends on where that is.
+        out = [replace(was, file=_as_begun(now.file, was.file, basename)) for now, was in pairs]
+        ours = replace(ours, max_bad_files=theirs.max_bad_files, left_out=(*out,))
         return replace(self, files=files, generations=(*before, ours))
 
     def differences(self, other: Job) -> list[str]:
@@ -320,12 +322,12 @@ def _deciding(file: SourceFile) -> SourceFile:
     return replace(file.recorded(), trusted=None)
 
 
-def _as_begun(now: SourceFile, was: SourceFile) -> SourceFile:
+def _as_begun(now: SourceFile, was: SourceFile, compared: Callable[[str], str] = str) -> SourceFile:
     """A file with the identity that it had, and its version as trusted, if that is another."""
-    if (now.name, now.sizes) != (was.name, was.sizes):
+    if (compared(now.name), now.sizes) != (compared(was.name), was.sizes):
         return now
     trusted = was.trusted if now.version == was.version else now.version
-    return replace(now, identity=was.identity, trusted=trusted)
+    return replace(now, name=was.name, identity=was.identity, trusted=trusted)
 
 
 def _difference(old: SourceFile, new: SourceFile) -> str | None:

@@ -350,10 +350,8 @@ def lists_of_files(generations: Sequence[Generation]) -> dict[str, bytes]:
 
 def blocks_name(generation: int) -> str:
     """The file of the counts of the blocks that a generation read, if it added files."""
-    name = "blocks.parquet"
-    return (
-        f"metadata/{name}" if generation == 1 else f"{GENERATIONS_FOLDER}/{generation:04d}.{name}"
-    )
+    prefix = "metadata/" if generation == 1 else f"{GENERATIONS_FOLDER}/{generation:04d}."
+    return f"{prefix}blocks.parquet"
 
 
 def block_tables(generations: Sequence[Generation]) -> dict[int, str]:

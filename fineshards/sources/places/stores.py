@@ -105,8 +105,7 @@ class FsspecFiles(Place):
     def state(self, file: SourceFile) -> tuple[int, str] | None:
         store = _store(file.path)
         store.invalidate_cache()
-        info = _info(store, file.path)
-        described = info and _found(file.path, file.path, info)
+        described = (info := _info(store, file.path)) and _found(file.path, file.path, info)
         return (described.size, described.identity) if described else None
 
     def read(self, file: SourceFile, start: int, stop: int) -> bytes:
