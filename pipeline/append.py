@@ -72,7 +72,7 @@ def prepare_append(config: BuildConfig) -> Launch:
             )
         return Launch(before, checkpoints, manifest)
     number = manifest.generation + 1
-    root, files = below_root(files, before.settings.columns, {file.name for file in before.files})
+    root, files = below_root(files, before.settings.columns, begun, before.files)
     job = Job(
         before.settings,
         (*before.files, *(replace(f, index=len(before.files) + f.index) for f in files)),

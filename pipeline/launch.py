@@ -178,7 +178,7 @@ def describe_job(
         chat=chat,
         fim=_fill_in_middle(config, tokenizer),
     )
-    root, files = below_root(files, columns)
+    root, files = below_root(files, columns, begun, ())
     generations = (new_generation(files, left_out, root, config),)
     return Job(settings, (*files,), origin, generations=generations), (vocabulary, *template)
 

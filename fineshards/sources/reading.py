@@ -58,8 +58,8 @@ def column_types(file: SourceFile, columns: Columns) -> pa.Schema:
     with explain_failures(file), open_file(file, kind.discovery_read_ahead) as opened:
         in_file, _ = _by_folder(file, columns)
         schema = check_columns(file, kind.schema(file, opened), in_file)
-    types = {name: schema.field(name).type for name in in_file.others}
-    kinds = {name: types.get(name, pa.string()) for name in columns.others}
+    of_file = {name: schema.field(name).type for name in in_file.others}
+    kinds = dict.fromkeys(columns.others, pa.string()) | of_file
     return pa.schema({name: without_view(pa.nulls(0, kind)).type for name, kind in kinds.items()})
 
 
@@ -67,11 +67,10 @@ def _by_folder(file: SourceFile, columns: Columns) -> tuple[Columns, dict[str, s
     """Parts the columns that are asked for into those to read in a file, and those of its folders.
 
     A folder such as `lang=de/` gives all rows a value, for steps, the split key, labels and
-    exports, also where the file has a column of that name. Where the root is decides nothing that
-    the names below it say.
+    exports, also where the file has a column of that name. Where the root is decides nothing.
     """
     within = without_query(file.path).removeprefix(file.root)
-    values = folder_columns([*within.split("/")[:-1], *file.root.split("/")], columns)
+    values = folder_columns(within.split("/")[:-1], columns)
     others = tuple(name for name in columns.others if name not in values)
     split = None if columns.split in values else columns.split
     return replace(columns, others=others, split=split), values

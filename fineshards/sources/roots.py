@@ -1,7 +1,7 @@
 """Where the source files of a dataset are: the root of its input, and where that is now."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from fineshards.errors import UsageError
 from fineshards.shards.dataset_files import Dataset
@@ -16,13 +16,14 @@ from fineshards.storage.base import Storage
 
 
 def below_root(
-    files: Sequence[SourceFile], columns: Columns, taken: Collection[str] = ()
+    files: Sequence[SourceFile], columns: Columns, begun: Job | None, taken: Sequence[SourceFile]
 ) -> tuple[str, list[SourceFile]]:
     """The root of an input, and its files with their names below it.
 
     The root is the longest folder that holds all files, and is in no folder such as `lang=de/` that
-    is one of the columns: names keep these, wherever the root is. taken: names of files that the
-    dataset has already; the root is a folder above it while one of them would be there twice.
+    is one of the columns: names keep these, wherever the root is. begun: a job on record, with its
+    files where they are now; its root stays if they are these files. taken: files that the dataset
+    has already; the root is a folder above it while one of their names would be there twice.
     """
     paths = [file.path for file in files]
     # Not `commonpath`, which makes one slash of the two in a URL.
@@ -31,8 +32,10 @@ def below_root(
         if folder_columns([folder], columns):
             root = root.partition(f"/{folder}/")[0] + "/"
             break
-    while root and not {path.removeprefix(root) for path in paths}.isdisjoint(taken):
+    while root and not {path[len(root) :] for path in paths}.isdisjoint(of.name for of in taken):
         root = _folder_of(root[:-1])
+    if begun and begun.settings.columns == columns:
+        root = begun.new_files[0].root if [f.path for f in begun.new_files] == paths else root
     return root, [replace(file, root=root, name=file.path.removeprefix(root)) for file in files]
 
 

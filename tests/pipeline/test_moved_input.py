@@ -254,6 +254,28 @@ def test_an_append_goes_on_with_input_that_was_touched(
     assert verify(tmp_path / "out").ok
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "lang=en/a.jsonl"])
+def test_a_folder_that_input_moves_into_is_no_column(tmp_path: Path, name: str) -> None:
+    """Neither for a build that goes on, nor afterwards."""
+    path = tmp_path / "in" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "".join(f'{{"text":"{n}","lang":"{"de" if n % 3 else "en"}"}}\n' for n in range(60))
+    )
+    flags = ["--where=lang = 'en'", "--split_key=column:lang", *FLAGS]
+    command = ["build", f"--input={tmp_path}/in", f"--output={tmp_path}/out", *flags]
+    shutil.copytree(tmp_path / "in", tmp_path / "copy")
+    build(tmp_path / "whole", tmp_path / "copy", *flags)
+    kill("replace:9", *command)
+    (tmp_path / "in").rename(tmp_path / "lang=de")
+    moves = f"--sources={tmp_path}/in={tmp_path}/lang=de"
+    assert main([*command, moves]) == 0
+    assert files_in(tmp_path / "out", CONTENT) == files_in(tmp_path / "whole", CONTENT)
+    (tmp_path / "lang=de").rename(tmp_path / "lang=fr")
+    moves = f"--sources={tmp_path}/lang=de={tmp_path}/lang=fr"
+    assert main(["verify", str(tmp_path / "out"), "--sample=100%", moves]) == 0
+
+
 @pytest.mark.long
 def test_an_object_that_was_written_again_has_another_version(
     stored: Stored, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -317,7 +339,7 @@ def test_the_root_is_the_longest_folder_that_keeps_names_apart(
     paths: list[str], taken: list[str], root: str, names: list[str]
 ) -> None:
     asking = Columns("text", "id", False, others=("lang",))
-    found, named = below_root(files(*paths), asking, taken)
+    found, named = below_root(files(*paths), asking, None, files(*taken))
     assert (found, [file.name for file in named]) == (root, names)
     assert [root + name for name in names] == paths
 
