@@ -310,7 +310,7 @@ def describe_stats(statistics: Stats) -> list[str]:
         lines.append(f"  {'learned':<10} {statistics.learned:.1%} of the tokens")
     for what in ("bytes", "tokens"):
         lines += _histogram(f"documents of the dataset, by length in {what}", counts[what])
-    for what in LABEL_COLUMNS:
+    for what in (*LABEL_COLUMNS, "http_body"):
         values = sorted(counts[what], key=lambda count: (-count.documents, count.value))
         if values:
             lines.append(f"documents of the dataset, by {what}")

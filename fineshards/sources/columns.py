@@ -224,7 +224,7 @@ def _works(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def rows_of(read: RowBatch, columns: Columns, typed: bool) -> Rows:
+def rows_of(read: RowBatch, columns: Columns, typed: bool, counted: Collection[str]) -> Rows:
     """The documents of a record batch with the columns of `wanted_columns`.
 
     A row of which a value that was asked for is not valid UTF-8 is a bad row.
@@ -234,6 +234,7 @@ def rows_of(read: RowBatch, columns: Columns, typed: bool) -> Rows:
             before are strings, of which that of the text has conversations as they shall be.
         columns: Which columns are what.
         typed: Whether the columns have the types of the file.
+        counted: Columns that are labels.
     """
     numbers, batch, bad = read
     if typed:
@@ -266,7 +267,7 @@ def rows_of(read: RowBatch, columns: Columns, typed: bool) -> Rows:
         split = asked[columns.split] = _as_text(batch.column(columns.split), pa.string())
     labels = {
         name: _without_invalid(_as_text(batch.column(name), pa.string()))
-        for name in LABEL_COLUMNS
+        for name in counted
         if _has(batch.schema, name, is_text)
     }
     for name, values in [*asked.items(), *others.items()]:

@@ -150,7 +150,7 @@ def _read(file: SourceFile, opened: BinaryIO, columns: Columns, block: Block) ->
     kind = _format(file)
     in_file, folders = _by_folder(file, columns)
     for batch in kind.read(file, opened, block, in_file):
-        rows = rows_of(batch, in_file, kind.typed)
+        rows = rows_of(batch, in_file, kind.typed, kind.labels)
         rows = _with_folders(rows, columns, folders) if folders else rows
         if file.stop_row is None:
             yield rows

@@ -15,9 +15,8 @@ from fineshards.shards.split_hash import hash_texts
 from fineshards.shards.split_rule import SplitRule
 from fineshards.shards.tables.documents import source_schema
 
-# Columns whose values are counted in the manifest, if a file has them: FineWeb's, and what of the
-# body of a page in WARC is not as its header says.
-LABEL_COLUMNS = ("dump", "language", "http_body")
+# Columns whose values are counted in the manifest, if a file has them: FineWeb's.
+LABEL_COLUMNS = ("dump", "language")
 
 # Text decoded at a time: large enough to amortize the cost per record batch, small enough for any
 # worker. Parquet's row count follows from the average row, so BATCH_ROWS bounds a batch whose rows

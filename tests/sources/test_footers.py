@@ -104,7 +104,7 @@ for number in range(int(sys.argv[2])):
     try:
         for block in kind.blocks(file, io.BytesIO(damaged), COLUMNS, 1):
             for batch in kind.read(file, io.BytesIO(damaged), block, COLUMNS):
-                rows_of(batch, COLUMNS, True)
+                rows_of(batch, COLUMNS, True, ())
         outcomes["read"] += 1
     except InputError:
         outcomes["sentence"] += 1

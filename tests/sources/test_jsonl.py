@@ -287,13 +287,12 @@ def test_an_array_with_an_invalid_element_is_not_read_to_its_end(tmp_path: Path)
 def test_ids_and_labels_become_text(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(
-        b'{"text":"a","id":12345678901234567890,"language":"en","dump":"CC-1"}\n'
+        b'{"text":"a","id":12345678901234567890,"language":"en","dump":"CC-1","http_body":"<p>"}\n'
         b'{"text":"b","id":"z","language":null}\n'
     )
     read = read_all(path)
     assert read.rows == [(0, "a", "12345678901234567890"), (1, "b", "z")]
-    nulls = {"http_body": [None, None]}
-    assert read.labels == {"language": ["en", None], "dump": ["CC-1", None]} | nulls
+    assert read.labels == {"language": ["en", None], "dump": ["CC-1", None]}
 
 
 def test_integers_beyond_64_bits_are_kept_exactly(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fineshards.shards.job.records import BadRow, Block, SourceFile
 from fineshards.shards.job.settings import Columns
 from fineshards.sources.columns import check_columns
 from fineshards.sources.compression import ENDINGS
-from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, RowBatch
+from fineshards.sources.rows import BATCH_BYTES, BATCH_ROWS, LABEL_COLUMNS, RowBatch
 
 # Bytes per request when a remote file is read sequentially. A request takes as long as receiving
 # a few megabytes.
@@ -30,8 +30,8 @@ class Format:
 
     endings: of file names, each with its dot, in lower case. compressions: by which a whole file
     may be compressed. typed: whether columns have types; without, the values of `Columns.others`
-    are JSON texts. splits: whether a file may have several blocks. has_columns: whether it has
-    columns of its author's, such as messages. holds_tokens: whether it holds nothing but tokens.
+    are JSON texts. has_columns: whether it has columns of its author's, such as messages.
+    holds_tokens: whether it holds nothing but tokens. labels: columns whose values are counted.
     read_ahead, discovery_read_ahead: least bytes per request of a remote file.
     """
 
@@ -40,6 +40,7 @@ class Format:
     typed = True
     has_columns = True
     holds_tokens = False
+    labels: tuple[str, ...] = LABEL_COLUMNS
     read_ahead = READ_AHEAD
     discovery_read_ahead = 1 << 20
 

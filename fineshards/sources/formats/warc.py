@@ -42,6 +42,7 @@ class Warc(Format):
     endings: tuple[str, ...] = (".warc",)
     compressions = ("none", "gzip", "zstd")
     has_columns = False
+    labels = ("language", "http_body")
     # The type of the records that are rows, and how much of one is kept: more than any page.
     record_type = "response"
     kept_bytes = max(HTML_LIMITS.values()) + 2 * _HEADER_LIMIT
