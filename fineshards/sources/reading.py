@@ -98,8 +98,8 @@ def check_fields(files: Sequence[SourceFile], columns: Columns) -> None:
     Files with types are checked by `discover_blocks`; one that cannot be read is reported when it
     is read.
     """
-    missing, fields = {*columns.others}, set[str]()
-    for file in files[:_FIRST_FILES]:
+    missing, fields, files = {*columns.others}, set[str](), files[:_FIRST_FILES]
+    for file in files:
         kind = _format(file)
         missing -= _by_folder(file, columns)[1].keys()
         if kind.typed or not missing:
