@@ -66,7 +66,7 @@ MOST_FILES = 25
 # Lines of each room, all its files included. They only fall: a feature that needs more names the
 # room, and another one in it goes.
 MOST_LINES = {
-    "chat": 1_192,
+    "chat": 1_191,
     "cli": 1_478,
     "curation": 7_308,
     "encoders": 1_718,

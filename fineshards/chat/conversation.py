@@ -30,10 +30,9 @@ _RESERVED = re.compile(f"[{CONTENT}{BEGIN}{END}{HIDDEN}{_OPEN}{_CLOSE}]")
 ASSISTANT = "assistant"
 # Fields in which a message may have its reasoning, and reasoning that its content begins with.
 THINKING = ("reasoning_content", "thinking", "reasoning")
-_THOUGHTS = re.compile(
-    r"\s*+(?:<think>|\[THINK\])?+(?:(?!<think>|\[THINK\]).)*?(?:</think>|\[/THINK\])\s*",
-    re.DOTALL,
-)
+_THOUGHT = r"<think>.*?</think>|\[THINK\].*?\[/THINK\]"
+_UNOPENED = r"(?:[^<\[]++|(?!</?think>|\[/?THINK\]).)*+(?:</think>|\[/THINK\])"
+_THOUGHTS = re.compile(rf"\s*+(?:{_THOUGHT}|{_UNOPENED})(?:\s*(?:{_THOUGHT}))*\s*", re.DOTALL)
 # Fields with which a message says whether it is learned.
 _LEARN_FIELDS = ("weight", "train")
 # Fields that templates compare, or of which they count the characters.

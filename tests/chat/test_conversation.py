@@ -56,6 +56,11 @@ def test_the_json_is_compact_and_keeps_all_keys_in_their_order(
         # The request had the first tag, as that of R1.
         ("1 + 1\n</think>\n\nTwo.", "Two."),
         ("<think>a</think>Say </think>.", "Say </think>."),
+        # Thoughts about tags, and several.
+        ("<think>Is <think> a tag?</think>Yes.", "Yes."),
+        ("<think>[/THINK] too?</think>Yes.", "Yes."),
+        ("[THINK]Is </think> a tag?[/THINK]Yes.", "Yes."),
+        ("<think>a</think>\n<think>b</think>\nTwo.", "Two."),
         ("Write <think> and </think>.", "Write <think> and </think>."),
         ("<think>It never ends", "<think>It never ends"),
         (" " * 100_000, " " * 100_000),
