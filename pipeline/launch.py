@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from fineshards.chat.chat_template import FILES, find_chat_template
+from fineshards.chat.chat_template import FILES, OTHER_FILES, find_chat_template
 from fineshards.config import BuildConfig
 from fineshards.cores import usable_cores
 from fineshards.encoders.loading import describe_tokenizer, recorded_vocabulary
@@ -157,7 +157,7 @@ def describe_job(
     others, recipe = _curation(config)
     place = os.fspath(config.tokenizer)
     if is_on_hub(place):
-        place = fetch_tokenizer(place, FILES)
+        place = fetch_tokenizer(place, FILES if config.chat_template else (), OTHER_FILES)
     tokenizer, vocabulary = describe_tokenizer(place, config.tokenizer_engine, config.eot_token)
     scores = tuple(recipe.scores) if recipe else ()
     columns = replace(columns_of(config, tokenizer), others=others, scores=scores)

@@ -13,8 +13,8 @@ from fineshards.storage.open import open_storage
 
 # The value of `--chat_template` for the one that comes with the tokenizer.
 OF_TOKENIZER = "tokenizer"
-CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
-FILES = (*BESIDE, TEMPLATE_FILE)
+CONFIG_FILE, TEMPLATE_FILE = FILES = ("tokenizer_config.json", "chat_template.jinja")
+OTHER_FILES = BESIDE  # of which a warning tells
 _BUILT_IN = files("fineshards.chat") / "templates"
 _SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 

@@ -334,16 +334,11 @@ def _conversations(batch: pa.RecordBatch, columns: Columns) -> tuple[pa.Array, d
 
 
 def _token_bytes(lists: pa.Array, ids: TokenIds) -> tuple[pa.Array, dict[int, str]]:
-    """The tokens of rows as little-endian uint32, without the EOTs at either end.
+    """The tokens of rows as little-endian uint32, and why a row has none, by its index.
 
-    Padding with EOTs goes with them; those between other tokens stay.
+    Without the EOTs at either end, which may be padding; those between other tokens stay.
 
-    Args:
-        lists: A list of ids per row, or null.
-        ids: Those of the tokenizer.
-
-    Returns:
-        large_binary, null where the list is; and why a row is none, by its index.
+    lists: a list of ids per row, or null, which becomes null. ids: those of the tokenizer.
     """
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
     values = lists.flatten().cast(pa.int64(), safe=False)  # beyond 63 bits they are negative
@@ -365,10 +360,8 @@ def _token_bytes(lists: pa.Array, ids: TokenIds) -> tuple[pa.Array, dict[int, st
         depth -= np.bincount(ends, minlength=len(tokens) + 1)
         tokens = tokens[np.cumsum(depth)[:-1] > 0]
     offsets = 4 * np.append(0, np.cumsum(ends - begins))
-    content = pa.py_buffer(tokens.astype("<u4"))
-    documents = pa.Array.from_buffers(
-        pa.large_binary(), len(lists), [None, pa.py_buffer(offsets), content]
-    )
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(tokens.astype("<u4"))]
+    documents = pa.Array.from_buffers(pa.large_binary(), len(lists), buffers)
     if lists.null_count:
         documents = pc.if_else(lists.is_valid(), documents, pa.scalar(None, pa.large_binary()))
     return documents, reasons

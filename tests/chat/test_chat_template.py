@@ -1,6 +1,7 @@
 """Where a chat template is found."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,12 @@ def test_the_files_of_a_template_come_from_the_hub_once(
             done = run_program(program)
             assert (done.stdout, done.returncode) == ("of the config\n", 0), done.stderr
         assert len(hub.paths("GET", "/mine/chat/resolve/")) == 2
+        # Nor need a cache that other tools have filled note that there is no chat_template.jinja.
+        (snapshot,) = (tmp_path / "cache").glob("hub/*/snapshots/*")
+        shutil.rmtree(snapshot.parent.parent / ".no_exist")
+        assert run_program(program).stdout == "of the config\n"
+        # Without the config a template would be without its special strings.
+        (snapshot / "tokenizer_config.json").unlink()
+        done = run_program(program)
+        assert "InputError: --tokenizer mine/chat (no file or folder here)" in done.stderr
+        assert "tokenizer_config.json is not in the local cache" in done.stderr

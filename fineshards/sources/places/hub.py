@@ -279,40 +279,46 @@ def is_on_hub(name: str) -> bool:
     return not is_file and _ON_HUB.fullmatch(name) is not None
 
 
-def fetch_tokenizer(name: str, beside: Sequence[str] = ()) -> str:
+def fetch_tokenizer(name: str, of_chat: Sequence[str] = (), others: Sequence[str] = ()) -> str:
     """The path of a repository's tokenizer.json in huggingface_hub's cache.
 
-    beside: other files that are wanted, if the revision has them and the hub can be reached. What
-    the cache does not have is downloaded. Raises UsageError or InputError if the tokenizer cannot.
+    What the cache lacks is downloaded, of others if the hub can be reached. of_chat: files that
+    decide tokens too; a cache offline must have the first. Raises UsageError or InputError.
     """
     quiet_hub()
     repository, _, revision = name.partition("@")
     flag = f"--tokenizer {name} (no file or folder here)"
     with hub_failures(flag, "model", "the @revision"):
-        path = _fetch(repository, "tokenizer.json", revision or None, flag)
+        path = _fetch(repository, "tokenizer.json", revision, flag)
         if path is None:
-            tekken = _fetch(repository, "tekken.json", revision or None, flag)
+            tekken = _fetch(repository, "tekken.json", revision, flag)
             advice = "Choose one that has, or give one that transformers has saved from it."
             if tekken is not None:
                 advice = f"Give its tekken.json, which is now here: --tokenizer {tekken}"
             raise UsageError(f"{flag}: the repository has no tokenizer.json. {advice}")
-        for file in beside:
-            # A cache that other tools filled does not say which files do not exist.
-            with suppress(InputError):
-                _fetch(repository, file, Path(path).parent.name, flag)
+        commit = Path(path).parent.name
+        for file in of_chat:
+            _fetch(repository, file, commit, flag, needed=file == of_chat[0])
+        with suppress(InputError):
+            for file in others:
+                _fetch(repository, file, commit, flag)
         return path
 
 
-def _fetch(repository: str, file: str, revision: str | None, flag: str) -> str | None:
-    """The path of a file in the cache; None if the repository does not have it."""
+def _fetch(repository: str, file: str, revision: str, flag: str, needed: bool = True) -> str | None:
+    """The path of a file in the cache; None if the repository does not have it.
+
+    needed: offline. A cache that other tools have filled does not say which files do not exist.
+    """
     from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
 
     try:
-        return str(hf_hub_download(repository, file, revision=revision))
+        return str(hf_hub_download(repository, file, revision=revision or None))
     except errors.LocalEntryNotFoundError as error:
-        cached = try_to_load_from_cache(repository, file, revision=revision)
-        if cached is not None and not isinstance(cached, str):
-            return None  # the cache remembers that it does not exist
+        cached = try_to_load_from_cache(repository, file, revision=revision or None)
+        is_absent = cached is not None and not isinstance(cached, str)  # as the cache remembers
+        if is_absent or (constants.HF_HUB_OFFLINE and not needed):
+            return None
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it is out of reach"
         raise InputError(
             f"{flag}: {file} is not in the local cache, and cannot be fetched from "
