@@ -94,6 +94,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut.jsonl.zst": (lambda: zstandard.compress(lines(9))[:-50], "damaged or truncated"),
     "lengths.wet": (warc, "lengths.wet"),
     "cut.arrow": (lambda: arrow()[:-300], "cut.arrow"),
+    "name.arrow": (lambda: arrow().replace(b"text", b"t\xb3xt"), "not readable Arrow IPC: 'utf-8'"),
     "pointer.jsonl": (lambda: POINTER, "is a Git LFS pointer"),
     "latin.csv": (lambda: b'text\n"never closed\n' + b"a\n" * 9, "latin.csv"),
 }

@@ -88,10 +88,10 @@ def _open(opened: BinaryIO, names: list[str] | None = None) -> Any:
     """A reader of pyarrow, of the columns with these names; None for all."""
     make = ipc.open_file if _is_file(opened) else ipc.open_stream
     opened.seek(0)
-    schema = make(opened).schema
-    columns = {name if name in schema.names else name.partition(".")[0] for name in names or ()}
+    known = make(opened).schema.names  # raises if one is not UTF-8
+    columns = {name if name in known else name.partition(".")[0] for name in names or ()}
     options = ipc.IpcReadOptions(
-        included_fields=None if names is None else sorted(map(schema.names.index, columns)),
+        included_fields=None if names is None else sorted(map(known.index, columns)),
         use_threads=False,
     )
     opened.seek(0)
