@@ -25,7 +25,7 @@ from fineshards.sources.files import check_unchanged, explain_failures, open_fil
 from fineshards.sources.formats.format import FORMATS, Format, without_query
 from fineshards.sources.rows import LABEL_COLUMNS, Rows
 
-# Files in which fields are looked for before a build.
+# Files, spread over the input, in which fields are looked for before a build.
 _FIRST_FILES = 10
 
 
@@ -95,10 +95,10 @@ def _with_folders(rows: Rows, columns: Columns, values: Mapping[str, str | None]
 def check_fields(files: Sequence[SourceFile], columns: Columns) -> None:
     """Raises InputError for a column of `Columns.others` that no row at the beginning of files has.
 
-    Files with types are checked by `discover_blocks`; one that cannot be read is reported when it
-    is read.
+    Files with types are checked by `discover_blocks`; one that cannot be read is reported later.
     """
-    missing, fields, files = {*columns.others}, set[str](), files[:_FIRST_FILES]
+    files = files[:: -(-len(files) // _FIRST_FILES)]
+    missing, fields = {*columns.others}, set[str]()
     for file in files:
         kind = _format(file)
         missing -= _by_folder(file, columns)[1].keys()
