@@ -105,11 +105,13 @@ def test_the_files_of_a_template_come_from_the_hub_once(
         hub.push("mine/chat", folder)
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-        for offline in ("0", "1"):
+        for offline in ("0", "0", "1"):
             monkeypatch.setenv("HF_HUB_OFFLINE", offline)
             done = run_program(program)
             assert (done.stdout, done.returncode) == ("of the config\n", 0), done.stderr
         assert len(hub.paths("GET", "/mine/chat/resolve/")) == 2
+        # A commit has no file that it once did not have; only a branch is asked for again.
+        assert len(hub.paths("HEAD", "/mine/chat/resolve/")) == 4
         # Nor need a cache that other tools have filled note that there is no chat_template.jinja.
         (snapshot,) = (tmp_path / "cache").glob("hub/*/snapshots/*")
         shutil.rmtree(snapshot.parent.parent / ".no_exist")

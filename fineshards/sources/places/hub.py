@@ -306,17 +306,17 @@ def fetch_tokenizer(name: str, of_chat: Sequence[str] = (), others: Sequence[str
 
 
 def _fetch(repository: str, file: str, revision: str, flag: str, needed: bool = True) -> str | None:
-    """The path of a file in the cache; None if the repository does not have it.
-
-    needed: offline. A cache that other tools have filled does not say which files do not exist.
-    """
+    """The path of a file in the cache; None if there is none, or offline, if it is not needed."""
     from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
 
+    cached = try_to_load_from_cache(repository, file, revision=revision or None)
+    is_absent = cached is not None and not isinstance(cached, str)  # as the cache remembers
+    if is_absent and re.fullmatch("[0-9a-f]{40}", revision):
+        return None
     try:
         return str(hf_hub_download(repository, file, revision=revision or None))
     except errors.LocalEntryNotFoundError as error:
-        cached = try_to_load_from_cache(repository, file, revision=revision or None)
-        is_absent = cached is not None and not isinstance(cached, str)  # as the cache remembers
+        # A cache that other tools have filled does not say which files do not exist.
         if is_absent or (constants.HF_HUB_OFFLINE and not needed):
             return None
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it is out of reach"
