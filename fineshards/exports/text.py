@@ -144,7 +144,7 @@ class TextJsonLines(TextFormat):
     """JSON Lines, compressed with zstd."""
 
     libraries = ("pyarrow", "orjson")
-    reading = 'load_dataset("json", data_files="FOLDER/data/*")'
+    reading = 'load_dataset("FOLDER")["train"]'
 
     def check_columns(self, columns: pa.Schema) -> None:
         for field in columns:

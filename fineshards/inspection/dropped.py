@@ -362,7 +362,7 @@ def describe_dropped(dropped: DroppedDocuments) -> list[str]:
         spans, document, witness = decision.spans, decision.document, decision.witness
         did = f"cut {counted(len(spans), 'span')}" if spans else "dropped"
         place, witness_place = _deciding_places(decision)
-        lines.append(f"{did} by {decision.step}: {decision.reason}")
+        lines.append(f"{did} by step {decision.step}: {decision.reason}")
         if decision.measured:
             lines.append(f"  found    {decision.measured}")
         lines += [f"  source   {document.file}, row {document.row:,}", f"  id       {document.id}"]

@@ -275,8 +275,8 @@ class Rejected:
             allowed = f" (--max_bad_rows allows {self.limit})" if self.limit else ""
             place = ", ".join(filter(None, [self.file.path, bad.place]))
             raise InputError(
-                f"{place}, row {bad.row}: {bad.reason}{allowed}. Fix the row, or raise "
-                "--max_bad_rows to skip such rows."
+                f"{place}, row {bad.row}: {bad.reason}{allowed}. Fix the row and start "
+                "over with --overwrite, or raise --max_bad_rows to skip such rows and go on."
             )
 
     def save(self, storage: Storage, block: Block) -> None:

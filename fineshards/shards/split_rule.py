@@ -189,7 +189,7 @@ class ByFraction(_Rule, frozen=True, tag="fraction"):
 class ByInput(_Rule, frozen=True, tag="input"):
     """The documents of test files are test: of `--test_input`, or of `--dataset_test_split`."""
 
-    flags_against_leaks = "all files and --dedup exact"
+    flags_against_leaks = "--dedup exact"
 
     def described(self) -> str:
         return "--test_input"

@@ -78,7 +78,8 @@ def explained(file: SourceFile, place: Callable[[], str]) -> Iterator[None]:
     except _FAILURES as error:
         raise InputError(
             f"{file.path}, after {place()}: cannot be read: {error}. "
-            "The file is damaged or truncated; download it again."
+            "The file is damaged or truncated: download it again, or start over with "
+            "--max_bad_files, which leaves such files out."
         ) from error
 
 

@@ -276,8 +276,9 @@ def describe_verdict(verdict: Verdict) -> list[str]:
         counts += f"; {counted(verdict.hashed, 'file')} compared with {SUMS_NAME}"
     if verdict.ok:
         return [f"verified: {counts}"]
+    advice = "" if verdict.files else "; fineshards repair mends what it can"
     return [
-        f"NOT VERIFIED: {counted(len(verdict.problems), 'problem')}",
+        f"NOT VERIFIED: {counted(len(verdict.problems), 'problem')}{advice}",
         *(f"  {problem}" for problem in verdict.problems),
         f"read: {counts}",
     ]

@@ -67,7 +67,8 @@ def test_a_row_that_a_worker_process_rejects_is_one_sentence(
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == (
         f"fineshards: {source}, line 151, row 150: has no field 'text' (an object of 0 fields). "
-        "Fix the row, or raise --max_bad_rows to skip such rows."
+        "Fix the row and start over with --overwrite, or raise --max_bad_rows to skip such rows "
+        "and go on."
     )
 
 

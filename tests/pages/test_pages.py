@@ -126,7 +126,7 @@ def test_the_readme_shows_what_is_printed(
     monkeypatch.chdir(tmp_path)
     recipe = f"--recipe={ROOT}/examples/recipe.toml"
     assert main(["build", recipe, f"--input={SAMPLE}", "--output=curated"]) == 0
-    shown = (ROOT / "README.md").read_text().partition("\n    $ ")[2].partition("\nAn [")[0]
+    shown = (ROOT / "README.md").read_text().partition("\n    $ ")[2].partition("\n(`examples/")[0]
     printed = ""
     for line in f"$ {shown}".replace("…/", f"{ROOT}/").splitlines():
         if line.strip().startswith("$ fineshards "):

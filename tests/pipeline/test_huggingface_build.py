@@ -181,7 +181,7 @@ def test_texts_that_make_special_tokens_are_bad_rows(
     common += ["--eot_token=end", "--test_fraction=0.5", *flags]
     refused = in_process("build", *common)
     assert refused.returncode == 1
-    assert "row 1: the tokenizer encodes part of it as the special token end. Fix the row, or " in (
+    assert "row 1: the tokenizer encodes part of it as the special token end. Fix the row and " in (
         refused.stderr
     )
     assert in_process("build", *common, "--max_bad_rows=3").returncode == 0

@@ -308,7 +308,10 @@ def test_a_build_in_a_store_goes_on_however_often_its_input_is_touched(
         bad.write_text('{"text": "the last"x\n')
         set_times(tmp_path / "in", time)
         assert main(command) == 1
-        assert "Fix the row, or raise --max_bad_rows" in capsys.readouterr().err
+        assert (
+            "Fix the row and start over with --overwrite, or raise --max_bad_rows"
+            in capsys.readouterr().err
+        )
     bad.write_text('{"text": "the last"}\n')
     set_times(tmp_path / "in", 5)
     assert main(command) == 0

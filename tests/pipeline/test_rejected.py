@@ -29,8 +29,8 @@ def test_the_first_bad_row_is_an_error_when_none_is_allowed() -> None:
     with pytest.raises(InputError) as caught:
         Rejected(FILE, 0).add(bad_rows(101, 102))
     assert str(caught.value) == (
-        "/in/a.parquet, row group 5, row 101: its text has flaw 101. Fix the row, or raise "
-        "--max_bad_rows to skip such rows."
+        "/in/a.parquet, row group 5, row 101: its text has flaw 101. Fix the row and start over "
+        "with --overwrite, or raise --max_bad_rows to skip such rows and go on."
     )
 
 
