@@ -323,7 +323,7 @@ def test_a_file_with_nothing_but_learned_tokens_is_refused(build: Build, tmp_pat
         ({"learn": "user", "chat_template": None}, "--learn goes with --chat_template"),
         ({"learn": "assistant,"}, "--learn must be roles"),
         ({"text_template": "{a}"}, "exclude each other"),
-        ({"recipe": "steps.toml"}, "step ftfy rewrites texts"),
+        ({"recipe": "steps.toml"}, r"step 1 \(ftfy\) rewrites texts"),
         ({"input": "plain.txt"}, "plain.txt holds no conversations"),
     ],
 )

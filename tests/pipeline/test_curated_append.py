@@ -168,10 +168,13 @@ def copy_of(grown: Path, tmp_path: Path) -> Path:
 def test_an_append_that_overwrites_another_leaves_nothing_of_it(
     grown: Path, tmp_path: Path
 ) -> None:
-    """Not even decisions about rows of a file of the same number."""
+    """Not even decisions about rows of a file of the same number, or of one more."""
     dataset = copy_of(grown, tmp_path)
-    unfinished_append(dataset, grown / "in/2.jsonl.gz")
-    assert (dataset / "metadata/decisions/00001.parquet").exists()
+    (tmp_path / "two").mkdir()
+    for name in ("1.jsonl", "2.jsonl.gz"):
+        shutil.copy(grown / "in" / name, tmp_path / "two")
+    unfinished_append(dataset, tmp_path / "two")
+    assert (dataset / "metadata/decisions/00002.parquet").exists()
     append(dataset, grown / "in/1.jsonl", "--overwrite")
     assert files_of(dataset) == files_of(grown / "grown")
     assert fineshards.verify(dataset, sample=100).problems == []
