@@ -71,7 +71,7 @@ MOST_LINES = {
     "curation": 7_308,
     "encoders": 1_718,
     "exports": 2_619,
-    "inspection": 1_602,
+    "inspection": 1_601,
     "job_status": 686,
     "loader": 6_652,
     "maintenance": 744,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -196,8 +197,8 @@ def _cl100k_base(eot_token: str | None) -> Vocabulary:
 
 class _TekkenConfig(msgspec.Struct):
     pattern: str
-    default_vocab_size: int
-    default_num_special_tokens: int
+    default_vocab_size: Annotated[int, msgspec.Meta(le=1 << 31)]
+    default_num_special_tokens: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
     version: str = ""
 
 
@@ -251,8 +252,7 @@ def _tekken_specials(read: _Tekken) -> dict[str, int]:
         if config.version not in _TEKKEN_UNLISTED:
             raise ValueError(f"it has no special_tokens, and its version is {config.version!r}")
         listed = [(text, id_) for id_, text in enumerate(_TEKKEN_SPECIALS)]
-    others = {*range(count)} - {id_ for _, id_ in listed}
-    listed += [(f"<SPECIAL_{id_}>", id_) for id_ in others]
+    listed += [(f"<SPECIAL_{id_}>", id_) for id_ in {*range(count)} - {id_ for _, id_ in listed}]
     specials = dict(listed)
     if not len(specials) == len(listed) == count:
         raise ValueError(f"its special tokens are not {count} different ones with ranks below that")

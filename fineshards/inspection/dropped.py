@@ -355,9 +355,7 @@ def _measures(step: StepRecord) -> bool:
 
 def describe_dropped(dropped: DroppedDocuments) -> list[str]:
     """Each decision with its texts, from the place on that decided."""
-    if not dropped.shown:
-        return ["no document was dropped or cut"]
-    lines = []
+    lines = [] if dropped.shown else ["no such document was dropped or cut"]
     for decision in dropped.shown:
         spans, document, witness = decision.spans, decision.document, decision.witness
         did = f"cut {counted(len(spans), 'span')}" if spans else "dropped"
@@ -365,7 +363,8 @@ def describe_dropped(dropped: DroppedDocuments) -> list[str]:
         lines.append(f"{did} by step {decision.step}: {decision.reason}")
         if decision.measured:
             lines.append(f"  found    {decision.measured}")
-        lines += [f"  source   {document.file}, row {document.row:,}", f"  id       {document.id}"]
+        lines.append(f"  source   {document.file}, row {document.row:,}")
+        lines.append(f"  id       {document.id or 'none'}")
         lines += _text_lines(document, place)
         cut = decision.cut or []
         lines += [f"  cut      {shortened(part, _SHOWN)}" for part in cut[:_CUTS]]

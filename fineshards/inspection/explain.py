@@ -328,9 +328,9 @@ def describe_documents(documents: list[ExplainedDocument], with_steps: bool) -> 
     lines = [] if documents else ["the document is not in the split that --state reads"]
     for document in documents:
         lines += [
-            f"document {document.number:,} of {document.split}",
+            f"document {document.number:,} of the dataset, in {document.split}",
             f"  source   {document.root}{document.file}, row {document.row}",
-            f"  id       {document.id}",
+            f"  id       {document.id or 'none'}",
             f"  samples  {_range(document.samples)}",
         ]
         if with_steps:

@@ -112,6 +112,8 @@ def special(rank: object, text: object) -> dict[str, object]:
         ("special_tokens", lambda _: 5, r"got `int` - at `\$.special_tokens`"),
         ("config", lambda config: config | {"default_num_special_tokens": 2}, "not 2 different"),
         ("config", lambda config: config | {"default_vocab_size": 5}, "not begin with -5 diff"),
+        ("config", lambda config: config | {"default_vocab_size": 10**12}, "default_vocab_size"),
+        ("config", lambda config: config | {"default_num_special_tokens": 10**12}, "<= 1048576"),
         ("config", lambda config: config | {"default_vocab_size": 20}, "begin with the 256 bytes"),
         ("config", lambda config: {"pattern": config["pattern"]}, "`default_vocab_size`"),
         ("config", lambda config: config | {"pattern": "("}, r"missing \)"),
