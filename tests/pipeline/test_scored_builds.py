@@ -429,7 +429,7 @@ def test_a_filter_finds_its_tables_by_a_score(tmp_path: Path, capsys) -> None:
     rewrite = ("symbol_lines", {"language_column": "kind", "per_language": [{"label": "odd"}]})
     recipe = write_recipe(tmp_path / "rewrite.toml", [*steps[:1], rewrite])
     assert main(["build", *given[:-1], f"--recipe={recipe}", f"--output={tmp_path}/x"]) == 2
-    assert "symbol_lines reads kind, which is a score" in capsys.readouterr().err
+    assert "(symbol_lines) reads kind, which is a score" in capsys.readouterr().err
 
 
 def test_a_function_is_given_as_one() -> None:

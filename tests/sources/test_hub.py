@@ -207,7 +207,7 @@ def test_an_outage_that_stays_is_not_called_damage(hub: HubServer, tmp_path: Pat
     hub.outage = 10_000
     steps = [read_texts(file) for file in files]
     for answer in run(hub.url, tmp_path, *steps, HURRY="100", PATIENCE="1"):
-        assert answer["error"] == "InputError"
+        assert answer["error"] == "UnavailableError"
         assert "cannot be read: the server answered 503. Run the same command" in answer["message"]
 
 
