@@ -81,7 +81,7 @@ MOST_LINES = {
     "reports": 981,
     "root": 1_530,
     "shards": 6_566,
-    "sources": 4_433,
+    "sources": 4_437,
     "storage": 2_054,
     "templates": 462,
     "transforms": 874,

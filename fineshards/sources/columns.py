@@ -153,8 +153,12 @@ def asked_for(columns: Columns) -> set[str]:
 
 def _with_paths(schema: pa.Schema, columns: Columns) -> pa.Schema:
     """A schema in which all columns that are asked for have a name of their own."""
-    arrays = [pa.nulls(0, kind) for kind in schema.types]
-    return _resolved(pa.RecordBatch.from_arrays(arrays, schema=schema), columns).schema
+    # Not by `_resolved`, with arrays of each type: some types have none, and they take memory.
+    for name in sorted(asked_for(columns).difference(schema.names)):
+        with suppress(AttributeError, KeyError, TypeError):
+            kind = reduce(lambda outer, key: outer.field(key).type, name.split("."), schema)
+            schema = schema.append(pa.field(name, kind))
+    return schema
 
 
 def _resolved(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
